@@ -1,0 +1,166 @@
+"""Who a client is, and the one-time keys that it hands out: a pre-key makes the masks of one attempt, and is deleted.
+
+The identity is an Ed25519 key in a file of mode 0600, of a node for all experiments. Pre-keys are X25519 keys, each
+signed with experiment, client and number, as in Signal's X3DH.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, number
+from fedsolve.deploy.secure.primitives import (
+    KEY,
+    SIGNATURE,
+    check_signature,
+    new_secret,
+    public_key,
+    sign,
+    verifying_key,
+)
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import read_bytes
+
+BUNDLE = 64
+"""Pre-keys of a client that the server has in stock at most."""
+
+
+def load_or_create_identity(path: Path) -> bytes:
+    """The private Ed25519 key in a file, or a new one, written with mode 0600.
+
+    Raises:
+        InvalidInput: the file cannot be read or written, or is no key, or others may read it.
+    """
+    try:
+        private = read_bytes(path, KEY)
+        if path.stat().st_mode & 0o077:
+            raise InvalidInput(f"{path} can be read by others: chmod 600 it, or remove it for a new identity")
+    except FileNotFoundError:
+        private = new_secret()
+        write_atomically(path, private, private=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    if len(private) != KEY:
+        raise InvalidInput(
+            f"{path} has {len(private)} bytes, not {KEY}: restore it, or remove it for a new identity"
+        )
+    return private
+
+
+class Owner(NamedTuple):
+    """Whose keys these are, bound into every signature of set-up: the experiment's digest, the client, its identity."""
+
+    experiment: bytes
+    client: int
+    identity: bytes
+
+    @property
+    def name(self) -> bytes:
+        """What signatures are bound to."""
+        return self.experiment + number(self.client, 4)
+
+
+class PreKey(NamedTuple):
+    """A public one-time key of a client, signed by it: 100 bytes."""
+
+    number: int
+    public: bytes
+    signature: bytes
+
+    @classmethod
+    def of(cls, owner: Owner, signing: bytes, index: int, private: bytes) -> PreKey:
+        """The pre-key with a private key, signed with the identity's private key."""
+        public = public_key(private)
+        return cls(index, public, sign(signing, "pre-key", owner.name, number(index, 4), public))
+
+    @classmethod
+    def read(cls, reader: Reader) -> PreKey:
+        """The next fields of a message; the signature is not checked yet."""
+        return cls(reader.number(4), reader.take(KEY), reader.take(SIGNATURE))
+
+    def to_bytes(self) -> bytes:
+        """The fields of a message."""
+        return number(self.number, 4) + self.public + self.signature
+
+    def check(self, owner: Owner) -> None:
+        """Raise `ProtocolError` unless the owner signed it."""
+        what = f"pre-key {self.number} of client {owner.client}"
+        check_signature(
+            owner.identity, self.signature, what, "pre-key", owner.name, number(self.number, 4), self.public
+        )
+
+
+def read_bundle(reader: Reader, what: str) -> list[PreKey]:
+    """A list of pre-keys with ascending numbers, at most 64."""
+    count = reader.number(2)
+    if count > BUNDLE:
+        raise ProtocolError(f"{what} has {count} pre-keys, more than {BUNDLE}")
+    keys = [PreKey.read(reader) for _ in range(count)]
+    if any(a.number >= b.number for a, b in pairwise(keys)):
+        raise ProtocolError(f"the pre-keys of {what} do not ascend")
+    return keys
+
+
+def bundle_bytes(keys: list[PreKey]) -> bytes:
+    """A list of pre-keys as bytes."""
+    return number(len(keys), 2) + b"".join(key.to_bytes() for key in keys)
+
+
+class Member(NamedTuple):
+    """A client's long-lived public keys: its identity, and the key that shares are encrypted to, signed by it."""
+
+    client: int
+    identity: bytes
+    share_key: bytes
+    signature: bytes
+
+    @classmethod
+    def of(cls, experiment: bytes, client: int, signing: bytes, share_private: bytes) -> Member:
+        """Those of the owner of two private keys."""
+        identity, share_key = verifying_key(signing), public_key(share_private)
+        owner = Owner(experiment, client, identity)
+        return cls(client, identity, share_key, sign(signing, "share key", owner.name, identity, share_key))
+
+    @classmethod
+    def read(cls, reader: Reader) -> Member:
+        """The next fields of a message; the signature is not checked yet."""
+        return cls(reader.number(4), reader.take(KEY), reader.take(KEY), reader.take(SIGNATURE))
+
+    def to_bytes(self) -> bytes:
+        """The fields of a message."""
+        return number(self.client, 4) + self.identity + self.share_key + self.signature
+
+    def owner(self, experiment: bytes) -> Owner:
+        """Whose pre-keys these keys vouch for."""
+        return Owner(experiment, self.client, self.identity)
+
+    def check(self, experiment: bytes) -> None:
+        """Raise `ProtocolError` unless the owner of the identity signed the share key."""
+        name = self.owner(experiment).name
+        what = f"the share key of client {self.client}"
+        check_signature(self.identity, self.signature, what, "share key", name, self.identity, self.share_key)
+
+
+_HELLO = b"fsh1"
+
+
+def hello_bytes(experiment: bytes, member: Member, keys: list[PreKey]) -> bytes:
+    """The first message of a client: its long-lived keys and its pre-keys in stock."""
+    return _HELLO + experiment + member.to_bytes() + bundle_bytes(keys)
+
+
+def read_hello(hello: bytes) -> tuple[bytes, Member, list[PreKey]]:
+    """The experiment's digest, the client's long-lived keys, whose signature is checked, and its pre-keys.
+
+    Raises:
+        ProtocolError: it is cut, too long or forged.
+    """
+    reader = Reader(hello, _HELLO, "a hello")
+    experiment, member = reader.take(KEY), Member.read(reader)
+    keys = read_bundle(reader, f"the hello of client {member.client}")
+    reader.end()
+    member.check(experiment)
+    return experiment, member, keys

@@ -1,0 +1,207 @@
+"""A client's part of a round: it checks the order, adds its masks, and shares what opens them among the committee.
+
+With w a client's words, b_u a new random secret and s_uv = s_vu the secret of a pair, a client u sends
+
+    y_u = w_u + PRG(b_u) + sum over v > u of PRG(s_uv) - sum over v < u of PRG(s_uv)    modulo 2^32 or 2^64
+
+with Shamir shares of b_u and of each s_uv, one of each for every member of the committee, encrypted to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsolve.deploy.secure import primitives as p
+from fedsolve.deploy.secure import shamir
+from fedsolve.deploy.secure.attempt import Attempt
+from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, number
+from fedsolve.deploy.secure.identity import PreKey, bundle_bytes, read_bundle
+from fedsolve.deploy.secure.roster import Roster
+
+_ORDER, _REPLY = b"fso1", b"fsm1"
+
+
+class Order(NamedTuple):
+    """What a client is asked for: the attempt, the number of its own pre-key, and those of its neighbours."""
+
+    attempt: Attempt
+    own: int
+    neighbours: dict[int, PreKey]
+
+
+def order_bytes(attempt: Attempt, client: int, keys: Mapping[int, PreKey]) -> bytes:
+    """The order for a client, from the pre-keys of the cohort."""
+    neighbours = attempt.graph.neighbours(client)
+    listed = b"".join(number(other, 4) + keys[other].to_bytes() for other in neighbours)
+    return _ORDER + attempt.to_bytes() + number(keys[client].number, 4) + number(len(neighbours), 4) + listed
+
+
+def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order:
+    """An order after every check that needs no memory.
+
+    Raises:
+        ProtocolError: another roster, a cohort below `min_sum` or without the client, neighbours that are not those of
+            the graph, or a pre-key that its owner did not sign.
+    """
+    reader = Reader(order, _ORDER, "the order")
+    attempt = Attempt.read(reader, roster, "the order")
+    own, count = reader.number(4), reader.number(4)
+    if client not in attempt.cohort:
+        raise ProtocolError(f"the order of {attempt} is for a cohort without client {client}")
+    if len(attempt.cohort) < min_sum:
+        raise ProtocolError(
+            f"{attempt}: a cohort of {len(attempt.cohort)} is below min_sum = {min_sum} of this client's owner"
+        )
+    neighbours = attempt.graph.neighbours(client)
+    if count != len(neighbours):
+        raise ProtocolError(f"{attempt}: the graph gives {len(neighbours)} neighbours, the order {count}")
+    keys = {}
+    for expected in neighbours:
+        other = reader.number(4)
+        if other != expected:
+            raise ProtocolError(f"{attempt}: the order has client {other} where the graph has {expected}")
+        keys[other] = PreKey.read(reader)
+    reader.end()
+    for other, key in keys.items():
+        key.check(roster.members[other].owner(roster.experiment))
+    return Order(attempt, own, keys)
+
+
+def pair_secret(attempt: Attempt, client: int, own: tuple[bytes, bytes], other: int, public: bytes) -> bytes:
+    """The secret of two clients for one attempt; `own` is the private and the public pre-key of `client`."""
+    low, high = sorted(((client, own[1]), (other, public)))
+    pair = number(low[0], 4) + number(high[0], 4) + low[1] + high[1]
+    return p.derive(p.agree(own[0], public), "pair", attempt.context, pair)
+
+
+def secret_digest(context: bytes, client: int, other: int, secret: bytes) -> bytes:
+    """16 bytes by which a secret that was put together from shares is recognised; the same from both of a pair."""
+    pair = number(min(client, other), 4) + number(max(client, other), 4)
+    return p.digest("secret", context, pair, secret)[: p.TAG]
+
+
+def mask_key(context: bytes, secret: bytes) -> bytes:
+    """The key that a secret's mask is made from."""
+    return p.derive(secret, "mask", context)
+
+
+def seal_key(context: bytes, private: bytes, public: bytes, sender: int, member: int) -> bytes:
+    """The key of a sender's shares for a member, from the private key of one and the public key of the other."""
+    return p.derive(p.agree(private, public), "shares", context, number(sender, 4), number(member, 4))
+
+
+def words_key(context: bytes, private: bytes, public: bytes, client: int) -> bytes:
+    """The key that authenticates a client's words to the server."""
+    return p.derive(p.agree(private, public), "words", context, number(client, 4))
+
+
+def word_arrays(words: bytes | bytearray | memoryview, n32: int, n64: int) -> tuple[np.ndarray, np.ndarray]:
+    """Words of 32 bits, then of 64, as arrays on the same bytes."""
+    return np.frombuffer(words, "<u4", n32), np.frombuffer(words, "<u8", n64, 4 * n32)
+
+
+def sealed_size(attempt: Attempt) -> int:
+    """Bytes of a client's shares for one member."""
+    return (1 + attempt.graph.degree) * shamir.SHARE + p.TAG
+
+
+class PrivateKeys(NamedTuple):
+    """What a client uses of its own: its identity, its share key and the pre-key of this attempt."""
+
+    identity: bytes
+    share_key: bytes
+    pre_key: bytes
+
+
+def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, fresh: list[PreKey]) -> bytes:
+    """A client's reply: masked words, digests of its secrets, shares for every member, and new pre-keys.
+
+    Source: Bell et al. (2020), algorithm 2, with pre-keys and a committee in the place of its first two rounds.
+    """
+    attempt, roster = order.attempt, order.attempt.roster
+    context, own = attempt.context, (private.pre_key, p.public_key(private.pre_key))
+    secrets = {client: p.new_secret()}
+    for other, key in order.neighbours.items():
+        secrets[other] = pair_secret(attempt, client, own, other, key.public)
+    masked, stream = bytearray(words), p.MaskStream()
+    arrays = word_arrays(masked, attempt.n32, attempt.n64)
+    for (
+        other,
+        secret,
+    ) in secrets.items():  # the client's own mask is added, as those shared with later clients
+        stream.add(arrays, mask_key(context, secret), 1 if other >= client else -1)
+    tag = p.words_tag(words_key(context, private.share_key, roster.server_key, client), masked)
+    digests = b"".join(secret_digest(context, client, other, s) for other, s in secrets.items())
+    head = (
+        _REPLY
+        + context
+        + number(client, 4)
+        + tag
+        + digests
+        + _sealed_shares(attempt, client, private, secrets)
+    )
+    head += bundle_bytes(fresh)
+    return head + p.sign(private.identity, "reply", head) + masked
+
+
+def _sealed_shares(
+    attempt: Attempt, client: int, private: PrivateKeys, secrets: Mapping[int, bytes]
+) -> bytes:
+    """For every member of the committee its shares of all secrets, encrypted."""
+    roster, context = attempt.roster, attempt.context
+    columns = [
+        shamir.share(int.from_bytes(secret, "little"), roster.threshold, len(roster.committee))
+        for secret in secrets.values()
+    ]
+    sealed = []
+    for seat, member in enumerate(roster.committee):
+        shares = b"".join(number(column[seat], shamir.SHARE) for column in columns)
+        public = roster.members[member].share_key
+        key = seal_key(context, private.share_key, public, client, member)
+        sealed.append(p.seal(key, shares, context + number(client, 4) + number(member, 4)))
+    return b"".join(sealed)
+
+
+class MaskedReply(NamedTuple):
+    """A reply as the server reads it.
+
+    Attributes:
+        digests: of the client's own secret and of those that it shares, by the other client.
+        sealed: the shares for each member of the committee, in its order.
+        fresh: new pre-keys, whose signatures are checked when they are used.
+        words: the masked words.
+    """
+
+    digests: dict[int, bytes]
+    sealed: list[bytes]
+    fresh: list[PreKey]
+    words: memoryview
+
+
+def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: bytes) -> MaskedReply:
+    """A reply after every check of its bytes.
+
+    Raises:
+        ProtocolError: it is cut or too long, of another attempt or client, or not what that client signed.
+    """
+    what = f"the reply of client {client}"
+    reader = Reader(reply, _REPLY, what)
+    if reader.take(p.KEY) != attempt.context:
+        raise ProtocolError(f"{what} has the digest of another attempt, cohort or roster than {attempt}")
+    if (said := reader.number(4)) != client:
+        raise ProtocolError(f"{what} says that it is of client {said}")
+    tag, member = reader.take(p.TAG), attempt.roster.members[client]
+    digests = {other: reader.take(p.TAG) for other in (client, *attempt.graph.neighbours(client))}
+    sealed = [reader.take(sealed_size(attempt)) for _ in attempt.roster.committee]
+    fresh = read_bundle(reader, what)
+    head = reply[: reader.at]
+    p.check_signature(member.identity, reader.take(p.SIGNATURE), what, "reply", head)
+    words = reader.rest()
+    if len(words) != attempt.num_bytes:
+        raise ProtocolError(f"{what} has {len(words)} bytes of words, not {attempt.num_bytes}")
+    if p.words_tag(words_key(attempt.context, server_private, member.share_key, client), words) != tag:
+        raise ProtocolError(f"the words of client {client} are not those that it sent")
+    return MaskedReply(digests, sealed, fresh, words)

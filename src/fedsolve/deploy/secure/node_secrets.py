@@ -1,0 +1,249 @@
+"""What a client keeps for secure sums, in files of mode 0600, and the four things that it does with them.
+
+A pre-key is deleted, and the attempt noted, before anything that follows from it is sent: a client that is started
+again goes on, and answers nothing twice. What opens a sum is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.secure import primitives as p
+from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, number
+from fedsolve.deploy.secure.committee import AttemptLog
+from fedsolve.deploy.secure.identity import (
+    BUNDLE,
+    Member,
+    Owner,
+    PreKey,
+    hello_bytes,
+    load_or_create_identity,
+)
+from fedsolve.deploy.secure.masked_reply import PrivateKeys, masked_reply, read_order
+from fedsolve.deploy.secure.roster import SMALLEST, Roster, check_peers, experiment_digest, read_peers
+from fedsolve.deploy.secure.unmasking import member_answer, read_request
+from fedsolve.folders.files import slug, write_atomically
+from fedsolve.folders.lock import locked
+from fedsolve.folders.untrusted import read_bytes
+
+_FILE = b"fsn1"
+_LARGEST = 2**28
+_STALE = 16  # pre-keys that are this much older than one in use were sent in orders that never came
+
+
+@dataclass
+class _State:
+    """A client's own secrets in one experiment: its share key, private pre-keys by number, and what it answered."""
+
+    share_key: bytes
+    next: int = 0
+    pre_keys: dict[int, bytes] = field(default_factory=dict)
+    log: AttemptLog = field(default_factory=AttemptLog)
+
+    def top_up(self) -> list[int]:
+        """Make new pre-keys until there are 64, and return their numbers."""
+        fresh = list(range(self.next, self.next + BUNDLE - len(self.pre_keys)))
+        self.pre_keys |= {index: p.new_secret() for index in fresh}
+        self.next += len(fresh)
+        return fresh
+
+    def use(self, index: int) -> bytes:
+        """The private pre-key of this number, which is deleted here."""
+        if index not in self.pre_keys:
+            known = "was used before" if index < self.next else "was never made"
+            raise ProtocolError(f"pre-key {index} of this client {known}")
+        private = self.pre_keys.pop(index)
+        for old in [old for old in self.pre_keys if old < index - _STALE]:
+            del self.pre_keys[old]
+        return private
+
+    def to_bytes(self) -> bytes:
+        keys = b"".join(number(index, 4) + private for index, private in self.pre_keys.items())
+        return (
+            self.share_key + number(self.next, 4) + number(len(self.pre_keys), 2) + keys + self.log.to_bytes()
+        )
+
+    @classmethod
+    def read(cls, reader: Reader) -> _State:
+        share_key, following = reader.take(p.KEY), reader.number(4)
+        keys = {reader.number(4): reader.take(p.KEY) for _ in range(reader.number(2))}
+        return cls(share_key, following, keys, AttemptLog.read(reader))
+
+
+class NodeSecrets:
+    """A client of secure sums.
+
+    Args:
+        folder: of the node; below it `client-0-identity.key`, and `EXPERIMENT/client-0-secure/`.
+        experiment: the experiment's name.
+        client: the client's number.
+        min_sum: the fewest clients whose sum the owner of this client lets be opened, at least 3.
+        peers: a TOML file with the public identity of every client; without it the first roster is trusted.
+        log: told in one line why something is refused; nothing is sent then.
+
+    Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
+
+    Raises:
+        InvalidInput: a value out of its range, or a file that cannot be read or written, or is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        experiment: str,
+        client: int,
+        min_sum: int = 3,
+        peers: str | Path | None = None,
+        log: Callable[[str], None] = print,
+    ) -> None:
+        if not isinstance(experiment, str) or slug(experiment) != experiment:  # it becomes a path
+            raise InvalidInput(
+                f"{experiment!r:.60} is not a name of an experiment: use letters, digits and _.+- only"
+            )
+        self.client = check_integer("client", client, bits=32)
+        self.min_sum = check_integer("min_sum", min_sum, SMALLEST)
+        self._peers = None if peers is None else read_peers(peers)
+        self._experiment, self._log = experiment_digest(experiment), log
+        self._folder = Path(folder) / experiment / f"client-{client}-secure"
+        self._identity = load_or_create_identity(Path(folder) / f"client-{client}-identity.key")
+        self._enrolled: Roster | None = None
+
+    @property
+    def peer_line(self) -> str:
+        """This client's line of a file of peers."""
+        return f'{self.client} = "{p.verifying_key(self._identity).hex()}"'
+
+    def hello(self) -> bytes:
+        """The first message to the server, and the one when it has no pre-keys left: public keys, unused pre-keys."""
+        with self._refusing("to say hello"):
+            state = self._load()
+            state.top_up()
+            self._save(state)
+            keys = [self._public(index, private) for index, private in sorted(state.pre_keys.items())]
+            return hello_bytes(self._experiment, self._member(state), keys)
+
+    def enrol(self, roster: bytes) -> None:
+        """Accept the server's roster, for this experiment.
+
+        Raises:
+            ProtocolError: it is damaged or of another experiment, lacks this client's keys, has identities that are
+                not those of the file of peers, or is not the roster that was accepted before.
+        """
+        with self._refusing("the roster"):
+            offered, state = Roster.read(roster), self._load()
+            if offered.experiment != self._experiment:
+                raise ProtocolError("the roster is of another experiment")
+            if offered.members.get(self.client) != self._member(state):
+                raise ProtocolError(f"the roster does not have the keys of client {self.client}")
+            if self._peers is not None:
+                check_peers(offered, self._peers)
+            before = self._read_roster()
+            if before is None:
+                write_atomically(self._folder / "roster.bin", roster, private=True)
+            elif before.digest != offered.digest:
+                raise ProtocolError(
+                    "the roster is another than this experiment began with: start a new experiment for other clients"
+                )
+            self._enrolled = offered
+
+    def mask(self, order: bytes, words: bytes, n32: int, n64: int) -> bytes:
+        """The reply to an order: `words` under masks, shares for the committee, new pre-keys.
+
+        Args:
+            order: the server's order.
+            words: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian.
+            n32, n64: how many.
+
+        Raises:
+            ProtocolError: the order is refused.
+        """
+        with self._refusing("an order"):
+            roster, state = self._roster(), self._load()
+            found = read_order(order, roster, self.client, self.min_sum)
+            attempt = found.attempt
+            if (attempt.n32, attempt.n64) != (n32, n64) or len(words) != attempt.num_bytes:
+                raise ProtocolError(
+                    f"{attempt}: the order is for {attempt.n32} + {attempt.n64} words, this client has {n32} + {n64}"
+                )
+            private = PrivateKeys(self._identity, state.share_key, state.use(found.own))
+            state.log.mask(attempt.step)
+            fresh = [self._public(index, state.pre_keys[index]) for index in state.top_up()]
+            self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
+            return masked_reply(found, self.client, private, words, fresh)
+
+    def unmask(self, request: bytes) -> bytes:
+        """A committee member's answer: its shares of what opens the sum.
+
+        Raises:
+            ProtocolError: the request is refused.
+        """
+        with self._refusing("an unmask request"):
+            roster, state = self._roster(), self._load()
+            lists, sealed = read_request(request, roster, self.client, self.min_sum)
+            state.log.answer(lists.attempt.step)
+            answer = member_answer(lists, sealed, self.client, self._identity, state.share_key)
+            self._save(state)  # before it is sent
+            return answer
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Hold the files meanwhile, and log why something is refused."""
+        try:
+            with locked(self._folder):
+                yield
+        except InvalidInput as error:
+            self._log(f"client {self.client} refuses {what}: {error}")
+            raise
+
+    def _member(self, state: _State) -> Member:
+        return Member.of(self._experiment, self.client, self._identity, state.share_key)
+
+    def _public(self, index: int, private: bytes) -> PreKey:
+        owner = Owner(self._experiment, self.client, p.verifying_key(self._identity))
+        return PreKey.of(owner, self._identity, index, private)
+
+    def _roster(self) -> Roster:
+        self._enrolled = self._enrolled or self._read_roster()
+        if self._enrolled is None:
+            raise ProtocolError("no roster was accepted yet")
+        return self._enrolled
+
+    def _read_roster(self) -> Roster | None:
+        """The roster that was accepted before, if one was."""
+        try:
+            data = read_bytes(self._folder / "roster.bin", _LARGEST)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidInput(f"cannot read {self._folder / 'roster.bin'}: {error.strerror}") from None
+        return Roster.read(data)
+
+    def _load(self) -> _State:
+        path = self._folder / "secrets.bin"
+        try:
+            data = read_bytes(path, _LARGEST)
+        except FileNotFoundError:
+            return _State(p.new_secret())
+        except OSError as error:
+            raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+        content, seal = data[:-32], data[-32:]
+        if hashlib.sha256(content).digest() != seal:
+            raise InvalidInput(
+                f"{path} is damaged: this client takes no part in secure sums of this experiment"
+            )
+        reader = Reader(content, _FILE, str(path))
+        state = _State.read(reader)
+        reader.end()
+        return state
+
+    def _save(self, state: _State) -> None:
+        content = _FILE + state.to_bytes()
+        write_atomically(
+            self._folder / "secrets.bin", content + hashlib.sha256(content).digest(), private=True
+        )
