@@ -128,6 +128,7 @@ def test_a_description_makes_the_metric_again(metric):
         lambda: columns(fs.metrics.MacroF1(4), LOGITS, CLASSES),
         lambda: columns(fs.metrics.F1(), SCORE, LOGITS),
         lambda: described({"metric": "describe"}),
+        lambda: task({"sens": fs.metrics.Sensitivity()}),  # less of which would be taken to be better
         lambda: described({"metric": "AUC", "bins": 3}),
     ],
 )
@@ -154,7 +155,7 @@ CLIENTS = [client(40), client(7), client(13, 0.0), client(60)]
 TEST, UNSEEN = client(51), [client(9)]
 METRICS = {
     "auc": fs.metrics.AUC(),
-    "weighted": fs.metrics.AUC(weighted=True),
+    "weighted_auc": fs.metrics.AUC(weighted=True),
     "f1": fs.metrics.F1(),
     "n": fs.metrics.BinaryCounts(),
 }
@@ -176,7 +177,7 @@ def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
         values = {k.removeprefix(f"{name}_"): v[-1] for k, v in found.metrics.items() if k.startswith(name)}
         assert abs(values["auc"] - theirs.roc_auc_score(y, x @ w)) <= values["auc_error"] + 1e-12
         exact = theirs.roc_auc_score(y, x @ w, sample_weight=weight)
-        assert abs(values["weighted"] - exact) <= values["weighted_error"] + 1e-12
+        assert abs(values["weighted_auc"] - exact) <= values["weighted_auc_error"] + 1e-12
         assert values["f1"] == pytest.approx(theirs.f1_score(y, x @ w > 0))
         counts = [values[f"n_{k}"] for k in ("tn", "fp", "fn", "tp")]
         assert counts == theirs.confusion_matrix(y, x @ w > 0).ravel().tolist()
@@ -240,7 +241,7 @@ def test_a_module_of_pytorch(translate, statistics):
         net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
         net[0].weight.requires_grad_(False)
     clients = [(x.astype("f"), y.astype("i8")) for x, y, _ in CLIENTS]
-    metrics = {"auc": fs.metrics.AUC(), "macro": fs.metrics.MacroF1(2)}
+    metrics = {"auc": fs.metrics.AUC(), "macro_f1": fs.metrics.MacroF1(2)}
     made = fs.tasks.from_torch(
         net, torch.nn.CrossEntropyLoss(), clients, metrics=metrics, translate=translate, batch_size=8
     )
@@ -251,4 +252,4 @@ def test_a_module_of_pytorch(translate, statistics):
     exact = theirs.roc_auc_score(y, outputs[:, 1] - outputs[:, 0])
     assert abs(found.metrics["train_auc"][-1] - exact) <= found.metrics["train_auc_error"][-1] + 1e-5
     macro = theirs.f1_score(y, outputs.argmax(1), average="macro")
-    assert found.metrics["train_macro"][-1] == pytest.approx(macro, rel=1e-5)
+    assert found.metrics["train_macro_f1"][-1] == pytest.approx(macro, rel=1e-5)

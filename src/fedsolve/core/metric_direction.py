@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsolve.core.errors import check_known
+from fedsolve.core.errors import InvalidInput, check_known
 
-_HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2", "sensitivity", "specificity")
+_HIGHER_IS_BETTER = (
+    "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "auprc", "r2", "sensitivity", "specificity",
+    "dice", "iou", "kappa", "mcc", "ndcg",
+)  # fmt: skip
 
 
 def higher_is_better(name: str) -> bool:
@@ -19,6 +22,20 @@ def higher_is_better(name: str) -> bool:
     """
     words = name.split("_")
     return "error" not in words and any(word in _HIGHER_IS_BETTER for word in words)
+
+
+def check_direction(name: str, what: str) -> None:
+    """Raise `InvalidInput` unless the name of a metric says that more of it is better.
+
+    Args:
+        name: of the metric.
+        what: the metric, of which more is better.
+    """
+    if not higher_is_better(name):
+        raise InvalidInput(
+            f"metric {name} is {what}, of which more is better, as early stopping and tables read from its name: "
+            f"give it one with a word such as {', '.join(_HIGHER_IS_BETTER[:6])}"
+        )
 
 
 def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np.ndarray:

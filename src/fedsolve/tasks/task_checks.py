@@ -11,11 +11,12 @@ import numpy as np
 
 from fedsolve.core.checks import as_array, check_integer
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.metric_direction import check_direction
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.losses.sums import Whole
-from fedsolve.tasks.metrics.sum_metric import SumMetric
+from fedsolve.tasks.metrics.sum_metric import OnModel, SumMetric
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 
 _AVERAGED = "_averaged"
@@ -207,3 +208,6 @@ def _check_named(metrics: Any) -> None:
             )
         if not callable(function) and not isinstance(function, Whole | SumMetric):
             raise InvalidInput(f"metric {name} = {shown(function)} must be a function of (params, batch)")
+        metric = function.metric if isinstance(function, OnModel) else function
+        if isinstance(metric, SumMetric) and "" in metric.columns:
+            check_direction(name, repr(metric))
