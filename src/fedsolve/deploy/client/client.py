@@ -17,6 +17,7 @@ from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.node_context import STATE_FOLDER, NodeContext
+from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.jobs.allowed_columns import AllowedColumns
 from fedsolve.deploy.jobs.column_records import ACTION
@@ -29,6 +30,7 @@ from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
 from fedsolve.deploy.monitoring.versions import own_versions
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.secure_rounds.secure_records import ACTION as SECURE
 from fedsolve.deploy.site_names import numbered, site_of
 
 _Replying = Callable[[int, NodeContext, RecordDict], RecordDict]
@@ -44,6 +46,8 @@ def client_app(
     delta: float = 1e-5,
     statistics: Callable[[NodeContext], Mapping[str, Any]] | None = None,
     min_rows: int = 10,
+    min_sum: int | None = None,
+    peers: str | Path | None = None,
 ) -> ClientApp:
     """Make Flower's client app, for any method; the server's orders name the method.
 
@@ -61,13 +65,18 @@ def client_app(
             one is missing) or text ('' where one is missing), shape (rows,). The server is sent sums and counts over
             rows, without noise. None allows no statistics.
         min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named.
+        min_sum: number of clients whose sum the server may see, >= 3; the client then takes part in methods under
+            `fs.Secure` alone, and in no statistics. None: it answers other methods too, and takes part in sums of at
+            least 3 clients.
+        peers: TOML file with the public keys of all clients, for sums under `fs.Secure`: client number = key. None to
+            trust those that the server sends first.
 
     Returns:
         The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.
 
     Raises:
         InvalidInput: an argument that is unknown or out of its range, what is trusted no class or function, or
-            statistics beside a bound on epsilon, which they do not keep.
+            statistics beside a bound on epsilon or a `min_sum`, which they do not keep.
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`), and may say what its site
     is called (`site`) and where its state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client
@@ -79,7 +88,8 @@ def client_app(
     """
     app = ClientApp()
     budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
-    allowed = AllowedColumns(statistics, min_rows, max_epsilon)
+    allowed = AllowedColumns(statistics, min_rows, max_epsilon, min_sum)
+    sums = SecureSums(min_sum, peers)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -97,6 +107,16 @@ def client_app(
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
         return _answer(message, context, lambda _, node, record: allowed.reply(node, record, _log))
+
+    @app.query(SECURE)
+    def secure(message: Message, context: Context) -> Message:
+        return _answer(message, context, answer_about_sums)
+
+    def answer_about_sums(run: int, node: NodeContext, record: RecordDict) -> RecordDict:
+        """The client's part in the protocol of secure sums, besides its replies to orders."""
+        return sums.answer(
+            node.client, _states(node.node_config), record, partial(kept.during, run, node), _log
+        )
 
     def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""
@@ -124,7 +144,8 @@ def client_app(
             request = record_to_request(kind, record, problem.buffers)
             if request.client != node.client:
                 raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
-            return to_record(work(Worker(problem, _states(node.node_config), trusted, budget, _log), request))
+            worker = Worker(problem, _states(node.node_config), trusted, budget, sums, _log)
+            return to_record(work(worker, request))
 
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)

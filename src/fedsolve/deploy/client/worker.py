@@ -16,6 +16,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.client import local_work
 from fedsolve.deploy.client.client_state import ClientState, StateLost
 from fedsolve.deploy.client.ledger import Ledger, PrivacyBudget
+from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.messages.fact_checks import check_buffers, check_known_metrics, check_unprotected
 from fedsolve.deploy.messages.message import (
     EvaluateReply,
@@ -28,6 +29,7 @@ from fedsolve.deploy.messages.message import (
 from fedsolve.deploy.messages.signature import compare_signatures, float_type, signature, signature_digest
 from fedsolve.deploy.messages.spec import method_from_spec, solver_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
+from fedsolve.deploy.secure_rounds.summed_metrics import SummedMetrics, kinds_of
 from fedsolve.engine.compute.cast import cast
 
 
@@ -40,6 +42,7 @@ class Worker:
         folder: where its states and its ledger are.
         trusted: classes and functions of its owner's that a method may consist of.
         budget: the most that it spends under local differential privacy; by default as much as it is asked.
+        sums: its part in secure sums.
         log: told in one line what its owner should know.
     """
 
@@ -47,6 +50,7 @@ class Worker:
     folder: Path
     trusted: Collection[Any] = ()
     budget: PrivacyBudget = field(default_factory=PrivacyBudget)
+    sums: SecureSums = field(default_factory=SecureSums)
     log: Callable[[str], None] = lambda line: None
 
     def train(self, request: TrainRequest) -> TrainReply:
@@ -62,6 +66,7 @@ class Worker:
             check_needs(method, self.problem)
             check_buffers(method, self.problem.buffers)
             self.budget.check(method)
+            self.sums.check(method, request)
             if method.traits.privacy != "local":
                 return self._trained(request, method)
             ledger = Ledger(self.folder, request.client, self.budget)
@@ -83,6 +88,7 @@ class Worker:
             method = self._method(request)
             check_unprotected(method)
             self.budget.check(method)
+            self.sums.check(method, request)
             check_known_metrics(request, self.problem.metrics)
             solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
             with self.problem.restored():
@@ -92,6 +98,10 @@ class Worker:
                 if solver is not None:
                     model = local_work.tune(self.problem, self._cast(solver), model, request)
                 parts = self.problem.measure(model, request.metrics)
+        if request.masks is not None:
+            summed = SummedMetrics(request.metrics, kinds_of(parts, request.metrics), request.population)
+            masked = self.sums.masked_words(self.folder, request, summed.to_words(parts), self.log)
+            return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
         in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
 
@@ -126,6 +136,7 @@ class Worker:
         if request.buffers:
             self.problem.load_buffers(request.buffers)
         message, after = local_work.train(self.problem, algorithm, broadcast, before, request)
+        encoded = self._encoded(request, message)
         if is_stateful:
             states.save(request.round, after, request.last_used_round)
         return TrainReply(
@@ -134,9 +145,15 @@ class Worker:
             request.client,
             signature_digest(message),
             int(self.problem.num_examples) if algorithm.traits.weighting == "examples" else 1,
-            wire.encode(message),
+            encoded,
             dict(self.problem.buffers),
         )
+
+    def _encoded(self, request: Request, message: Any) -> bytes:
+        """A message as it is sent: masked where the method asks for sums alone."""
+        if request.masks is None:
+            return wire.encode(message)
+        return self.sums.masked(self.folder, request, message, self.log)
 
     def _in_place_of(
         self, lost: StateLost, request: TrainRequest, algorithm: Algorithm, broadcast: Any, initial: Any

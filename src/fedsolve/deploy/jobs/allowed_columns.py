@@ -22,6 +22,7 @@ class AllowedColumns:
         columns_of: node -> the columns, by name; None where statistics are not allowed.
         min_rows: rows with a value that a column must have, at least 1.
         max_epsilon: the client's bound on epsilon, which statistics would not keep; None for no bound.
+        min_sum: clients whose sum alone the server may see, which statistics would not keep; None for any.
 
     Raises:
         InvalidInput: no integer of at least 1, or columns beside a bound.
@@ -30,11 +31,16 @@ class AllowedColumns:
     columns_of: Callable[[Any], Mapping[str, Any]] | None
     min_rows: int
     max_epsilon: float | None
+    min_sum: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
         if self.columns_of is not None and self.max_epsilon is not None:
             raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
+        if self.columns_of is not None and self.min_sum is not None:
+            raise InvalidInput(
+                "give statistics or min_sum, not both: the server sees each client's statistics"
+            )
 
     def reply(self, node: Any, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
         """Sums and counts over the rows of a node's columns; `log` is told what was asked.

@@ -143,7 +143,7 @@ def check_known_metrics(request: EvaluateRequest, known: Collection[str]) -> Non
 
 def check_unprotected(algorithm: Algorithm) -> None:
     """Raise `InvalidInput` if a method protects what its clients send: their own metrics would travel beside it."""
-    if algorithm.traits.privacy:
+    if algorithm.traits.privacy and not algorithm.traits.secure_sums:
         raise InvalidInput(
             f"{name_of(algorithm)} protects client updates, and metrics of each client would reveal information about "
             "its examples: leave client_metrics out, and evaluate on the server's own examples"
@@ -152,7 +152,7 @@ def check_unprotected(algorithm: Algorithm) -> None:
 
 def check_buffers(algorithm: Algorithm, buffers: Mapping[str, Any] | None) -> None:
     """Raise `InvalidInput` if something would travel beside a protected model without protection."""
-    if buffers and algorithm.traits.privacy:
+    if buffers and (algorithm.traits.privacy or algorithm.traits.secure_sums):
         raise InvalidInput(
             f"{name_of(algorithm)} protects the parameters, not the buffers ({', '.join(buffers)}): "
             "take a model without running statistics, such as one with GroupNorm in place of BatchNorm"

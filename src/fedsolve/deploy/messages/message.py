@@ -71,6 +71,7 @@ class Request:
         signature: shapes and types of the model's leaves; a client with another model refuses.
         first_broadcast: that of the first round, for a client that joins later and keeps a state; else None.
         buffers: what is averaged beside the model, by name.
+        masks: what the client masks its reply by, of which the server then sees sums alone; else None.
     """
 
     NAME: ClassVar[str]
@@ -84,6 +85,7 @@ class Request:
     signature: str = field(metadata=_TEXT)
     first_broadcast: bytes | None = field(metadata=_OPTIONAL)
     buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+    masks: bytes | None = field(default=None, metadata=_OPTIONAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ class TrainReply(Reply):
     Attributes:
         signature: digest of shapes and types of the message.
         examples: the client's number of examples, 1 where the method weights clients alike and need not know.
-        message: the method's message, as `fedsolve.wire` encodes it.
+        message: the method's message, as `fedsolve.wire` encodes it, or masked.
         buffers: what is averaged beside the model, after local work.
     """
 
@@ -187,9 +189,11 @@ class EvaluateReply(Reply):
 
     Attributes:
         steps: those of the request.
-        parts: what it measured, by the names in `PARTS`; it may hold out nothing.
+        parts: what it measured, by the names in `PARTS`; it may hold out nothing. Empty where it is masked.
+        masked: what it measured, masked; else None.
     """
 
     NAME = "answer"
     steps: int = field(metadata=_NUMBER)
     parts: Mapping[str, PartMetrics] = field(metadata=_METRICS)
+    masked: bytes | None = field(default=None, metadata=_OPTIONAL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.serverapp import Grid
 
@@ -44,6 +44,9 @@ class DeployedRounds(RecordedRounds):
         measures_loss: whether the last evaluation had the training loss itself, measured by the server or by clients.
     """
 
+    _collectors: ClassVar[type[ReplyCollector]] = ReplyCollector
+    _evaluations: ClassVar[type[ClientEvaluation]] = ClientEvaluation
+
     def __init__(
         self,
         grid: Grid,
@@ -72,8 +75,10 @@ class DeployedRounds(RecordedRounds):
             self._log,
         )
         self._names = coordinator.names = self._registry.names
-        self._collector = ReplyCollector(grid, coordinator, settings, self._registry, self._phases, self._log)
-        self._by_clients = ClientEvaluation(
+        self._collector = self._collectors(
+            grid, coordinator, settings, self._registry, self._phases, self._log
+        )
+        self._by_clients = self._evaluations(
             grid,
             coordinator,
             settings,
@@ -112,11 +117,15 @@ class DeployedRounds(RecordedRounds):
             quorum = self._settings.quorum or self._coordinator.population
             self._reports.status()
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
+            self._clients_are_there()
         if self._is_due and not self._is_carried:  # by other settings than those that it was put off with
             return self._evaluate()
         if self.recorder.evaluated:
             return self._react()
         return self._evaluate() if self._evaluation.measures else ""
+
+    def _clients_are_there(self) -> None:
+        """The quorum is connected, and nothing has been asked yet."""
 
     def advance(self, rounds: int) -> tuple[Replies[Accepted], dict[str, float]]:
         """One round: its replies, and what is recorded of it.
@@ -194,14 +203,7 @@ class DeployedRounds(RecordedRounds):
         needed = max(settings.replies_needed(wanted), min(self._coordinator.method.fewest, wanted))
         replies: Replies[Accepted] = Replies(f"round {number}", needed, wanted)
         for attempt in range(settings.repeats + 1):
-            missing = [client for client in cohort if client not in replies.accepted]
-            beside = self._by_clients.prepare if self._is_due else None
-            self._collector.collect(missing, replies, attempt > 0, beside)
-            if self._is_due:
-                self._evaluate()  # what the replies to these requests say
-            for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
-                self._collector.reject(replies, client, Cause.OUTLIER, reason)
-            self._reports.clients.succeeded(replies.accepted)
+            self._ask(cohort, replies, attempt > 0)
             if replies.is_enough:
                 break
             count = f"{len(replies.accepted)} of {wanted} replies count, {replies.needed} are needed"
@@ -219,6 +221,17 @@ class DeployedRounds(RecordedRounds):
                 )
             self._log(f"{shortage}: those missing are asked again")
         return replies
+
+    def _ask(self, cohort: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
+        """Ask those of a cohort whose reply does not count yet, and add what comes of it."""
+        missing = [client for client in cohort if client not in replies.accepted]
+        beside = self._by_clients.prepare if self._is_due else None
+        self._collector.collect(missing, replies, is_retry, beside)
+        if self._is_due:
+            self._evaluate()  # what the replies to these requests say
+        for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
+            self._collector.reject(replies, client, Cause.OUTLIER, reason)
+        self._reports.clients.succeeded(replies.accepted)
 
     def _why_too_large(self, replies: Replies[Accepted] | None = None) -> str:
         """The update that a model was probably spoiled by, where numbers became too large; where to go back to."""

@@ -94,14 +94,8 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     ) -> tuple[PendingRequests[EvaluateRequest, Metrics], Callable[[], EvaluationResult]]:
         """Requests, and what gives the result once they were waited for."""
         begun, done = time.perf_counter(), self._coordinator.state.round
-        metrics = tuple(self._settings.client_metrics)
         self._times += 1
-        request_for = self._coordinator.evaluate_requests(metrics, steps, solver)
-        requests = {
-            node: request_for(client)
-            for client, node in self._registry.poll().items()
-            if not self.backoff.is_backing_off(client, node, self._times)
-        }
+        requests = self._requests(steps, solver)
         title = f"evaluation after round {done}{f' and {steps} local steps' if steps else ''}"
         needed = self._settings.replies_needed(len(requests))
         replies: Replies[Metrics] = Replies(title, needed, len(requests))
@@ -119,12 +113,30 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
                 f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
                 f"{replies.bytes_down:,} down, {human_time(time.perf_counter() - begun)}"
             )
-            refused = dict(replies.rejected)
-            found = EvaluationResult(done, steps, metrics, replies.accepted, refused, self._registry.names)
+            found = self._result_of(done, steps, replies)
             self._save(found)
             return found
 
         return pending, result
+
+    @property
+    def _metrics(self) -> tuple[str, ...]:
+        """The names of the metrics that are asked for."""
+        return tuple(self._settings.client_metrics)
+
+    def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
+        """What the clients that are connected are asked, by node."""
+        request_for = self._coordinator.evaluate_requests(self._metrics, steps, solver)
+        return {
+            node: request_for(client)
+            for client, node in self._registry.poll().items()
+            if not self.backoff.is_backing_off(client, node, self._times)
+        }
+
+    def _result_of(self, done: int, steps: int, replies: Replies[Metrics]) -> EvaluationResult:
+        """The result of the replies that count."""
+        refused = dict(replies.rejected)
+        return EvaluationResult(done, steps, self._metrics, replies.accepted, refused, self._registry.names)
 
 
 class Evaluation:

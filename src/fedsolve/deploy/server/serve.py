@@ -27,6 +27,8 @@ from fedsolve.deploy.monitoring.reports import reports_of
 from fedsolve.deploy.nodes.transport import watched_engine
 from fedsolve.deploy.run_log import FAILED, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
+from fedsolve.deploy.secure_rounds.secure_coordinator import SecureCoordinator
+from fedsolve.deploy.secure_rounds.secure_rounds import SecureRounds, check_secure
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.deployed_rounds import DeployedRounds
 from fedsolve.deploy.server.federation import Federation
@@ -76,6 +78,7 @@ class Deployment:
             InvalidInput: settings that contradict one another or the method.
         """
         check_buffered(algorithm, settings)
+        check_secure(algorithm, settings)
         sampling = settings.cohort_sampling(algorithm)
         check_rates(algorithm, settings.rounds)
         label = settings.label or name_of(algorithm)
@@ -105,7 +108,9 @@ class Deployment:
     def coordinator(self, experiment: str) -> Coordinator:
         """The server's side of its rounds."""
         secret = load_or_create_secret(self.folder) if self.algorithm.traits.secret_cohorts else None
-        kind = BufferedCoordinator if self.algorithm.traits.buffer else Coordinator
+        traits = self.algorithm.traits
+        secure = SecureCoordinator if traits.secure_sums else Coordinator
+        kind = BufferedCoordinator if traits.buffer else secure
         return kind(
             self.algorithm,
             self.params,
@@ -150,8 +155,10 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
 
 
 def _rounds_of(grid: Grid, deployment: Deployment, coordinator: Coordinator, *others: Any) -> DeployedRounds:
-    """The rounds of a deployment: asynchronous ones where its method has a buffer."""
+    """The rounds of a deployment: asynchronous ones where its method has a buffer, and those of sums alone."""
     settings = deployment.settings
+    if isinstance(coordinator, SecureCoordinator):
+        return SecureRounds(grid, coordinator, settings, *others)
     if not isinstance(coordinator, BufferedCoordinator):
         return DeployedRounds(grid, coordinator, settings, *others)
     arrivals = ArrivalLog(

@@ -1,0 +1,116 @@
+"""A client's part in secure sums: what its owner demands of them, and what it sends under them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import RecordDict
+
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.messages.fact_checks import check_metric_names
+from fedsolve.deploy.messages.message import Request
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
+from fedsolve.deploy.secure_rounds.summed_metrics import kinds_of, kinds_to_bytes
+from fedsolve.deploy.secure_rounds.words import count_words, to_words
+
+LEAST_SUM = 3
+"""Clients of a sum, at least: of two, each could subtract its own message."""
+
+_Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SecureSums:
+    """A client's part in secure sums.
+
+    Attributes:
+        min_sum: clients whose sum the server may see, at least; the client then sends nothing but messages of such
+            sums. None: it takes part in sums of at least `LEAST_SUM`, and in methods whose messages are read.
+        peers: file with the public keys of all clients; None to trust the first that are sent.
+
+    Raises:
+        InvalidInput: no integer of at least `LEAST_SUM`.
+    """
+
+    min_sum: int | None = None
+    peers: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_sum is not None:
+            check_integer("min_sum", self.min_sum, LEAST_SUM)
+
+    def check(self, method: Algorithm, request: Request) -> None:
+        """Raise `InvalidInput` unless the reply to a request is sent as method and owner want it."""
+        name, is_summed = name_of(method), method.traits.secure_sums
+        if self.min_sum is not None and not is_summed:
+            raise InvalidInput(
+                f"{name} sends messages that the server reads, and this client allows sums of at least "
+                f"{self.min_sum} clients alone (min_sum): wrap the method in fs.Secure"
+            )
+        if is_summed != (request.masks is not None):
+            have = "nothing to mask the reply by" if is_summed else "masks, and the method needs none"
+            raise InvalidInput(f"the {request.NAME} of {name} has {have}: another version of fedsolve?")
+
+    def answer(
+        self,
+        client: int,
+        folder: Path,
+        record: RecordDict,
+        problem: Callable[[], AbstractContextManager[LocalProblem]],
+        log: _Log,
+    ) -> RecordDict:
+        """What the client answers to a question of the protocol.
+
+        Args:
+            client: its number.
+            folder: where the node keeps its states.
+            record: the question.
+            problem: its model and data, for the question what its metrics are.
+            log: told in one line what its owner should know.
+
+        Raises:
+            InvalidInput: a question that cannot be used, or that the protocol refuses.
+        """
+        question = read_question(record)
+        if question.step == "metrics":
+            names = check_metric_names(json.loads(question.data))
+            with problem() as own:
+                return answer_record(client, kinds_to_bytes(kinds_of(own.measure(own.params, names), names)))
+        secrets = self._secrets(folder, question.experiment, client, log)
+        if question.step == "hello":
+            return answer_record(client, secrets.hello())
+        if question.step == "roster":
+            secrets.enrol(question.data)
+            return answer_record(client, b"")
+        return answer_record(client, secrets.unmask(question.data))
+
+    def masked(self, folder: Path, request: Request, message: Any, log: _Log) -> bytes:
+        """A message of ring elements as the server is sent it.
+
+        Raises:
+            InvalidInput: the protocol refuses the request.
+        """
+        counts = count_words(message)
+        return self._mask(folder, request, to_words(message), counts.n32, counts.n64, log)
+
+    def masked_words(self, folder: Path, request: Request, words: bytes, log: _Log) -> bytes:
+        """Words of 64 bits, likewise."""
+        return self._mask(folder, request, words, 0, len(words) // 8, log)
+
+    def _mask(self, folder: Path, request: Request, words: bytes, n32: int, n64: int, log: _Log) -> bytes:
+        secrets = self._secrets(folder, request.experiment, request.client, log)
+        return secrets.mask(request.masks, words, n32, n64)
+
+    def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
+        """The client's keys in an experiment, kept below a folder of the node."""
+        from fedsolve.deploy.secure.node_secrets import NodeSecrets
+
+        return NodeSecrets(folder, experiment, client, self.min_sum or LEAST_SUM, self.peers, log)

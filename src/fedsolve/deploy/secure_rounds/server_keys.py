@@ -1,0 +1,182 @@
+"""The server's keys and stock of pre-keys in a file of the run's folder, and how clients enrol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.deploy.nodes.client_registry import ClientRegistry
+from fedsolve.deploy.secure_rounds.questions import ask
+from fedsolve.deploy.secure_rounds.secure_records import Question, Step
+from fedsolve.deploy.secure_rounds.summed_metrics import kinds_from_bytes
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import read_bytes
+from fedsolve.tasks.metrics.sum_metric import SumMetric
+
+KEYS_FILE = "secure-sums.bin"
+"""The server's keys, which clients' pre-keys are in stock, and the attempts that were made."""
+_MOST_BYTES, _HELLO_BYTES, _KINDS_BYTES = 2**30, 2**16, 2**16
+_SHOWN = 3  # reasons of those that do not enrol
+
+
+class ServerKeys:
+    """The server's side of an experiment's secure sums; each attempt is written down before an order is sent.
+
+    Args:
+        path: the file.
+        grid: Flower's grid.
+        registry: which clients are connected.
+        experiment: its name.
+        seconds: to wait for answers.
+        log: told in one line what happens.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        grid: Grid,
+        registry: ClientRegistry,
+        experiment: str,
+        seconds: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self._path, self._grid, self._registry, self._log = path, grid, registry, log
+        self._experiment, self.seconds = experiment, seconds
+        self._server: Any = None
+
+    def load_or_enrol(self, population: int, connect_seconds: float) -> None:
+        """Go on with the keys in the file, or ask all clients for theirs.
+
+        Raises:
+            InvalidInput: the file is damaged.
+            Unavailable: a client is missing, or does not accept the keys of the others.
+        """
+        from fedsolve.deploy.secure.secure_server import SecureServer
+
+        try:
+            self._server = SecureServer.from_bytes(read_bytes(self._path, _MOST_BYTES))
+            return
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise InvalidInput(f"cannot read {self._path}: {error.strerror}") from None
+        clients = range(population)
+        connected = self._registry.wait(clients, connect_seconds)
+        if missing := sorted(set(clients) - set(connected)):
+            raise Unavailable(
+                f"secure sums begin with all {population} clients, and {_listed(missing)} are not connected within "
+                f"{connect_seconds:g} s: start their SuperNodes"
+            )
+        hellos: dict[int, bytes] = {}
+        self._ask_all("hello", dict.fromkeys(clients, b""), _HELLO_BYTES, hellos.__setitem__)
+        server = SecureServer.of(hellos[client] for client in clients)
+        if tuple(server.roster.members) != tuple(clients):
+            raise InvalidInput("clients say in their keys that they are others")
+        self._server = server
+        self._save()
+        roster = server.roster.to_bytes()
+        self._ask_all("roster", dict.fromkeys(clients, roster), 0, lambda client, _: None)
+        self._log(
+            f"secure sums: {population} clients have each other's keys; {server.roster.threshold} of "
+            f"{len(server.roster.committee)} open a sum"
+        )
+
+    def kinds(self, names: Sequence[str], clients: Sequence[int]) -> tuple[SumMetric | None, ...]:
+        """What the metrics of these clients are, which must agree.
+
+        Raises:
+            InvalidInput: two clients have different metrics of a name.
+            Unavailable: a client does not say.
+        """
+        said: dict[int, tuple[SumMetric | None, ...]] = {}
+
+        def take(client: int, data: bytes) -> None:
+            said[client] = kinds_from_bytes(data, names)
+
+        self._ask_all("metrics", dict.fromkeys(clients, json.dumps(list(names)).encode()), _KINDS_BYTES, take)
+        (first, wanted), *others = sorted(said.items())
+        for client, kinds in others:
+            for name, kind, other in zip(names, kinds, wanted, strict=True):
+                if kind != other:
+                    call = self._registry.names
+                    raise InvalidInput(
+                        f"{name} of {call(client)} is {kind or 'a mean'}, that of {call(first)} {other or 'a mean'}: "
+                        "give all clients the same metrics"
+                    )
+        return wanted
+
+    def begin(self, kind: str, round: int, cohort: Sequence[int], n32: int, n64: int) -> Any:
+        """A new attempt to sum the messages of a cohort (`SecureServer.begin`), of clients that have pre-keys."""
+        attempt = self._server.begin(kind, round, cohort, n32, n64)
+        self._save()
+        return attempt
+
+    def ready(self, clients: Sequence[int]) -> list[int]:
+        """Those of these clients that have pre-keys, after the others were asked for new ones."""
+        if without := self._server.without_keys(clients):
+            self._ask("hello", dict.fromkeys(without, b""), _HELLO_BYTES, self._refresh)
+            self._save()
+        lacking = set(self._server.without_keys(clients))
+        return [client for client in clients if client not in lacking]
+
+    def open(self, attempt: Any) -> Any:
+        """The sum of an attempt that is over (`OpenedSum`), from the committee's shares of masks.
+
+        Raises:
+            SumNotOpened: too few clients or members have answered.
+        """
+        attempt.close()
+
+        def take(member: int, answer: bytes) -> bool:
+            attempt.add_shares(member, answer)
+            return bool(attempt.is_open)
+
+        connected = set(self._registry.poll())
+        requests = {m: attempt.unmask_request(m) for m in attempt.committee if m in connected}
+        failed = self._ask("unmask", requests, _MOST_BYTES, take)
+        if not attempt.is_open:
+            for member, reason in sorted(failed.items()):
+                self._log(f"{self._registry.names(member)} does not help to open a sum: {reason}")
+        self._save()  # pre-keys that came with the replies
+        return attempt.result()
+
+    def _refresh(self, client: int, hello: bytes) -> None:
+        if self._server.refresh(hello) != client:
+            raise InvalidInput("it says that it is another client")
+
+    def _save(self) -> None:
+        write_atomically(self._path, self._server.to_bytes(), private=True)
+
+    def _ask(
+        self, step: Step, data: dict[int, bytes], most_bytes: int, take: Callable[[int, bytes], bool | None]
+    ) -> dict[int, str]:
+        """Ask clients a question; why their answers do not count, by client."""
+        nodes = self._registry.poll()
+        questions = {
+            client: (nodes[client], Question(self._experiment, step, content))
+            for client, content in data.items()
+            if client in nodes
+        }
+        gone = dict.fromkeys(set(data) - set(nodes), "not connected")
+        return gone | ask(
+            self._grid, questions, self.seconds, most_bytes, lambda *answer: bool(take(*answer))
+        )
+
+    def _ask_all(
+        self, step: Step, data: dict[int, bytes], most_bytes: int, take: Callable[[int, bytes], None]
+    ) -> None:
+        """Ask clients a question that each of them must answer."""
+        if failed := self._ask(step, data, most_bytes, take):
+            reasons = [f"{self._registry.names(client)}: {why}" for client, why in sorted(failed.items())]
+            more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+            raise Unavailable(f"secure sums need every client; {'; '.join(reasons[:_SHOWN])}{more}")
+
+
+def _listed(clients: Sequence[int]) -> str:
+    shown = ", ".join(map(str, clients[:10]))
+    return f"clients {shown}{' and others' if len(clients) > 10 else ''}"
