@@ -11,7 +11,7 @@ ENTRIES = 18
 LOOSE_FILES = 4  # __init__.py and its stub, __main__.py, py.typed
 FILES_IN_A_FOLDER = 14
 FILES_OF_ONE_NAME = 2
-LARGEST_PACKAGE = 0.17  # of all lines
+LARGEST_PACKAGE = 0.19  # of all lines
 LINES_OF_A_FUNCTION = 60
 
 

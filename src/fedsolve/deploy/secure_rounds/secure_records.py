@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 def question_record(question: Question) -> RecordDict:
     """A question as it is sent."""
-    facts = {"experiment": question.experiment, "step": question.step}
+    facts: dict[str, Any] = {"experiment": question.experiment, "step": question.step}
     return RecordDict({_FACTS: ConfigRecord(facts), _DATA: pack(question.data)})
 
 
