@@ -88,8 +88,7 @@ def client_app(
     """
     app = ClientApp()
     budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
-    allowed = AllowedColumns(statistics, min_rows, max_epsilon, min_sum)
-    sums = SecureSums(min_sum, peers)
+    allowed, sums = AllowedColumns(statistics, min_rows, max_epsilon, min_sum), SecureSums(min_sum, peers)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -113,10 +112,7 @@ def client_app(
         return _answer(message, context, answer_about_sums)
 
     def answer_about_sums(run: int, node: NodeContext, record: RecordDict) -> RecordDict:
-        """The client's part in the protocol of secure sums, besides its replies to orders."""
-        return sums.answer(
-            node.client, _states(node.node_config), record, partial(kept.during, run, node), _log
-        )
+        return sums.answer(node, _states(node.node_config), record, partial(kept.during, run, node), _log)
 
     def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""
@@ -144,8 +140,8 @@ def client_app(
             request = record_to_request(kind, record, problem.buffers)
             if request.client != node.client:
                 raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
-            worker = Worker(problem, _states(node.node_config), trusted, budget, sums, _log)
-            return to_record(work(worker, request))
+            states = _states(node.node_config)
+            return to_record(work(Worker(problem, states, trusted, budget, sums, _log), request))
 
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)

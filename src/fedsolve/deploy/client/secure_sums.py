@@ -14,6 +14,7 @@ from flwr.app import RecordDict
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names
 from fedsolve.deploy.messages.message import Request
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
@@ -61,7 +62,7 @@ class SecureSums:
 
     def answer(
         self,
-        client: int,
+        node: NodeContext,
         folder: Path,
         record: RecordDict,
         problem: Callable[[], AbstractContextManager[LocalProblem]],
@@ -70,7 +71,7 @@ class SecureSums:
         """What the client answers to a question of the protocol.
 
         Args:
-            client: its number.
+            node: on which it runs.
             folder: where the node keeps its states.
             record: the question.
             problem: its model and data, for the question what its metrics are.
@@ -79,7 +80,7 @@ class SecureSums:
         Raises:
             InvalidInput: a question that cannot be used, or that the protocol refuses.
         """
-        question = read_question(record)
+        question, client = read_question(record), node.client
         if question.step == "metrics":
             names = check_metric_names(json.loads(question.data))
             with problem() as own:
