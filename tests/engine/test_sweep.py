@@ -12,6 +12,7 @@ import fedsolve as fs
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.layout import parallel_trials
 from fedsolve.engine.sweep.compiled_trials import plan_batches
+from fedsolve.engine.sweep.trials import RunningBatch
 from fedsolve.geometry import L1, L1Ball
 from fedsolve.geometry.diagnostics import Density
 from fedsolve.tasks import Examples
@@ -107,6 +108,58 @@ def test_a_diverged_lane_changes_no_bit_of_another():
         assert loud.metrics["train_loss"][k].tobytes() == quiet.metrics["train_loss"][k].tobytes()
 
 
+LOUD = {1e6, 1e5, 3e5}
+QUIET = {1e6: 2e-3, 1e5: 4e-4, 3e5: 3e-4}
+PLACES = {
+    "a batch is lost": [1e6, 1e5, 1e-3, 1e-4, 5e-4, 2e-4],
+    "two batches become one": [1e6, 1e-3, 1e-4, 1e5, 5e-4, 3e5],
+    "columns that meet stay apart": [1e-4, 1e6, 1e-3, 1e5, 5e-4],
+}
+
+
+@pytest.mark.parametrize("rates", PLACES.values(), ids=PLACES)
+def test_trials_that_share_a_batch_when_others_have_diverged_keep_their_bits(rates):
+    """Batches of two; in the grid beside it no rate diverges, so that every trial stays where it began."""
+    task, common = quartic_task(), {"seeds": 2, "parallel_trials": 2, **OPTIONS}
+    loud = fs.sweep("FedAdagrad", task, {"client_lr": rates}, **common)
+    quiet = fs.sweep("FedAdagrad", task, {"client_lr": [QUIET.get(r, r) for r in rates]}, **common)
+    assert (quiet.diverged == -1).all()
+    for k, rate in enumerate(rates):
+        assert (loud.diverged[k] > 0).all() == (rate in LOUD)
+        for name in quiet.metrics if rate not in LOUD else ():
+            assert loud.metrics[name][k].tobytes() == quiet.metrics[name][k].tobytes(), (name, rate)
+
+
+def test_diverged_trials_are_left_out(monkeypatch):
+    """Of five batches three lose all trials, and two one column each: one batch is left, which alone goes on."""
+    sizes = []
+    advance = RunningBatch.advance
+    monkeypatch.setattr(
+        RunningBatch,
+        "advance",
+        lambda self, **rest: sizes.append(self.batch.settings.tolist()) or advance(self, **rest),
+    )
+    rates = [1e6, 1e-3, 1e5, 2e5, 1e-4, 3e5, 4e5, 5e5, 6e5, 7e5]
+    found = fs.sweep("FedAvg", quartic_task(), {"client_lr": rates}, parallel_trials=2, **OPTIONS)
+    assert (found.diverged[:, 0] == -1).nonzero()[0].tolist() == [1, 4]
+    assert sizes[:5] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert sizes[-3:] == [[4, 1]] * 3
+
+
+def test_an_interrupted_sweep_goes_on_without_its_diverged_trials(tmp_path):
+    """The folder knows which trials share a batch."""
+    rates = {"client_lr": [1e6, 1e-3, 1e-4, 1e5]}
+    common = {"parallel_trials": 2, **OPTIONS}
+    whole = fs.sweep("FedAdagrad", quartic_task(), rates, **common)
+    stop = StopAfter(4, tmp_path)
+    with pytest.raises(Interrupted):
+        fs.sweep("FedAdagrad", quartic_task(), rates, out=tmp_path, progress=stop, **common)
+    again = fs.sweep("FedAdagrad", quartic_task(), rates, out=tmp_path, resume=True, **common)
+    assert (again.diverged == whole.diverged).all()
+    for name, values in whole.metrics.items():
+        assert again.metrics[name].tobytes() == values.tobytes()
+
+
 def test_diverged_lanes_say_when_and_are_the_worst():
     """The round is that of `Diverged` of a single run; a diverged setting is never the best, all of them an error."""
     task = quartic_task()
@@ -148,9 +201,11 @@ class StopAfter:
             (self.folder / "stop").touch()
 
 
-@pytest.mark.parametrize("reports", [2, 5, 9])
-def test_an_interrupted_sweep_goes_on_with_the_same_bits(tmp_path, reports):
-    """Stopped in the first, between and in a later block; what was found before is not done again."""
+@pytest.mark.parametrize(("reports", "free"), [(2, 0), (5, 0), (9, 0), (3, None)])
+def test_an_interrupted_sweep_goes_on_with_the_same_bits(tmp_path, reports, free, monkeypatch):
+    """Stopped in the first, between and in a later batch, where few fit the memory together; and where all do."""
+    if free is not None:
+        monkeypatch.setattr("fedsolve.engine.sweep.sweep_rounds.free_bytes", lambda: free)
     task, grid = make_task(make_clients()), {"client_lr": [0.3, 0.05, 0.1]}
     common = {"seeds": 2, "parallel_trials": 2, **OPTIONS}
     whole = fs.sweep("SCAFFOLD", task, grid, **common)

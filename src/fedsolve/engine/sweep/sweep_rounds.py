@@ -1,4 +1,4 @@
-"""The rounds of a sweep: batches of trials, those that run at once through the loop together, kept in the store."""
+"""The rounds of a sweep: batches of trials go through the loop together, kept in the store."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedsolve.core import trees
 from fedsolve.core.errors import Interrupted
-from fedsolve.engine.compute.layout import batches_at_once
+from fedsolve.engine.compute.layout import batches_at_once, free_bytes
 from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
 from fedsolve.engine.progress import SweepProgress
 from fedsolve.engine.sweep.compiled_trials import TrialBatch
 from fedsolve.engine.sweep.grid import SweepOptions
+from fedsolve.engine.sweep.live_trials import in_fewest_batches
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.trials import RunningBatch, Trials
 from fedsolve.folders.interrupt import Interruptible
 
+_SHARE = 8  # states may take an eighth of the memory that is free: a batch that runs has its own twice, and gradients
+
 
 class SweepRounds(Rounds):
-    """The rounds of the batches that run at once; when they are done, of those that follow.
+    """The rounds of all batches, or of as many as fit the memory; when they are done, of those that follow.
 
-    On a CPU as many batches run at once as there are cores, each in a thread: their arrays are small, and XLA
-    alone keeps one core busy with them.
+    On a CPU as many run at once as there are cores, each in a thread: their arrays are small, and XLA alone keeps one
+    core busy with them. Trials that diverge are left out at once, and their batches with them.
 
     Args:
         trials: all of the sweep.
@@ -52,7 +56,7 @@ class SweepRounds(Rounds):
         self.results = TrialResults(shape, prepared.dtype)
         self._selection, self._store, self._progress = options.selection, store, progress
         self._batches, self._notes = trials.batches(store.trials or options.parallel_trials)
-        self._at_once = store.at_once or batches_at_once()
+        self._at_once = store.at_once or self._batches_in_memory()
         self._evaluated = trials.evaluated.tolist()
         self._running: list[RunningBatch] = []
         self._is_compiled = False
@@ -69,7 +73,7 @@ class SweepRounds(Rounds):
             self._restore()
             before = results.seconds
             self._seconds = lambda: before + begun.seconds
-            with clock, ThreadPoolExecutor(self._at_once) as self._pool:
+            with clock, ThreadPoolExecutor(batches_at_once()) as self._pool:
                 while results.batches < len(self._batches):
                     loop(self, clock, lambda: interrupt.asked)
                     results.batches, results.rounds = results.batches + len(self._together), 0
@@ -84,7 +88,7 @@ class SweepRounds(Rounds):
         results = self.results
         results.batches, results.rounds, results.seconds = self._store.done
         if results.rounds:
-            self._running = self._start()
+            self._running = [self.trials.begin(batch) for batch in self._store.running or self._together]
         states = self._store.restore(results, [current.states for current in self._running])
         self._running = [replace(current, states=s) for current, s in zip(self._running, states, strict=True)]
         if results.batches or results.rounds:
@@ -131,13 +135,15 @@ class SweepRounds(Rounds):
         return rounds
 
     def record(self, logs: int) -> None:
-        """Note which trials have diverged; where all have, no round is left."""
+        """Note which trials have diverged, and go on with the others; where all have, no round is left."""
         results, running = self.results, self._running
         results.rounds += logs
-        for batch, current in zip(self._together, running, strict=True):
-            results.diverged[np.ix_(batch.settings, batch.seeds)] = current.failed
+        for current in running:
+            results.diverged[np.ix_(current.batch.settings, current.batch.seeds)] = current.failed
         if all((current.failed > 0).all() for current in running):
             results.rounds = self.rounds
+        if any((current.failed > 0).any() for current in running):
+            self._running = in_fewest_batches(running)
 
     def evaluate(self) -> str:
         """All metrics of all trials, at the evaluation that is next."""
@@ -156,7 +162,7 @@ class SweepRounds(Rounds):
         self.results.seconds = self._seconds()
         lanes = len(self._batches[0].settings) * len(self._batches[0].seeds)
         layout = {"lanes": lanes, "at_once": self._at_once}
-        self._store.save(self.results, [current.states for current in self._running], layout)
+        self._store.save(self.results, self._running, layout)
 
     def report(self) -> None:
         """Tell how far all trials are."""
@@ -195,8 +201,14 @@ class SweepRounds(Rounds):
 
     def _evaluate(self, evaluation: int, pool: ThreadPoolExecutor | None) -> None:
         values = _each(RunningBatch.evaluate, self._running, pool)
-        for batch, found in zip(self._together, values, strict=True):
-            self.results.put(batch, evaluation, found)
+        for current, found in zip(self._running, values, strict=True):
+            self.results.put(current.batch, evaluation, found)
+
+    def _batches_in_memory(self) -> int:
+        """How many batches lie in memory together: all, where their states are little."""
+        trials = sum(len(batch.settings) * len(batch.seeds) for batch in self._batches)
+        states = trials * trees.nbytes(self.trials.prepared.state)
+        return len(self._batches) if _SHARE * states < free_bytes() else batches_at_once()
 
 
 def _each(

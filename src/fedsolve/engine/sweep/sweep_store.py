@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.sweep.compiled_trials import TrialBatch
+from fedsolve.engine.sweep.trials import RunningBatch
 from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume
 from fedsolve.folders.store import load_tree
 from fedsolve.results.columns import plain
@@ -95,6 +96,14 @@ class SweepStore:
         return self._manifest.get("at_once")
 
     @property
+    def running(self) -> list[TrialBatch]:
+        """The batches under way of the sweep that is resumed, where some of its trials had diverged; else none."""
+        return [
+            TrialBatch(np.array(settings), np.array(seeds))
+            for settings, seeds in self._manifest.get("running", ())
+        ]
+
+    @property
     def done(self) -> tuple[int, int, float]:
         """Batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros."""
         manifest = self._manifest
@@ -115,8 +124,8 @@ class SweepStore:
         results.diverged = np.array(saved["diverged"])
         return saved["states"]
 
-    def save(self, results: TrialResults, states: list[RunState], layout: dict[str, int]) -> None:
-        """Keep everything, atomically: `states` of the batches under way; `layout` holds `lanes` and `at_once`.
+    def save(self, results: TrialResults, running: Sequence[RunningBatch], layout: dict[str, int]) -> None:
+        """Keep everything, atomically: also the batches under way; `layout` holds `lanes` and `at_once`.
 
         Raises:
             InvalidInput: the folder cannot be written, or was removed during the sweep.
@@ -125,11 +134,15 @@ class SweepStore:
             return
         manifest = {
             "blocks": results.batches,
-            "rounds": results.rounds if states else 0,
+            "rounds": results.rounds if running else 0,
             "seconds": results.seconds,
             **layout,
             "metrics": list(results.metrics),
+            "running": [
+                [b.settings.tolist(), b.seeds.tolist()] for b in (current.batch for current in running)
+            ],
         }
+        states = [current.states for current in running]
         tree = {"metrics": results.metrics, "diverged": results.diverged, "states": states}
         self._folder.save(tree, manifest)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -155,6 +155,26 @@ class RunningBatch:
             whole(model(jax.tree.map(lambda x, i=i: x[i], params)), sets, first) for i in np.ndindex(*shape)
         ]
         return {name: np.array([one[name] for one in trials]).reshape(shape) for name in trials[0]}
+
+    def with_columns(self, batches: Sequence[RunningBatch], source: np.ndarray) -> RunningBatch:
+        """A batch whose column l, a setting with its trials, is that of `batches[source[l]]`."""
+        columns = np.arange(len(source))
+
+        def picked(axis: int, *each: Any) -> Any:
+            stacked = np.stack([np.asarray(x) for x in each])
+            return jnp.array(np.moveaxis(stacked, axis + 1, 1)[source, columns].swapaxes(0, axis))
+
+        def of(axis: int, trees: list[Any]) -> Any:
+            return jax.tree.map(lambda *each: picked(axis, *each), *trees)
+
+        settings = np.stack([b.batch.settings for b in batches])[source, columns]
+        return replace(
+            self,
+            batch=TrialBatch(settings, self.batch.seeds),
+            algorithms=of(0, [b.algorithms for b in batches]),
+            diagnostics=of(0, [b.diagnostics for b in batches]),
+            states=of(1, [b.states for b in batches]),
+        )
 
     @property
     def failed(self) -> np.ndarray:
