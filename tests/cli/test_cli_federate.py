@@ -109,7 +109,10 @@ def test_an_app_for_tables(framework, call, own_app, tmp_path, capsys):
     assert result.history.final("train_accuracy") > 0.7
     assert read_client_metrics(tmp_path / "run")[3].names == ("north", "south", "west")
     if framework == "sklearn":
-        inputs = problem.SCHEMA.read_csv(nodes[0]["data"]).x
+        unlabelled = "\n".join(line.rpartition(",")[0] for line in table(0).splitlines())
+        (tmp_path / "new.csv").write_text(unlabelled)
+        inputs = problem.SCHEMA.read_inputs(tmp_path / "new.csv")
+        np.testing.assert_array_equal(inputs, problem.SCHEMA.read_csv(nodes[0]["data"]).x)
         predicted = problem.fitted(result.params).predict(inputs)
         assert np.mean(predicted == (AGES[0] > 50)) > 0.7
     (tmp_path / "west" / "west.csv").write_text(table(2).replace(",no,", ",never,", 1))

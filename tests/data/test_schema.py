@@ -60,6 +60,7 @@ BAD_TABLES = {
     "line 4: column ill = '0' is none of its classes no, yes": ROWS.replace(",no", ",0"),
     "line 4 has 4 cells, the first line 5": ROWS.replace(",,,no", ",,no"),
     "north.csv has no row below its first line": ROWS.split("\n")[0],
+    "north.csv is empty: its first line must name the columns": "",
 }
 
 

@@ -1,9 +1,10 @@
-"""The cells of CSV files by column, and what is wrong with one in one line."""
+"""The cells of CSV files by column, what is wrong with one in one line, and the inputs that a column makes."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +55,15 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]]
 
 
 def _place(path: Path, name: str, header: list[str]) -> int:
+    if not any(header):
+        raise InvalidInput(f"{path} is empty: its first line must name the columns")
     if len(header) == 1 and name not in header and any(mark in header[0] for mark in ";\t"):
         raise InvalidInput(f"{path} has no commas in its first line: save it with commas between columns")
     if name not in header:
         near = nearest(name, header)
-        hint = f"did you mean {near}? " if near else ""
+        hint = f"did you mean {near}? It" if near else "it"
         raise InvalidInput(
-            f"{path} has no column {name}: {hint}It has {', '.join(header)}; rename one, or the schema's"
+            f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or the schema's"
         )
     if header.count(name) > 1:
         raise InvalidInput(f"{path} has {header.count(name)} columns called {name}: give each its own name")
@@ -121,3 +124,33 @@ def _is_number(cell: str) -> bool:
         return bool(np.isfinite(np.array(cell, float)))
     except ValueError:
         return False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table that is an input of the model.
+
+    Attributes:
+        name: in the table's first line.
+        mean, deviation: of a column of numbers; an input is (number - mean) / deviation. The same at all sites.
+        categories: of a column of text, at least two: an input for each, 1 where it is the row's and else 0.
+        fill: what stands for an empty cell; None where such a cell is refused.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    categories: tuple[str, ...] = ()
+    fill: str | None = None
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a model that it makes."""
+        return len(self.categories) or 1
+
+    def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
+        """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
+        cells = filled(cells, self.name, self.fill, where)
+        if not self.categories:
+            return ((as_floats(cells, self.name, where) - self.mean) / self.deviation)[:, None]
+        return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]

@@ -17,6 +17,7 @@ import numpy as np
 from fedsolve.core.checks import as_array, check_path
 from fedsolve.core.errors import InvalidInput, shown, unknown
 from fedsolve.data.csv_cells import (
+    Column,
     InvalidTable,
     as_floats,
     filled,
@@ -28,36 +29,6 @@ from fedsolve.data.examples import Examples
 
 _KEYS = ("shape", "target", "classes", "columns")
 _COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table that is an input of the model.
-
-    Attributes:
-        name: in the table's first line.
-        mean, deviation: of a column of numbers; an input is (number - mean) / deviation. The same at all sites.
-        categories: of a column of text, at least two: an input for each, 1 where it is the row's and else 0.
-        fill: what stands for an empty cell; None where such a cell is refused.
-    """
-
-    name: str
-    mean: float = 0.0
-    deviation: float = 1.0
-    categories: tuple[str, ...] = ()
-    fill: str | None = None
-
-    @property
-    def inputs(self) -> int:
-        """Inputs of a model that it makes."""
-        return len(self.categories) or 1
-
-    def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
-        """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
-        cells = filled(cells, self.name, self.fill, where)
-        if not self.categories:
-            return ((as_floats(cells, self.name, where) - self.mean) / self.deviation)[:, None]
-        return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]
 
 
 @dataclass(frozen=True)
@@ -126,16 +97,36 @@ class Schema:
             InvalidInput: a schema of arrays; a file that cannot be read; a column that is missing, a cell that is
                 empty, no finite number, or none of the categories or classes (the line is named).
         """
-        if not self.columns:
-            raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
-        names = [*(column.name for column in self.columns), self.target]
-        cells, where = read_columns(check_path("path", path), names)
-        x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
+        x, cells, where = self._read(path, [self.target])
         targets = filled(cells[self.target], self.target, None, where)
         if not self.classes:
-            return Examples(x.astype(np.float32), as_floats(targets, self.target, where).astype(np.float32))
+            return Examples(x, as_floats(targets, self.target, where).astype(np.float32))
         y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
-        return Examples(x.astype(np.float32), y.astype(np.int32))
+        return Examples(x, y.astype(np.int32))
+
+    def read_inputs(self, path: str | Path) -> np.ndarray:
+        """The inputs in a CSV file without labels, to predict for; else as `read_csv`.
+
+        Args:
+            path: the file.
+
+        Returns:
+            float32, shape (rows, features), scaled and encoded.
+
+        Raises:
+            InvalidInput: as `read_csv` does, of the inputs alone.
+        """
+        return self._read(path, [])[0]
+
+    def _read(
+        self, path: str | Path, further: list[str]
+    ) -> tuple[np.ndarray, dict[str, list[str]], Callable[[int], str]]:
+        """The inputs, the cells of these columns and of further ones, and where a row stands."""
+        if not self.columns:
+            raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
+        cells, where = read_columns(check_path("path", path), [*(c.name for c in self.columns), *further])
+        x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
+        return x.astype(np.float32), cells, where
 
     def raw_columns(self, path: str | Path) -> dict[str, np.ndarray | list[str]]:
         """The columns of a CSV file as they stand there, for `fs.data.statistics` and a client's `statistics`.

@@ -121,7 +121,8 @@ class Statistics:
         """The constants of the columns for a file that `fs.data.Schema.read` reads.
 
         Returns:
-            TOML: of each column a section with `mean` and `deviation`, 1 for that of a constant, or `categories`.
+            TOML: of each column a section with `mean` and `deviation`, 1 for that of a constant, or `categories`, and
+            where cells are empty, a `fill` as a comment, the mean or the most frequent category.
         """
         return "\n".join(_section(name, column) for name, column in self.columns.items())
 
@@ -130,9 +131,16 @@ def _section(name: str, column: ColumnStatistics) -> str:
     key = name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
     head = f"[columns.{key}]\n"
     if isinstance(column, CategoryStatistics):
-        return f"{head}categories = {json.dumps(list(column.counts), ensure_ascii=False)}\n"
+        counts = {json.dumps(name, ensure_ascii=False): rows for name, rows in column.counts.items()}
+        most = max(counts, key=counts.__getitem__, default="")
+        return f"{head}categories = [{', '.join(counts)}]\n{_fill(most, column)}"
     deviation = column.deviation if column.variance > 0 else 1.0
-    return f"{head}mean = {column.mean!r}\ndeviation = {deviation!r}\n"
+    return f"{head}mean = {column.mean!r}\ndeviation = {deviation!r}\n{_fill(repr(column.mean), column)}"
+
+
+def _fill(value: str, column: ColumnStatistics) -> str:
+    """The line that fills empty cells, as a comment: the sites decide on it; nothing without such cells."""
+    return f"# fill = {value}  # for {column.missing:,} empty cells\n" if column.missing and value else ""
 
 
 def merge_bins(
