@@ -24,6 +24,7 @@ from fedsolve.deploy.secure.primitives import (
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import read_bytes
 
+_LARGEST = 2**31
 BUNDLE = 64
 """Pre-keys of a client that the server has in stock at most."""
 
@@ -79,7 +80,10 @@ class PreKey(NamedTuple):
     @classmethod
     def read(cls, reader: Reader) -> PreKey:
         """The next fields of a message; the signature is not checked yet."""
-        return cls(reader.number(4), reader.take(KEY), reader.take(SIGNATURE))
+        index = reader.number(4)
+        if index > _LARGEST:
+            raise ProtocolError(f"pre-key {index} has a number above {_LARGEST}")
+        return cls(index, reader.take(KEY), reader.take(SIGNATURE))
 
     def to_bytes(self) -> bytes:
         """The fields of a message."""

@@ -25,10 +25,10 @@ _ORDER, _REPLY = b"fso1", b"fsm1"
 
 
 class Order(NamedTuple):
-    """What a client is asked for: the attempt, the number of its own pre-key, and those of its neighbours."""
+    """What a client is asked for: the attempt, its own pre-key (number and public key), and those of its neighbours."""
 
     attempt: Attempt
-    own: int
+    own: tuple[int, bytes]
     neighbours: dict[int, PreKey]
 
 
@@ -36,7 +36,8 @@ def order_bytes(attempt: Attempt, client: int, keys: Mapping[int, PreKey]) -> by
     """The order for a client, from the pre-keys of the cohort."""
     neighbours = attempt.graph.neighbours(client)
     listed = b"".join(number(other, 4) + keys[other].to_bytes() for other in neighbours)
-    return _ORDER + attempt.to_bytes() + number(keys[client].number, 4) + number(len(neighbours), 4) + listed
+    own = number(keys[client].number, 4) + keys[client].public
+    return _ORDER + attempt.to_bytes() + own + number(len(neighbours), 4) + listed
 
 
 def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order:
@@ -48,7 +49,7 @@ def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order
     """
     reader = Reader(order, _ORDER, "the order")
     attempt = Attempt.read(reader, roster, "the order")
-    own, count = reader.number(4), reader.number(4)
+    own, count = (reader.number(4), reader.take(p.KEY)), reader.number(4)
     if client not in attempt.cohort:
         raise ProtocolError(f"the order of {attempt} is for a cohort without client {client}")
     if len(attempt.cohort) < min_sum:
@@ -122,7 +123,7 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
     Source: Bell et al. (2020), algorithm 2, with pre-keys and a committee in the place of its first two rounds.
     """
     attempt, roster = order.attempt, order.attempt.roster
-    context, own = attempt.context, (private.pre_key, p.public_key(private.pre_key))
+    context, own = attempt.context, (private.pre_key, order.own[1])
     secrets = {client: p.new_secret()}
     for other, key in order.neighbours.items():
         secrets[other] = pair_secret(attempt, client, own, other, key.public)

@@ -53,11 +53,13 @@ class _State:
         self.next += len(fresh)
         return fresh
 
-    def use(self, index: int) -> bytes:
+    def use(self, index: int, public: bytes) -> bytes:
         """The private pre-key of this number, which is deleted here."""
         if index not in self.pre_keys:
             known = "was used before" if index < self.next else "was never made"
             raise ProtocolError(f"pre-key {index} of this client {known}")
+        if p.public_key(self.pre_keys[index]) != public:
+            raise ProtocolError(f"pre-key {index} of this client is another key")
         private = self.pre_keys.pop(index)
         for old in [old for old in self.pre_keys if old < index - _STALE]:
             del self.pre_keys[old]
@@ -152,13 +154,16 @@ class NodeSecrets:
                 )
             self._enrolled = offered
 
-    def mask(self, order: bytes, words: bytes, n32: int, n64: int) -> bytes:
+    def mask(
+        self, order: bytes, words: bytes, n32: int, n64: int, kind: str = "", round: int | None = None
+    ) -> bytes:
         """The reply to an order: `words` under masks, shares for the committee, new pre-keys.
 
         Args:
             order: the server's order.
             words: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian.
             n32, n64: how many.
+            kind, round: what the words were made for; an order of another kind or round is refused.
 
         Raises:
             ProtocolError: the order is refused.
@@ -171,7 +176,11 @@ class NodeSecrets:
                 raise ProtocolError(
                     f"{attempt}: the order is for {attempt.n32} + {attempt.n64} words, this client has {n32} + {n64}"
                 )
-            private = PrivateKeys(self._identity, state.share_key, state.use(found.own))
+            if attempt.kind != (kind or attempt.kind) or attempt.round != (
+                attempt.round if round is None else round
+            ):
+                raise ProtocolError(f"the order is of {attempt}, the words of {kind}, round {round}")
+            private = PrivateKeys(self._identity, state.share_key, state.use(*found.own))
             state.log.mask(attempt.step)
             fresh = [self._public(index, state.pre_keys[index]) for index in state.top_up()]
             self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
@@ -222,7 +231,7 @@ class NodeSecrets:
             return None
         except OSError as error:
             raise InvalidInput(f"cannot read {self._folder / 'roster.bin'}: {error.strerror}") from None
-        return Roster.read(data)
+        return Roster.read(data, verify=False)  # its signatures were verified before it was written
 
     def _load(self) -> _State:
         path = self._folder / "secrets.bin"

@@ -85,6 +85,7 @@ class SecureServer:
         Raises:
             ProtocolError: a value out of its range, or clients without pre-keys.
         """
+        check_integer("round", round, bits=32)
         listed = sorted({check_integer("a client of the cohort", client) for client in cohort})
         code = KINDS.index(kind) if kind in KINDS else -1
         number_ = self._attempts.get((code, round), 0)

@@ -1,0 +1,172 @@
+"""The primitives give the published answers; Shamir's sharing by hand, against linear algebra, and by enumeration."""
+
+import hashlib
+import hmac
+import itertools
+import random
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from fedsolve.deploy.secure import primitives as p
+from fedsolve.deploy.secure import shamir
+from fedsolve.deploy.secure.byte_reader import ProtocolError
+
+of = bytes.fromhex
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """Without the protocol's labels, which no published example has."""
+    monkeypatch.setattr(p, "_labelled", lambda label, parts: b"".join(parts))
+
+
+def test_x25519_is_that_of_rfc_7748_section_6_1():
+    alice = of("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+    bob = of("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+    assert p.public_key(alice).hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
+    shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
+    assert p.agree(alice, p.public_key(bob)).hex() == p.agree(bob, p.public_key(alice)).hex() == shared
+    with pytest.raises(ProtocolError, match="no usable point"):
+        p.agree(alice, bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("private", "public", "message", "signature"),
+    [
+        (
+            "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+            "",
+            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46bd25bf5f0"
+            "595bbe24655141438e7a100b",
+        ),
+        (
+            "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+            "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+            "72",
+            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f3613d0f11d8c387b2eae"
+            "b4302aeeb00d291612bb0c00",
+        ),
+    ],
+)
+def test_ed25519_is_that_of_rfc_8032_section_7_1(bare, private, public, message, signature):
+    assert p.verifying_key(of(private)).hex() == public
+    assert p.sign(of(private), "", of(message)).hex() == signature
+    p.check_signature(of(public), of(signature), "it", "", of(message))
+    with pytest.raises(ProtocolError, match="it has a wrong signature"):
+        p.check_signature(of(public), of(signature), "it", "", of(message) + b"\0")
+
+
+def test_hkdf_is_that_of_rfc_5869_without_salt(bare):
+    assert (
+        p.derive(b"\x0b" * 22, "").hex() == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    )
+    extracted = hmac.digest(bytes(32), b"secret", "sha256")
+    assert p.derive(b"secret", "", b"a", b"bc") == hmac.digest(extracted, b"abc\1", "sha256")
+
+
+def test_labels_and_parts_are_bound():
+    written = b"fedsolve secure sum 1: reply\0ab"
+    assert p.digest("reply", b"a", b"b") == hashlib.sha256(written).digest()
+    extracted = hmac.digest(bytes(32), b"secret", "sha256")
+    assert p.derive(b"secret", "reply", b"a", b"b") == hmac.digest(extracted, written + b"\1", "sha256")
+    key = p.new_secret()
+    signature = p.sign(key, "reply", b"a")
+    with pytest.raises(ProtocolError):
+        p.check_signature(p.verifying_key(key), signature, "it", "answer", b"a")
+
+
+def test_masks_are_aes_256_in_counter_mode_from_0(monkeypatch):
+    """Against the cipher on single blocks, which is that of SP 800-38A, F.1.5; over both arrays and several pieces."""
+    key = of("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update
+    assert block(of("6bc1bee22e409f96e93d7e117393172a")).hex() == "f3eed1bdb5d2a03c064b5a7e3db181f8"
+    monkeypatch.setattr(p.MaskStream, "_BYTES", 32)
+    stream = b"".join(block(i.to_bytes(16, "big")) for i in range(9))
+    masks = np.frombuffer(stream, "<u4", 17), np.frombuffer(stream, "<u8", 5, 4 * 17)
+    start = np.full(17, 2**32 - 1, "<u4"), np.full(5, 2**64 - 1, "<u8")
+    sums = tuple(x.copy() for x in start)
+    p.MaskStream().add(sums, key, 1)
+    for total, mask, word in zip(sums, masks, start, strict=True):
+        modulus = 2 ** (8 * word.itemsize)
+        assert [int(x) for x in total] == [
+            (int(w) + int(m)) % modulus for w, m in zip(word, mask, strict=True)
+        ]
+    p.MaskStream().add(sums, key, -1)
+    assert all(np.array_equal(a, b) for a, b in zip(sums, start, strict=True))
+
+
+def test_sealing_is_gcm_as_its_authors_tested_it():
+    """Cases 13 and 14 of McGrew and Viega: a key, a nonce and a block of zeros."""
+    assert p.seal(bytes(32), b"", b"").hex() == "530f8afbc74536b9a963b4f1c4cb738b"
+    assert p.words_tag(bytes(32), b"").hex() == "530f8afbc74536b9a963b4f1c4cb738b"
+    sealed = p.seal(bytes(32), bytes(16), b"")
+    assert sealed.hex() == "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919"
+    assert p.unseal(bytes(32), sealed, b"") == bytes(16)
+    assert p.unseal(bytes(32), sealed, b"x") is None
+    assert p.unseal(bytes(32), sealed[:-1] + b"\0", b"") is None
+    assert p.unseal(bytes(32), b"short", b"") is None
+
+
+def test_shares_by_hand_in_the_field_of_17(monkeypatch):
+    """3 x^2 + 2 x + 5: 10 at 1, 21 = 4 at 2, 38 = 4 at 3; Lagrange's weights at 0 are 3, -3 and 1."""
+    coefficients = iter([3, 2])
+    monkeypatch.setattr(shamir.secrets, "randbelow", lambda prime: next(coefficients))
+    assert shamir.share(5, 3, 4, 17) == [10, 4, 4, 61 % 17]
+    assert shamir.weights([1, 2, 3], prime=17) == [3, 14, 1]
+    assert shamir.combine([3, 14, 1], [10, 4, 4], 17) == 5
+    assert shamir.combine(shamir.weights([1, 2, 3], 4, 17), [10, 4, 4], 17) == 61 % 17
+
+
+def test_fewer_shares_than_the_threshold_tell_nothing(monkeypatch):
+    """All polynomials over the field of 17: any two shares of three occur once with each secret."""
+    for secret in (0, 5):
+        seen = set()
+        for drawn in itertools.product(range(17), repeat=2):
+            left = iter(drawn)
+            monkeypatch.setattr(shamir.secrets, "randbelow", lambda prime, left=left: next(left))
+            shares = shamir.share(secret, 3, 4, 17)
+            seen.add((shares[1], shares[3]))
+        assert len(seen) == 17**2
+
+
+def solved(points, shares):
+    """The value at 0 by Gaussian elimination of the polynomial's equations."""
+    rows = [
+        [pow(x, k, shamir.PRIME) for k in range(len(points))] + [s]
+        for x, s in zip(points, shares, strict=True)
+    ]
+    for i in range(len(rows)):
+        scale = pow(rows[i][i], -1, shamir.PRIME)
+        rows[i] = [value * scale % shamir.PRIME for value in rows[i]]
+        for j in range(len(rows)):
+            if j != i:
+                rows[j] = [(b - rows[j][i] * a) % shamir.PRIME for a, b in zip(rows[i], rows[j], strict=True)]
+    return rows[0][-1]
+
+
+@pytest.mark.parametrize("secret", [0, 1, 2**256 - 1, 12345**18])
+def test_any_threshold_of_shares_gives_the_secret(secret):
+    rng = random.Random(secret)
+    shares = shamir.share(secret, 7, 10)
+    for _ in range(5):
+        points = rng.sample(range(1, 11), 7)
+        chosen = [shares[x - 1] for x in points]
+        assert shamir.combine(shamir.weights(points), chosen) == solved(points, chosen) == secret
+
+
+def test_the_field_is_the_smallest_above_256_bits():
+    def is_prime(n):  # Miller and Rabin, enough bases
+        odd, twos = n - 1, 0
+        while odd % 2 == 0:
+            odd, twos = odd // 2, twos + 1
+        for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29):
+            powers = [pow(base, odd << i, n) for i in range(twos)]
+            if powers[0] != 1 and n - 1 not in powers:
+                return False
+        return True
+
+    assert [n for n in range(2**256 + 1, shamir.PRIME + 1, 2) if is_prime(n)] == [shamir.PRIME]
+    assert shamir.PRIME <= 256**shamir.SHARE
