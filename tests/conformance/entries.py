@@ -82,6 +82,8 @@ REPRESENTATIVES = (
     "SCAFFOLD+FedLiLS",
     "Robust+FedAdam",
     "FedPer",
+    "AFL",
+    "DRFA",
 )
 
 

@@ -218,6 +218,26 @@ _ALGORITHMS = {
         "li2024fedexprox",
         "proximal clients, extrapolation on the server",
     ),
+    "QFedAvg": Entry(
+        "methods.fairness.qfedavg:QFedAvg",
+        "li2020qffl",
+        "FedAvg with weights from powers of the clients' losses",
+    ),
+    "TERM": Entry(
+        "methods.fairness.term:TERM",
+        "li2021term",
+        "FedAvg with weights from exponentials of the clients' losses",
+    ),
+    "AFL": Entry(
+        "methods.fairness.afl:AFL",
+        "mohri2019afl",
+        "minimax over mixtures of clients, by mirror ascent on their weights",
+    ),
+    "DRFA": Entry(
+        "methods.fairness.drfa:DRFA",
+        "deng2020drfa",
+        "minimax over mixtures of clients, with losses at a random snapshot",
+    ),
     "FedPer": Entry(
         "methods.wrappers.personal:FedPer",
         "arivazhagan2019fedper",

@@ -131,7 +131,8 @@ class ControlVariates(Wrapper):
                 f"SCAFFOLD cannot wrap {name_of(self.inner)}: clients would send their control variates unprotected"
             )
         if self.option == "II":
-            if not getattr(getattr(inner, "server_optimizer", None), "sends_client_update", True):
+            parts = (inner, getattr(inner, "server_optimizer", None))
+            if not all(getattr(part, "sends_client_update", True) for part in parts):
                 raise InvalidInput(
                     f"SCAFFOLD option II needs the clients' updates, which {name_of(self.inner)} does not send: "
                     "use option='I'"

@@ -1,0 +1,54 @@
+"""A client's local steps in two parts, divided at a random step that all clients share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core.oracle import Oracle, WrappedOracle
+from fedsolve.core.types import Params, Scalar
+
+
+@dataclass(frozen=True)
+class SomeSteps(WrappedOracle):
+    """The local steps of a client from `first` on, `count` of them, no more than `most`."""
+
+    first: Any
+    count: Any
+    most: Any
+    steps = property(attrgetter("count"))  # pyright: ignore[reportAssignmentType]
+    bound = property(attrgetter("most"))  # pyright: ignore[reportAssignmentType]
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Loss and gradient on the minibatch of a later step."""
+        return self.inner(params, step + self.first)
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Loss on the minibatch of a later step."""
+        return self.inner.loss(params, step + self.first)
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient on all examples."""
+        return self.inner.full(params)
+
+
+def split_steps(round: Scalar, oracle: Oracle) -> tuple[SomeSteps, SomeSteps]:
+    """The steps of a client up to a random one, and those after it.
+
+    Of K steps, the first part has each of 1 .. K with the same probability. It follows from the number of the round and
+    from K alone; clients with other numbers of steps are divided at the same share of theirs. Whole numbers alone: the
+    same in every precision.
+    """
+    bits = jax.random.bits(jax.random.fold_in(jax.random.key(0), round), dtype=jnp.uint32) >> 16
+
+    def part(steps: Any) -> Any:
+        return ((bits * jnp.asarray(steps, jnp.uint32) >> 16) + 1).astype(jnp.int32)
+
+    first, most = part(oracle.steps), part(oracle.bound)
+    return SomeSteps(oracle, 0, first, most), SomeSteps(
+        oracle, first, oracle.steps - first, oracle.bound - most
+    )
