@@ -1,4 +1,4 @@
-"""The graph hides every honest client: its width by exact probabilities, its argument by enumeration of a small ring."""
+"""The graph hides every honest client: its width by exact probabilities, its argument by enumeration."""
 
 from fractions import Fraction
 from itertools import combinations, product

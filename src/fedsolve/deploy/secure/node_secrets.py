@@ -122,9 +122,13 @@ class NodeSecrets:
         return f'{self.client} = "{p.verifying_key(self._identity).hex()}"'
 
     def hello(self) -> bytes:
-        """The first message to the server, and the one when it has no pre-keys left: public keys, unused pre-keys."""
+        """The first message to the server, and the one when it has no pre-keys left: public keys, 64 new pre-keys.
+
+        Those before are deleted: an order that is on its way with one of them is refused.
+        """
         with self._refusing("to say hello"):
             state = self._load()
+            state.pre_keys.clear()
             state.top_up()
             self._save(state)
             keys = [self._public(index, private) for index, private in sorted(state.pre_keys.items())]

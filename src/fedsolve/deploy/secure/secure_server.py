@@ -140,7 +140,8 @@ class SecureServer:
             self._taken[client] = reader.number(4)
             self._stock[client] = read_bundle(reader, f"the stock of client {client}")
         for _ in range(reader.number(4)):
-            self._attempts[reader.number(1), reader.number(4)] = reader.number(2)
+            which = reader.number(1), reader.number(4)
+            self._attempts[which] = reader.number(2)
         reader.end()
         return self
 

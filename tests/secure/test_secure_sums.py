@@ -1,0 +1,228 @@
+"""Sums under masks equal the plain ones exactly, whoever is lost and in whatever order messages come."""
+
+import hashlib
+import random
+import stat
+from itertools import product
+
+import numpy as np
+import pytest
+from secure_small import N32, N64, Small, plain_sum, words
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
+from fedsolve.deploy.secure.committee import AttemptLog, Step, committee, threshold
+from fedsolve.deploy.secure.identity import Member
+from fedsolve.deploy.secure.node_secrets import NodeSecrets
+from fedsolve.deploy.secure.secure_server import SecureServer
+
+
+@pytest.mark.parametrize("clients", [3, 4, 6])
+def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
+    """Twelve rounds, at random: cohort, who is lost before the reply, who answers for the committee, all orders; the
+    server is read from its bytes after every step, every client from its files."""
+    small, rng = Small(tmp_path, clients), random.Random(clients)
+    opened = 0
+    for round in range(12):
+        cohort = rng.sample(small.clients, rng.randint(3, clients))
+        sums = small.begin(round, rng.choice(["train", "evaluate", "statistics"]), cohort)
+        arrived = rng.sample(cohort, rng.randint(3, len(cohort)))
+        sums = small.again(small.gather(small.again(sums), arrived))
+        assert sums.arrived == tuple(sorted(arrived))
+        assert sums.missing == tuple(sorted(set(cohort) - set(arrived)))
+        members = rng.sample(small.clients, rng.randint(threshold(clients) - 1, clients))
+        for count, member in enumerate(members):
+            assert sums.is_open == (count >= threshold(clients))
+            sums.add_shares(member, small.answer(sums, member))
+            sums = small.again(sums)
+        if len(members) < threshold(clients):
+            with pytest.raises(SumNotOpened, match="are needed") as error:
+                sums.result()
+            assert set(error.value.missing) == set(small.clients) - set(members)
+            continue
+        opened += 1
+        result = sums.result()
+        assert result == sums.result()
+        assert result.clients == sums.arrived
+        assert result.words == plain_sum([words(i) for i in arrived])
+    assert opened >= 3
+    assert small.log == []
+
+
+def test_sums_over_a_ring_of_masks(tmp_path):
+    """Forty clients: 20 neighbours each, a committee of 31, of whom some are not in the cohort; six are lost."""
+    small = Small(tmp_path, 40, enrol=False)
+    (tmp_path / "e" / "client-0-secure").mkdir(exist_ok=True)
+    for i in small.clients:  # the others' signatures have been checked by the first
+        small.node(0).enrol(small.roster) if i == 0 else (
+            tmp_path / "e" / f"client-{i}-secure" / "roster.bin"
+        ).write_bytes(small.roster)
+    sums = small.begin(cohort=range(38))
+    assert len(sums.committee) == 31
+    assert sums.attempt.graph.degree == 20
+    lost = random.Random(0).sample(range(38), 6)
+    small.gather(sums, [i for i in range(38) if i not in lost])
+    for member in sums.committee[-21:]:
+        sums.add_shares(member, small.answer(sums, member))
+    assert sums.result().words == plain_sum([words(i) for i in sums.arrived])
+
+
+def test_a_ring_with_too_many_missing_side_by_side_stays_closed(tmp_path):
+    small = Small(tmp_path, 40, enrol=False)
+    sums = small.begin()
+    graph = sums.attempt.graph
+    lost = set(graph._ring[1 : 1 + graph.width.reach])  # all that follow the first
+    graph.check_arrived(set(small.clients) - set(graph._ring[1:8]))
+    with pytest.raises(ProtocolError, match=r"fewer than 2 arrived"):
+        graph.check_arrived(set(small.clients) - lost)
+
+
+def test_a_masked_message_is_uniform_whatever_it_says(tmp_path):
+    """What the server has of a client, of zeros and of ones: bytes by chi-square; they differ by their masks alone."""
+    small = Small(tmp_path, 3)
+    sizes = 4 * 8192
+    for round, byte in enumerate((b"\0", b"\xff")):
+        sums = small.server.begin("train", round, small.clients, 8192, 0)
+        reply = small.node(0).mask(sums.order(0), byte * sizes, 8192, 0)
+        counts = np.bincount(np.frombuffer(reply[-sizes:], np.uint8), minlength=256)
+        assert ((counts - sizes / 256) ** 2 / (sizes / 256)).sum() < 255 + 8 * np.sqrt(2 * 255)
+        assert byte * 16 not in reply
+
+
+def test_of_one_client_never_both_secrets_are_given(tmp_path):
+    """Its own if it arrived, those with others if it is missing; nothing of pairs that both arrived or both miss."""
+    small = Small(tmp_path, 5)
+    sums = small.gather(small.begin(), [0, 2, 4])
+    assert sums._lists.pairs() == [(u, v) for u in (0, 2, 4) for v in (u, 1, 3)]
+
+
+def steps():
+    """Events of a round: an order or a request of attempt 0 or 1, with one or another digest."""
+    return list(product(("mask", "answer"), (0, 1), (b"a" * 32, b"b" * 32)))
+
+
+def test_the_members_rule_by_enumeration():
+    """All sequences of three events, against the rule in words; the log is read from its bytes before each."""
+    from fedsolve.deploy.secure.byte_reader import Reader
+
+    for events in product(steps(), repeat=3):
+        log, masked, answered = AttemptLog(), {}, {}
+        for what, attempt, context in events:
+            latest_masked, latest_answered = max(masked, default=-1), max(answered, default=-1)
+            if what == "mask":
+                allowed = attempt > latest_masked and attempt > latest_answered
+            else:
+                allowed = attempt > latest_answered and attempt >= latest_masked
+                allowed = allowed and masked.get(attempt, context) == context
+            reader = Reader(b"fsxx" + log.to_bytes(), b"fsxx", "the log")
+            log = AttemptLog.read(reader)
+            reader.end()
+            try:
+                getattr(log, what)(Step(0, 7, attempt, context))
+                assert allowed, events
+                (masked if what == "mask" else answered)[attempt] = context
+            except ProtocolError:
+                assert not allowed, events
+            # of another round or kind nothing is known
+            getattr(AttemptLog.read(Reader(b"fsxx" + log.to_bytes(), b"fsxx", "")), what)(
+                Step(1, 7, 0, context)
+            )
+            getattr(AttemptLog.read(Reader(b"fsxx" + log.to_bytes(), b"fsxx", "")), what)(
+                Step(0, 8, 0, context)
+            )
+
+
+def test_committees():
+    assert [threshold(c) for c in range(3, 32)] == [2 * c // 3 + 1 for c in range(3, 32)]
+    assert all(2 * threshold(c) - c > c / 3 - 1 and threshold(c) <= c for c in range(3, 32))
+    members = [Member(i, hashlib.sha256(bytes([i])).digest(), b"", b"") for i in range(60)]
+    assert committee(members[:31]) == tuple(range(31))
+    chosen = committee(members)
+    assert len(set(chosen)) == 31
+    assert committee(reversed(members)) == chosen
+    assert committee([members[0]._replace(identity=bytes(32)), *members[1:]]) != chosen
+
+
+def test_files_are_private_and_a_used_pre_key_is_gone(tmp_path, monkeypatch):
+    small = Small(tmp_path, 3)
+    kept = []
+    real = NodeSecrets._save
+    monkeypatch.setattr(
+        NodeSecrets, "_save", lambda self, state: (kept.append(dict(state.pre_keys)), real(self, state))
+    )
+    before = small.node(0)._load().pre_keys
+    small.reply(small.begin(), 0)
+    after = small.secrets(0).read_bytes()
+    assert set(before) - set(kept[-1]) == {0}
+    assert before[0] not in after
+    assert before[1] in after
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert len(files) == 3 * 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_pre_keys_are_made_anew_as_they_are_used(tmp_path):
+    """Of 64 rounds a third of the orders never comes: the stock lasts; those who got none say hello again."""
+    small = Small(tmp_path, 3)
+    for round in range(64):
+        assert small.server.without_keys([0]) == []
+        sums = small.server.begin("train", round, small.clients, N32, N64)
+        if round % 3:
+            sums.add(0, small.reply(sums, 0))
+    assert small.server.without_keys(small.clients) == [1, 2]  # they got no order at all
+    with pytest.raises(ProtocolError, match="clients 1, 2 have no pre-keys in stock"):
+        small.begin(64)
+    for client in (1, 2):
+        assert small.server.refresh(small.node(client).hello()) == client
+    sums = small.gather(small.begin(64), small.clients)
+    assert sums.missing == ()
+
+
+def test_a_server_that_went_back_is_refused_until_it_goes_on(tmp_path):
+    """Its file of before the last round: pre-key and attempt are used; another hello and attempt mend it."""
+    small = Small(tmp_path, 3)
+    old = small.server.to_bytes()
+    sums = small.gather(small.begin(), small.clients)
+    small.server = SecureServer.from_bytes(old)
+    sums = small.begin()
+    for i in small.clients:
+        with pytest.raises(ProtocolError, match="pre-key 0 of this client was used before"):
+            small.reply(sums, i)
+    for i in small.clients:
+        small.server.refresh(small.node(i).hello())
+    sums = small.gather(small.begin(), small.clients)
+    assert sums.attempt.attempt == 1
+    for member in small.clients:
+        sums.add_shares(member, small.answer(sums, member))
+    assert sums.result().words == plain_sum([words(i) for i in small.clients])
+
+
+def test_what_an_owner_gives_is_checked(tmp_path):
+    for given in ({"client": -1}, {"client": "0"}, {"min_sum": 2}, {"experiment": "../e"}, {"experiment": 3}):
+        with pytest.raises(InvalidInput):
+            NodeSecrets(**({"folder": tmp_path, "experiment": "e", "client": 0} | given))
+    node = NodeSecrets(tmp_path, "e", 0)
+    assert node.peer_line == NodeSecrets(tmp_path, "other", 0).peer_line
+    key = tmp_path / "client-0-identity.key"
+    key.chmod(0o640)
+    with pytest.raises(InvalidInput, match="can be read by others: chmod 600"):
+        NodeSecrets(tmp_path, "e", 0)
+    key.chmod(0o600)
+    key.write_bytes(b"short")
+    with pytest.raises(InvalidInput, match="has 5 bytes, not 32"):
+        NodeSecrets(tmp_path, "e", 0)
+    for text in ("0 = 1", '0 = "ab"', '-1 = "' + "ab" * 32 + '"', "0 ="):
+        (tmp_path / "peers.toml").write_text(text)
+        with pytest.raises(InvalidInput, match="peers"):
+            NodeSecrets(tmp_path, "e", 1, peers=tmp_path / "peers.toml")
+
+
+def test_damaged_secrets_are_not_used(tmp_path):
+    small = Small(tmp_path, 3)
+    sums = small.begin()
+    data = bytearray(small.secrets(0).read_bytes())
+    data[20] ^= 1
+    small.secrets(0).write_bytes(data)
+    with pytest.raises(InvalidInput, match="is damaged: this client takes no part"):
+        small.reply(sums, 0)
+    assert "client 0 refuses an order" in small.log[-1]
