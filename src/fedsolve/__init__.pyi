@@ -49,6 +49,14 @@ from fedsolve.methods.algorithms.fedli import FedLiLU as FedLiLU
 from fedsolve.methods.algorithms.fedmid import FedMiD as FedMiD
 from fedsolve.methods.algorithms.fedmid import FedMiDOSP as FedMiDOSP
 from fedsolve.methods.compression.compressed import Compressed as Compressed
+from fedsolve.methods.compression.scafcom import SCAFCOM as SCAFCOM
+from fedsolve.methods.compression.scafcom import Scafcom as Scafcom
+from fedsolve.methods.compression.scallion import SCALLION as SCALLION
+from fedsolve.methods.compression.scallion import Scallion as Scallion
+from fedsolve.methods.fairness.afl import AFL as AFL
+from fedsolve.methods.fairness.drfa import DRFA as DRFA
+from fedsolve.methods.fairness.qfedavg import QFedAvg as QFedAvg
+from fedsolve.methods.fairness.term import TERM as TERM
 from fedsolve.methods.frank_wolfe.fedfw import FedFW as FedFW
 from fedsolve.methods.frank_wolfe.fedfw import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe.fedfw import FedFWSto as FedFWSto
@@ -56,6 +64,7 @@ from fedsolve.methods.server.adaptive import FedAdagrad as FedAdagrad
 from fedsolve.methods.server.adaptive import FedAdam as FedAdam
 from fedsolve.methods.server.adaptive import FedYogi as FedYogi
 from fedsolve.methods.server.diloco import DiLoCo as DiLoCo
+from fedsolve.methods.server.diloco import MuLoCo as MuLoCo
 from fedsolve.methods.server.dua import FedDuAdagrad as FedDuAdagrad
 from fedsolve.methods.server.dua import FedDuAdam as FedDuAdam
 from fedsolve.methods.server.fedexp import FedExP as FedExP

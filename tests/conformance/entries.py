@@ -27,6 +27,8 @@ NEEDS = {
     "FedDR": lambda lr: {"client_lr": lr, "psi": PSI, "eta": 0.7, "alpha": 1.3},
     "FedLiLS": lambda lr: {"eta_max": 8 * lr},
     "FedLiLU": lambda lr: {"client_lr": lr, "server_lr": 30.0, "momentum": 0.5},
+    "SCALLION": lambda lr: {"client_lr": lr, "smallest": 4},
+    "SCAFCOM": lambda lr: {"client_lr": lr, "smallest": 4},
     "FedPer": lambda lr: {"client_lr": lr, "leaves": ("b", "shift.*")},
     "FedRep": lambda lr: {"client_lr": lr, "personal_lr": lr, "passes": 2, "leaves": ("b", "shift.*")},
 }
@@ -54,7 +56,12 @@ COMPOSED = {
     ),
     "Personal+SCAFFOLD": lambda lr: fs.Personal(fs.SCAFFOLD(lr), "b", personal_lr=0.2),
     "Compressed+FedDuAdam": lambda lr: fs.Compressed(
-        fs.FedDuAdam(lr), fs.compression.TopK(0.5), memory="ef21", down=fs.compression.Cast(), smallest=4
+        fs.FedDuAdam(lr),
+        fs.compression.TopK(0.5),
+        memory="ef21",
+        momentum=0.5,
+        down=fs.compression.Cast(),
+        smallest=4,
     ),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }

@@ -16,7 +16,7 @@ from equations.transcript import LocalSGD, shares
 from fedsolve import Compressed
 from fedsolve.methods.compression import EDEN, QSGD, Cast, PowerSGD, RandomK, Sign, TopK
 from fedsolve.methods.compression.compressor import Encoded
-from fedsolve.methods.compression.encoding import adds_codes
+from fedsolve.methods.compression.encoding import adds_codes, round_key
 from fedsolve.methods.compression.fewer_bits import levels_of_normal
 from harness import CLASSES, FEATURES, engine, make_clients, make_task
 
@@ -33,16 +33,17 @@ def top(update):
     return sent
 
 
-def transcript(fed, w, memory, weighting, down=lambda w: w):
+def transcript(fed, w, memory, weighting, down=lambda w: w, momentum=1.0):
     """FedAvg whose client updates are compressed: what is lost is sent later, or what has changed is sent."""
     local, kept, g = LocalSGD(RATE), np.zeros((len(fed.clients), len(w))), np.zeros_like(w)
+    v = np.zeros_like(kept)
     iterates = [w]
     for t, cohort in enumerate(fed.cohorts):
         if cohort:
             sent = []
             for i in cohort:
                 start = down(w)
-                update = local(fed, t, i, start) - start
+                update = v[i] = (1 - momentum) * v[i] + momentum * (local(fed, t, i, start) - start)
                 if memory == "feedback":
                     sent.append(top(update + kept[i]))
                     kept[i] += update - sent[-1]
@@ -59,17 +60,28 @@ def transcript(fed, w, memory, weighting, down=lambda w: w):
 
 
 @pytest.mark.parametrize(
-    ("memory", "weighting"), [(None, "examples"), ("feedback", "examples"), ("ef21", "uniform")]
+    ("memory", "weighting", "momentum"),
+    [
+        (None, "examples", None),
+        ("feedback", "examples", None),
+        ("ef21", "uniform", None),
+        ("ef21", "uniform", 0.3),
+    ],
+    ids=["none", "feedback", "EF21", "EF21-SGDM"],
 )
-def test_memories(memory, weighting):
+def test_memories(memory, weighting, momentum):
     """Iterates, every client's memory and g, with a cohort that varies and is empty once."""
     clients = make_clients()
-    method = Compressed(fs.FedAvg(RATE, weighting=weighting), TopK(SHARE), memory=memory, smallest=1)
+    inner = fs.FedAvg(RATE, weighting=weighting)
+    method = Compressed(inner, TopK(SHARE), memory=memory, momentum=momentum, smallest=1)
     run = engine(method, make_task(clients), SOME, ROUNDS)
-    iterates, kept, g = transcript(federation(run, clients), run.iterates[0], memory, weighting)
+    start = run.iterates[0]
+    iterates, kept, g = transcript(
+        federation(run, clients), start, memory, weighting, momentum=momentum or 1.0
+    )
     np.testing.assert_allclose(run.iterates, iterates, rtol=0, atol=1e-10)
     if memory:
-        flat = [x.reshape(len(clients), -1) for x in jax.tree.leaves(run.state.clients)]
+        flat = [x.reshape(len(clients), -1) for x in jax.tree.leaves(run.state.clients.memory)]
         np.testing.assert_allclose(np.concatenate(flat, axis=1), kept, rtol=0, atol=1e-10)
     if memory == "ef21":
         flat = [np.ravel(x) for x in jax.tree.leaves(run.state.server.memory)]
@@ -104,6 +116,35 @@ def test_small_leaves_and_scalars_are_sent_as_they_are():
     assert more.tolist() == [places]
 
 
+def test_norms_of_what_is_decoded():
+    """FedExP's step from |Q(D_i)|^2 / (1 + omega), leaf by leaf; clients do not send the norm."""
+    clients, code = make_clients(), RandomK(SHARE)
+    method = Compressed(fs.FedExP(RATE), code, norms="decoded", smallest=1)
+    run = engine(method, make_task(clients), SOME, ROUNDS)
+    w, fed, local = run.iterates[0], federation(run, clients), LocalSGD(RATE)
+    for t, cohort in enumerate(fed.cohorts):
+        if cohort:
+            sent, spread = [], []
+            for i in cohort:
+                update, parts = local(fed, t, i, w) - w, []
+                for j, leaf in enumerate(LEAVES):
+                    of_leaf = jax.random.fold_in(round_key(t), j)
+                    parts.append(random_k(update[leaf], SHARE, of_leaf))
+                sent.append(np.concatenate(parts))
+                spread.append(sum(p @ p * round(SHARE * len(p)) / len(p) for p in parts))
+            mean = np.mean(sent, axis=0)
+            w = w + np.mean(spread) / (2 * mean @ mean) * mean
+        np.testing.assert_allclose(run.iterates[t + 1], w, rtol=0, atol=1e-10)
+    task = make_task(clients)
+    sizes = [
+        fs.run(Compressed(fs.FedExP(RATE), code, norms=norms, smallest=1), task, rounds=1, progress=False)
+        .history.rounds["bytes_up"]
+        .item()
+        for norms in ("exact", "decoded")
+    ]
+    assert sizes[0] - sizes[1] == 4 * len(clients)
+
+
 KEY = jax.random.key(3)
 WORDS = np.asarray(jax.random.key_data(KEY))
 X = np.random.default_rng(0).standard_normal((30, 50)) * np.linspace(0.1, 2, 50)
@@ -133,9 +174,9 @@ def eden(x, bits):
     return np.concatenate(result)[: flat.size]
 
 
-def random_k(x, share):
+def random_k(x, share, common=KEY):
     """The round's entries are those of the largest random numbers."""
-    draws = np.asarray(jax.random.uniform(jax.random.fold_in(KEY, 0), (x.size,), jnp.float32))
+    draws = np.asarray(jax.random.uniform(jax.random.fold_in(common, 0), (x.size,), jnp.float32))
     sent, k = np.zeros(x.size), round(share * x.size)
     chosen = np.argsort(-draws)[:k]
     sent[chosen] = x.ravel()[chosen] * x.size / k
@@ -238,6 +279,12 @@ def test_what_is_not_finite_shows_in_every_code():
 
 
 REFUSED = {
+    "needs memory='ef21'": lambda: Compressed(fs.FedAvg(0.1), Sign(), memory="feedback", momentum=0.1),
+    "must be 'exact' or 'decoded'": lambda: Compressed(fs.FedExP(0.1), EDEN(1), norms="sent"),
+    "needs an unbiased compressor and": lambda: Compressed(fs.FedExP(0.1), Sign(), norms="decoded"),
+    "whose server steps by": lambda: fs.run(
+        Compressed(fs.FedAvg(0.1), EDEN(1), norms="decoded", smallest=1), make_task(make_clients()), rounds=1
+    ),
     "a compressor such as": lambda: Compressed(fs.FedAvg(0.1), 0.1),
     "must be None, 'feedback' or 'ef21'": lambda: Compressed(fs.FedAvg(0.1), Sign(), memory="error"),
     "mean of all clients' c_i": lambda: Compressed(fs.SCAFFOLD(0.1), Sign()),

@@ -14,6 +14,8 @@ from fedsolve.core.buffers import Buffers
 from fedsolve.core.traits import RENAMED, Traits, merge_traits
 from fedsolve.core.types import module, static
 from fedsolve.methods.algorithms.fedexprox import ExtrapolatedProximal
+from fedsolve.methods.compression.scafcom import Scafcom
+from fedsolve.methods.compression.scallion import Scallion
 from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.wrappers.buffers import KeepsBuffers
 from fedsolve.methods.wrappers.versions import KeepsVersions
@@ -50,6 +52,8 @@ AROUND = {
     ),
     "LocalDifferentialPrivacy": lambda a: fs.privacy.LocalDifferentialPrivacy(a, 0.5, 1.0, delta=1e-5),
     "Personal": lambda a: fs.Personal(a, "bias"),
+    "Scallion": lambda a: Scallion(a, fs.compression.EDEN(1)),
+    "Scafcom": lambda a: Scafcom(a, fs.compression.Sign()),
     "Compressed": lambda a: fs.Compressed(a, fs.compression.Sign()),
     "Ditto": fs.Ditto,
     "Buffered": fs.Buffered,
@@ -68,7 +72,7 @@ def wrappers(of: type[Wrapper] = Wrapper) -> set[type[Wrapper]]:
 def test_every_wrapper_is_tried():
     """A new one needs a row."""
     known = {type(around(INNER)) for around in AROUND.values()}
-    assert {c.__name__ for c in wrappers() - known} == {"Asynchronous", "OwnModels"}
+    assert {c.__name__ for c in wrappers() - known} == {"Asynchronous", "Controlled", "OwnModels"}
 
 
 @pytest.mark.parametrize("name", AROUND)

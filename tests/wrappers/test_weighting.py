@@ -70,6 +70,7 @@ OTHERWISE = {
     "FedLiLS": (fs.FedLiLS(), "ServerSGD", "uniform"),
     "FedExProx": (fs.FedExProx(alpha=1.5), "ServerSGD", "uniform"),
     "DiLoCo": (fs.DiLoCo(), "ServerSGD", "uniform"),
+    "MuLoCo": (fs.MuLoCo(), "ServerSGD", "uniform"),
     "FedExP code": (fs.FedExP(preset="code"), "DoublyAdaptive", "examples"),
     "FedLiLU code": (fs.FedLiLU(preset="code"), "DeepFrankWolfe", "examples"),
 }

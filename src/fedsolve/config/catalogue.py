@@ -74,6 +74,10 @@ _DP = {"noise_multiplier": 1.0, "clip_norm": 0.5, "cohort": 10, "population": 10
 _LOCAL_DP = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
 _LEAVES = {"leaves": "bias"}
 _COMPRESSED = {"compressor": {"name": "TopK", "share": 0.1}, "memory": "feedback"}
+_BIASED, _UNBIASED = (
+    {"compressor": {"name": "TopK", "share": 0.1}},
+    {"compressor": {"name": "EDEN", "bits": 1}},
+)
 _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
 
 _ALGORITHMS = {
@@ -113,6 +117,11 @@ _ALGORITHMS = {
         "douillard2023diloco",
         "AdamW with stored moments on clients, Nesterov momentum on the server",
     ),
+    "MuLoCo": Entry(
+        "methods.server.diloco:MuLoCo",
+        "therien2025muloco",
+        "Muon with stored momentum on clients, Nesterov momentum on the server",
+    ),
     "FedNova": Entry(
         "methods.server.fednova:FedNova",
         "wang2020fednova",
@@ -129,6 +138,20 @@ _ALGORITHMS = {
         "karimireddy2020scaffold",
         "FedAvg with control variates",
         wrapper="methods.wrappers.control_variates:ControlVariates",
+    ),
+    "SCALLION": Entry(
+        "methods.compression.scallion:SCALLION",
+        "huang2024scallion",
+        "SCAFFOLD with one vector up, through an unbiased compressor",
+        _UNBIASED,
+        wrapper="methods.compression.scallion:Scallion",
+    ),
+    "SCAFCOM": Entry(
+        "methods.compression.scafcom:SCAFCOM",
+        "huang2024scallion",
+        "SCAFFOLD with momentum and one vector up, through any compressor",
+        _BIASED,
+        wrapper="methods.compression.scafcom:Scafcom",
     ),
     "FedMiD": Entry(
         "methods.algorithms.fedmid:FedMiD",
@@ -287,6 +310,7 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
         further=(
             "seide2014onebit",
             "richtarik2021ef21",
+            "fatkhullin2023momentum",
             "alistarh2017qsgd",
             "vargaftik2022eden",
             "vogels2019powersgd",

@@ -19,6 +19,7 @@ from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import is_module, reductions
 from fedsolve.core.wire import Index, OneOf
+from fedsolve.methods.compression.compressor import is_compressed
 
 MODEL = {"weight": jnp.zeros((3, 4)), "bias": jnp.zeros(4)}
 """The small model; d is its number of entries, whatever they are."""
@@ -102,6 +103,8 @@ def _shape(value: Any) -> str:
     """The shape of a field in words."""
     if isinstance(value, OneOf):
         return "a code of one of several sets"
+    if is_compressed(value):
+        return "a code of d numbers"
     leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Index))
     if any(isinstance(x, Index) or not jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
         whole = sum(getattr(x, "value", x).size for x in leaves)
@@ -132,10 +135,12 @@ def examples() -> dict[str, Algorithm]:
     def example(name: str, **more: Any) -> Algorithm:
         return build(name, example_of(name) | more)
 
-    methods = {name: example(name) for name in ALGORITHMS} | {
+    codes = {name: {"smallest": 4} for name in ("SCALLION", "SCAFCOM")}  # of the small model
+    methods = {name: example(name, **codes.get(name, {})) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
         "FedLiLS, max": example("FedLiLS", server="max"),
         "SCAFFOLD, equal_steps": example("SCAFFOLD", equal_steps=STEPS),
+        "SCALLION, RandomK": example("SCALLION", compressor={"name": "RandomK", "share": 0.1}, smallest=4),
         "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
         "FedExProx, StoPS": example("FedExProx", extrapolation="StoPS"),
     }

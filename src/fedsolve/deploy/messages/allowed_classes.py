@@ -34,8 +34,8 @@ _PACKAGES = ("methods", "geometry")
 
 OPTIMISERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad",
-    "fromage", "lamb", "lars", "lion", "nadam", "nadamw", "noisy_sgd", "novograd", "optimistic_gradient_descent",
-    "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi",
+    "fromage", "lamb", "lars", "lion", "muon", "nadam", "nadamw", "noisy_sgd", "novograd",
+    "optimistic_gradient_descent", "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi",
 )  # fmt: skip
 """Functions of optax that a method may be made with in a deployment."""
 
@@ -110,16 +110,19 @@ def optimiser(name: Any) -> Callable[..., Any]:
     """The optimiser of optax with this name; `InvalidInput` if it is none."""
     if name not in OPTIMISERS:
         raise InvalidInput(f"{str(name)[:80]!r} is not an optax optimiser that clients know")
-    import optax
-
-    return getattr(optax, name)
+    return _found(name)
 
 
 def optimiser_name(function: Any) -> str | None:
     """The name of an optimiser of optax, None for anything else."""
+    return next((name for name in OPTIMISERS if _found(name) is function), None)
+
+
+def _found(name: str) -> Any:
+    """An optimiser of optax, or of what others have contributed to it; None in a version without it."""
     import optax
 
-    return next((name for name in OPTIMISERS if getattr(optax, name, None) is function), None)
+    return getattr(optax, name, None) or getattr(optax.contrib, name, None)
 
 
 def check_arguments(factory: Callable[..., Any], values: Any, options: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -10,10 +10,10 @@ import jax
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
 from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_integer, is_one_of
+from fedsolve.core.checks import check_integer, check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, module, static
+from fedsolve.core.types import LATER, Params, Scalar, module, static
 from fedsolve.methods.compression.compressor import Compressor
 from fedsolve.methods.compression.encoding import (
     adds_codes,
@@ -25,6 +25,7 @@ from fedsolve.methods.compression.encoding import (
     with_field,
 )
 from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast
+from fedsolve.methods.compression.norms import decoded_squared_norm, with_squared_norm
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 _DOWN = 0xD0  # apart from the leaves of client updates
@@ -40,10 +41,11 @@ class CompressedServer:
 
 @module
 class CompressedClient:
-    """The inner client and its memory, e_i or g_i (shapes of the model)."""
+    """The inner client, its memory e_i or g_i, and v_i of `momentum` (shapes of the model, or `()`)."""
 
     inner: Any
     memory: Params
+    momentum: Params = ()
 
 
 @class_by_name("Compressed")
@@ -55,14 +57,14 @@ class Compressed(Wrapper):
         feedback:  c_i = Q(D_i + e_i),   e_i <- D_i + e_i - c_i
         ef21:      c_i = Q(D_i - g_i),   g_i <- g_i + c_i
         server:    g <- g + (1/N) sum over S of c_i
+        momentum:  v_i <- (1 - eta) v_i + eta D_i  takes the place of D_i in `ef21`
 
     `feedback` is of Seide et al. 2014, `ef21` of Richtarik et al. 2021: there `inner` steps along g, the mean of all
-    g_i, otherwise along the mean of c_i.
+    g_i, otherwise along the mean of c_i. With `momentum` it is EF21-SGDM (Fatkhullin et al. 2023).
 
-    D_i is the client update, the field `delta` of the inner message. Other fields are sent as they are: a norm that
-    FedExP or FedDuA steps by is that of D_i itself, which a deployment cannot check. Each leaf is compressed on its
-    own. With a memory an unbiased compressor is divided by 1 + omega, which makes it a contraction (RandomK then sends
-    entries as they are). Memories start at 0.
+    D_i is the client update, the field `delta` of the inner message. Other fields are sent as they are. Each leaf is
+    compressed on its own. With a memory an unbiased compressor is divided by 1 + omega, which makes it a contraction
+    (RandomK then sends entries as they are). Memories start at 0.
 
     Args:
         inner: the method whose updates are compressed, such as `FedAvg` or `FedAdam`.
@@ -70,13 +72,18 @@ class Compressed(Wrapper):
         memory: None, `feedback` or `ef21`; kept by each client. A biased compressor needs one to converge.
         down: compressor of the model that is broadcast (`Cast`, `QSGD` or `EDEN`), or None. Clients then train from
             Q(w), and the server keeps w itself.
+        momentum: eta in (0, 1], with `ef21`; None for none. 0.1 is where to begin.
+        norms: which |D_i|^2 FedExP, FedDuA and their like step by. `exact`: that of D_i, which clients send and a
+            deployment cannot check. `decoded`: |Q(D_i)|^2 / (1 + omega) of an unbiased compressor without a memory,
+            which the server computes.
         smallest: leaves with fewer entries are sent as they are, such as biases.
 
     Raises:
         InvalidInput: no compressor, or one for `down` that leaves out entries; an inner method that does not send
             client updates, whose clients must follow what the server makes of their messages (SCAFFOLD), or with
             central differential privacy, whose bound compression could break; `ef21` around a method that weighs
-            clients by examples or reduces them otherwise.
+            clients by examples or reduces them otherwise; `momentum` without `ef21`; `norms='decoded'` with a memory
+            or a biased compressor.
             When a run begins: no leaf is large enough.
     """
 
@@ -89,6 +96,8 @@ class Compressed(Wrapper):
     memory: Literal["feedback", "ef21"] | None = static(default=None)
     down: Compressor | None = None
     smallest: int = static(default=256)
+    momentum: Scalar | None = field(default=None, metadata=LATER)
+    norms: Literal["exact", "decoded"] = static(default="exact", later=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +107,13 @@ class Compressed(Wrapper):
         if self.down is not None and not isinstance(self.down, Cast | QSGD | EDEN):
             raise InvalidInput(f"down = {shown(self.down)} must keep every entry: Cast, QSGD or EDEN")
         check_integer("smallest", self.smallest, 1)
+        check_range("momentum", self.momentum, above=0, at_most=1, optional=True)
+        if self.momentum is not None and self.memory != "ef21":
+            raise InvalidInput(f"momentum = {self.momentum!r} needs memory='ef21'")
+        if not is_one_of(self.norms, ("exact", "decoded")):
+            raise InvalidInput(f"norms = {self.norms!r} must be 'exact' or 'decoded'")
+        if self.norms == "decoded" and (self.memory is not None or not self.compressor.is_unbiased):
+            raise InvalidInput("norms = 'decoded' needs an unbiased compressor and memory=None")
         name, traits = name_of(self.inner), self.inner.traits
         if isinstance(self.inner, Compressed):
             raise InvalidInput("Compressed around Compressed: compress once")
@@ -142,7 +158,8 @@ class Compressed(Wrapper):
         inner = self.inner.init_client(broadcast)
         if self.memory is None:
             return inner
-        return CompressedClient(inner, trees.zeros_like(self.inner.model(broadcast)))
+        zeros = trees.zeros_like(self.inner.model(broadcast))
+        return CompressedClient(inner, zeros, () if self.momentum is None else zeros)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work and compress its client update."""
@@ -151,26 +168,34 @@ class Compressed(Wrapper):
         update, common = client_update_of(message), round_key(round_of(broadcast))
         if self.memory is None:
             sent = self._encode(self.compressor, update, common, oracle.client)
+            if self.norms == "decoded":
+                message = with_squared_norm(message, ())
             return with_field(message, "delta", sent), inner
+        v = client.momentum
+        if self.momentum is not None:
+            v = update = trees.axpy(self.momentum, trees.sub(update, v), v)
         feeds_back = self.memory == "feedback"
         wanted = trees.add(update, client.memory) if feeds_back else trees.sub(update, client.memory)
         sent = self._encode(self.compressor, wanted, common, oracle.client, shrinks=True)
         decoded = decode_leaves(sent, common)
         memory = trees.sub(wanted, decoded) if feeds_back else trees.add(client.memory, decoded)
-        return with_field(message, "delta", sent), CompressedClient(inner, memory)
+        return with_field(message, "delta", sent), CompressedClient(inner, memory, v)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         """Decode the client update, unless the sum of codes is enough: then `update` does."""
-        if adds_codes(self.compressor, self.inner):
+        if self._adds_codes:
             return message, client
         broadcast, update = self._received(broadcast), client_update_of(message)
-        plain = with_field(message, "delta", decode_leaves(update, round_key(round_of(broadcast))))
+        common = round_key(round_of(broadcast))
+        plain = with_field(message, "delta", decode_leaves(update, common))
+        if self.norms == "decoded":
+            plain = with_squared_norm(plain, decoded_squared_norm(update, common))
         received, followed = self.inner.receive(broadcast, plain, self.inner_part(client))
         return received, self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
         """The inner update, along the mean of what was decoded, or with `ef21` along g."""
-        if adds_codes(self.compressor, self.inner):
+        if self._adds_codes:
             update = decode_leaves(client_update_of(message), round_key(cohort.round))
             message = with_field(message, "delta", update)
         if self.memory != "ef21":
@@ -180,6 +205,11 @@ class Compressed(Wrapper):
         return CompressedServer(
             self.inner.update(server.inner, with_field(message, "delta", memory), cohort), memory
         )
+
+    @property
+    def _adds_codes(self) -> bool:
+        """Whether the server decodes the mean of the codes, and no single one."""
+        return self.norms == "exact" and adds_codes(self.compressor, self.inner)
 
     def _received(self, broadcast: Any) -> Any:
         """The inner broadcast as clients decode it."""

@@ -1,4 +1,4 @@
-"""DiLoCo (Douillard et al. 2023): many local steps of AdamW with stored moments, Nesterov momentum on the server."""
+"""DiLoCo and MuLoCo: many local steps of AdamW or Muon with stored moments, Nesterov momentum on the server."""
 
 from __future__ import annotations
 
@@ -73,3 +73,54 @@ def DiLoCo(
     if rule is None:
         rule = ServerSGD(server_lr, momentum=momentum, nesterov=True)
     return FedOpt(local, rule, weighting=weighting, name="DiLoCo")
+
+
+@by_name("MuLoCo")
+def MuLoCo(
+    client_lr: Rate = 0.02,
+    *,
+    weight_decay: Scalar = 0.0,
+    server_lr: Rate = 0.7,
+    momentum: Scalar = 0.9,
+    weighting: Weighting = "uniform",
+) -> FedOpt:
+    """MuLoCo (Therien et al. 2025): DiLoCo whose clients run Muon in place of AdamW.
+
+        client i in S:  H steps of Muon from w, momentum as the client's last round left it:
+                        m_i <- b m_i + (1 - b) g,   y <- y - eta_l (orthogonal factor of m_i, scaled; lambda y)
+                        D_i = y - w
+        server:         D = sum_i p_i D_i,   m <- beta m + D,   w <- w + eta_g (D + beta m)
+
+    Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m_i on each client (d; Adam's moments of leaves that are
+    no matrices), m on the server. Muon is optax's (`optax.contrib.muon`, b = 0.95, Nesterov, five steps of Newton and
+    Schulz): matrices step along the orthogonal factor of their momentum, all other leaves by Adam at the same rate.
+
+    The paper's updates of 2 bits with error feedback are
+    `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(bits=2), memory="feedback")`; its own quantiser is another one.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.02 is where to begin: the paper tunes it.
+        weight_decay: lambda of matrices, at least 0.
+        server_lr: eta_g > 0, a number or a schedule by round (`DiLoCo`'s).
+        momentum: beta in [0, 1) (`DiLoCo`'s).
+        weighting: p_i `uniform` or by `examples`.
+
+    Returns:
+        A `FedOpt` whose local solver is `client.Optax(optax.contrib.muon, keep=True)`, with `server.ServerSGD`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    >>> MuLoCo().local.keeps_state
+    True
+
+    Reference: Therien, Huang, Rish and Belilovsky, "MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo",
+    arXiv:2505.23725, 2025.
+    """
+    import optax
+
+    check_range("weight_decay", weight_decay, at_least=0)
+    rate = as_rate("client_lr", client_lr)
+    local = Optax(optax.contrib.muon, keep=True, learning_rate=rate, weight_decay=weight_decay)
+    rule = ServerSGD(server_lr, momentum=momentum, nesterov=True)
+    return FedOpt(local, rule, weighting=weighting, name="MuLoCo")
