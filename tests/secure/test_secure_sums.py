@@ -10,9 +10,12 @@ import pytest
 from secure_small import N32, N64, Small, plain_sum, words
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.secure import primitives as p
+from fedsolve.deploy.secure.attempt import Attempt
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
 from fedsolve.deploy.secure.committee import AttemptLog, Step, committee, threshold
 from fedsolve.deploy.secure.identity import Member
+from fedsolve.deploy.secure.masked_reply import mask_key, pair_secret, seal_key, secret_digest, words_key
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.secure.secure_server import SecureServer
 
@@ -49,7 +52,7 @@ def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
     assert small.log == []
 
 
-def test_sums_over_a_ring_of_masks(tmp_path):
+def test_sums_over_a_ring_of_masks(tmp_path, few_pre_keys):
     """Forty clients: 20 neighbours each, a committee of 31, of whom some are not in the cohort; six are lost."""
     small = Small(tmp_path, 40, enrol=False)
     (tmp_path / "e" / "client-0-secure").mkdir(exist_ok=True)
@@ -67,7 +70,7 @@ def test_sums_over_a_ring_of_masks(tmp_path):
     assert sums.result().words == plain_sum([words(i) for i in sums.arrived])
 
 
-def test_a_ring_with_too_many_missing_side_by_side_stays_closed(tmp_path):
+def test_a_ring_with_too_many_missing_side_by_side_stays_closed(tmp_path, few_pre_keys):
     small = Small(tmp_path, 40, enrol=False)
     sums = small.begin()
     graph = sums.attempt.graph
@@ -94,6 +97,29 @@ def test_of_one_client_never_both_secrets_are_given(tmp_path):
     small = Small(tmp_path, 5)
     sums = small.gather(small.begin(), [0, 2, 4])
     assert sums._lists.pairs() == [(u, v) for u in (0, 2, 4) for v in (u, 1, 3)]
+
+
+def test_every_key_is_bound_to_its_attempt(tmp_path):
+    """With the same private keys, another round, kind, attempt, cohort, layout or roster gives other keys."""
+    small, other = Small(tmp_path, 4), Small(tmp_path / "other", 4)
+    names = ("roster", "kind", "round", "attempt", "cohort", "n32", "n64")
+    given = dict(zip(names, (small.server.roster, "train", 1, 1, (0, 1, 2), 3, 1), strict=True))
+    changes = dict(zip(names, (other.server.roster, "evaluate", 2, 2, (0, 1, 3), 4, 2), strict=True))
+    private, secret = p.new_secret(), p.new_secret()
+    public = p.public_key(private)
+    seen = set()
+    for change in ({}, *({name: value} for name, value in changes.items())):
+        attempt = Attempt(**given | change)
+        context = attempt.context
+        seen |= {
+            pair_secret(attempt, 0, (private, public), 1, public),
+            mask_key(context, secret),
+            seal_key(context, private, public, 0, 1),
+            seal_key(context, private, public, 1, 0),
+            words_key(context, private, public, 0),
+            secret_digest(context, 0, 1, secret),
+        }
+    assert len(seen) == 6 * 8
 
 
 def steps():
