@@ -66,6 +66,15 @@ def test_measuring_changes_no_bit_and_a_round_lasts_as_its_slowest_client():
     assert timed.history.time_to("train_loss", 0.0) is None
 
 
+def test_a_plot_of_a_fleet_has_the_clients_names():
+    pytest.importorskip("matplotlib")
+    sites = ["north", "south", "west", "client 3", "east"]
+    data = fs.data.FederatedData.from_clients(make_clients(), sites)
+    found = fs.run(fs.FedAvg(0.3), replace(make_task(make_clients()), data=data), rounds=1, systems=FLEET)
+    (axes,) = found.plot_fleet().axes
+    assert {tick.get_text() for tick in axes.get_yticklabels()} == {"north", "south", "west", "3", "east"}
+
+
 def test_who_is_late_does_not_count_and_was_sent_the_model():
     """Client 3 takes longest wherever it is: a quorum of two leaves it out where there are three."""
     timed, last = run(systems=FLEET, quorum=2), [[0, 1], [3, 4], [0, 4], [1, 2]]

@@ -49,6 +49,18 @@ def test_seeds_share_one_style_and_one_legend_entry(history):
     assert context(seeds) == "mnist-logistic · 20 clients per round · seeds 0, 2"
 
 
+def test_a_long_title_ends_before_the_legend(history):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    sampling = "Uniform(size=20)"
+    seeds = [replace(history, settings={"seed": s, "sampling": sampling}) for s in range(9)]
+    figure = plots.curves(seeds, bands="std")
+    FigureCanvasAgg(figure).draw()
+    title, legend = figure.axes[0]._left_title, figure.legends[0]
+    assert "sample standard deviation" in title.get_text()
+    assert title.get_window_extent().x1 < legend.get_window_extent().x0
+
+
 def test_a_diverged_run_ends_in_a_cross(histories):
     crosses = [line for line in plots.curves(histories).axes[0].lines if line.get_marker() == "x"]
     assert [np.ravel(line.get_xdata()).tolist() for line in crosses] == [[120]]

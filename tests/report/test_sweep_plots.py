@@ -41,6 +41,20 @@ def test_each_cell_of_the_map_has_its_score_and_the_best_a_frame():
     assert "chosen by: lowest training loss, mean of 10 evaluations, rounds 110 to 200" in title
 
 
+def test_plots_of_one_sweep_fit_on_a_page_of_400_pixels():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    sweep = make_sweep({"client_lr": (0.1, 1.0), "server_lr": (0.1, 0.2, 0.3)}, limit=0.5)
+    for figure in (
+        heat_map(sweep, "server_lr", "client_lr"),
+        best_over_grid(sweep, "client_lr"),
+        sensitivity(sweep),
+    ):
+        FigureCanvasAgg(figure).draw()
+        assert figure.axes[0]._left_title.get_window_extent().x1 <= figure.bbox.x1
+        assert 130 * figure.get_size_inches()[0] / 2 <= 368  # as `picture` shrinks them; 16 on each side
+
+
 def test_the_map_can_be_turned():
     sweep = make_sweep({"client_lr": (0.1, 1.0), "server_lr": (0.1, 0.2, 0.3)})
     one = cells(heat_map(sweep, "server_lr", "client_lr").axes[0])
@@ -65,7 +79,7 @@ def test_the_map_takes_the_best_over_other_axes():
     axes = heat_map(sweep, "server_lr", "client_lr").axes[0]
     score = sweep.score.reshape(2, 2, 2)
     assert cells(axes)[(1, 0)] == f"{score[0, :, 1].min():.3g}"
-    assert "best over adaptivity τ" in axes.get_title("left")
+    assert "best over adaptivity τ" in axes.get_title("left").replace("\n", " ")
 
 
 def test_colours_follow_the_rule():

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SHOWN = 60
 """Tasks that are drawn."""
+_LETTERS = 24
+"""Of a client's name."""
 CAPTION = (
     "Who waits for whom: the first tasks on the clock, from the model's way down to the server's update."
 )
@@ -43,7 +45,8 @@ def waiting(timeline: Timeline) -> Figure:
     for time in timeline.time[timeline.time <= end.max(initial=0.0)]:
         axes.axvline(time, color="0.5", linewidth=0.7)
     step = -(-len(rows) // 30)
-    axes.set_yticks(rows[::step], [str(c) for c in tasks.client[order][::step]], fontsize=7)
+    names = [str(timeline.names[c] if timeline.names else c) for c in tasks.client[order][::step].tolist()]
+    axes.set_yticks(rows[::step], [name.removeprefix("client ")[:_LETTERS] for name in names], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("Simulated time (s); a line is an update of the server")
     axes.set_ylabel("Client")

@@ -15,7 +15,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, check_known, unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.separation import focus
-from fedsolve.report.style import LIGHT, LineStyle, context, line_styles
+from fedsolve.report.style import LIGHT, LineStyle, context, line_styles, wrapped
 from fedsolve.report.table import headline
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe, wants_log
@@ -86,8 +86,10 @@ def curves(
     figure = new_figure(8.6, max(4.4, 0.9 + 0.24 * rows))
     axes = figure.subplots()
     drawn = _draw(axes, histories, metric, x, bands)
-    axes.set_title(f"{title or drawn}\n{_context(histories, bands)}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
+    legend = 0.8 + 0.07 * max(map(len, labels), default=0)
+    heading = wrapped((title or drawn, _context(histories, bands)), 8.6 - legend)
+    axes.set_title(heading, loc="left", fontsize=9)
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
     return figure
 

@@ -6,7 +6,8 @@ Six colours of Okabe and Ito times four line styles; the first six methods are s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedsolve.results.history import History
@@ -72,3 +73,21 @@ def distinct_names(histories: Sequence[History]) -> list[str]:
         f"{label} (run {labels[:i].count(label) + 1})" if labels.count(label) > 1 else label
         for i, label in enumerate(labels)
     ]
+
+
+def wrapped(lines: Iterable[str], inches: float) -> str:
+    """Lines of a title of 9 points, broken where one is wider than an axis that ends so far from the left edge."""
+    return "\n".join(part for line in lines for part in _parts(line, 72 * (inches - 0.9)))
+
+
+def _parts(line: str, points: float) -> list[str]:
+    from matplotlib.textpath import TextPath
+
+    letters = max(len(line), 1)
+    while True:
+        parts = textwrap.wrap(line, letters)
+        # a dollar is measured as another letter: it may begin what is no TeX
+        widths = [TextPath((0, 0), part.replace("$", "S"), size=9).get_extents().width for part in parts]
+        if letters <= 20 or max(widths, default=0) <= points:
+            return parts
+        letters -= max(1, letters // 20)

@@ -5,7 +5,7 @@ A round lasts as long as the slowest client that it waits for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,7 @@ class Timeline:
         ids: who counts in each update, shape (updates, size), padded with 0; None where cohorts are as drawn.
         present: which of `ids` are no padding.
         versions: updates that were done when each of `ids` was sent the model; None where all had the newest.
+        names: of all clients, for plots; () where they have none.
     """
 
     fleet: str
@@ -64,6 +65,7 @@ class Timeline:
     ids: np.ndarray | None = None
     present: np.ndarray | None = None
     versions: np.ndarray | None = None
+    names: Sequence[str] = ()
 
     def at(self, update: int) -> dict[str, float]:
         """The seconds and joules from the start to each of these updates, as columns of an evaluation.

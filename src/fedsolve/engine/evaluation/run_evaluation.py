@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import jax
@@ -119,4 +119,4 @@ class RunEvaluation(EvalSets):
     @property
     def timeline(self) -> Timeline | None:
         """Its updates on the clock of its fleet; None without one."""
-        return None if self.timed is None else self.timed.timeline
+        return None if self.timed is None else replace(self.timed.timeline, names=self.task.data.names)

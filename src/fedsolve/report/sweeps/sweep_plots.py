@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = "os^Dv"
+_WIDTH = 5.6
+"""Inches of a figure of one sweep: pages show it whole at 400 pixels, with letters of 9."""
 
 
 def pairs(sweep: SweepRecord) -> list[tuple[str, str]]:
@@ -55,7 +57,7 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
     values = sweep.matrix(x, y) * metric.scale
     finite = values[np.isfinite(values)]
     columns, rows = tick_texts(sweep.grid[x]), tick_texts(sweep.grid[y])
-    width, height = min(16.0, max(4.0, 0.68 * len(columns))), min(11.0, max(2.4, 0.5 * len(rows)))
+    width, height = min(16.0, max(3.2, 0.68 * len(columns))), min(11.0, max(2.4, 0.5 * len(rows)))
     figure = new_figure(width + 2.4, height + 1.5)
     axes = figure.subplots()
     best, worst, clipped = _ends(sweep, finite, metric)
@@ -123,7 +125,7 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
         InvalidInput: an unknown axis, sweeps with different selection criteria, or matplotlib is absent.
     """
     several = as_list(sweeps)
-    figure = new_figure(8.6, 4.6)
+    figure = new_figure(8.6 if len(several) > 1 else _WIDTH, 4.2)
     axes = figure.subplots()
     pad = _draw_best(axes, several, axis, bands)
     others = any(len(v) > 1 for s in several for n, v in s.grid.items() if n != axis)
@@ -153,8 +155,9 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
     name = metric or sweep.selection.metric
     curves = sweep.curve(sweep.best, name)
     long = [axis for axis, values in sweep.grid.items() if len(values) > 1]
-    figure = new_figure(11.5 if len(long) == 1 else 8.6, 4.6)
-    panels = np.atleast_1d(figure.subplots(1, 2 if len(long) == 1 else 1))
+    count = 2 if len(long) == 1 else 1
+    figure = new_figure(_WIDTH, 3.9 * count + 0.3)
+    panels = np.atleast_1d(figure.subplots(count, 1))
     drawn = describe(name)
     style = styles_of([sweep.label])[sweep.label]
     _band(panels[0], sweep.rounds, curves.T * drawn.scale, style, sweep.label, "", bands)
@@ -169,7 +172,7 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
     if len(long) == 1:
         pad = _draw_best(panels[1], [sweep], long[0], bands)
         title = f"{describe(sweep.selection.metric).title} at each {axis_phrase(long[0])}"
-        panels[1].set_title(title, loc="left", fontsize=10, pad=pad)
+        panels[1].set_title(title, loc="left", fontsize=9, pad=pad)
     return figure
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fedsolve.core.checks import is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.report.number_text import power_of_ten
+from fedsolve.report.style import wrapped
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
 
@@ -153,7 +154,9 @@ def add_title(axes: Axes, text: str, sweeps: Sequence[SweepRecord], pad: float =
     parts.append(", ".join(dict.fromkeys(s.task for s in sweeps)))
     parts.append("; ".join(dict.fromkeys(seeds_text(s.seeds) for s in sweeps)))
     rule = "; ".join(dict.fromkeys(rule_text(s) for s in sweeps))
-    axes.set_title(f"{text}\n{' · '.join(parts)}\nchosen by: {rule}", loc="left", fontsize=10, pad=pad)
+    lines = (text, " · ".join(parts), f"chosen by: {rule}")
+    inches = axes.figure.bbox.width / axes.figure.dpi
+    axes.set_title(wrapped(lines, inches), loc="left", fontsize=9, pad=pad)
 
 
 def as_list(sweeps: SweepRecord | Sequence[SweepRecord]) -> list[SweepRecord]:
