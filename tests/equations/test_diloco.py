@@ -1,4 +1,4 @@
-"""DiLoCo against Algorithm 1 of Douillard et al. 2023: AdamW written out, kept by its client; float64."""
+"""DiLoCo against Algorithm 1 of Douillard et al. 2023: AdamW, and MuLoCo's Muon, written out; float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsolve.geometry import L1
 from fedsolve.methods.algorithms.feddr import DouglasRachford
 from fedsolve.methods.algorithms.feddyn import DynamicRegularization
 from fedsolve.methods.client import SGD
-from harness import make_clients, make_task
+from harness import CLASSES, FEATURES, make_clients, make_task
 from verbs_harness import play
 
 LR, DECAY = 0.03, 0.2
@@ -34,6 +34,31 @@ class NumpyAdamW:
         self.v = self.b2 * self.v + (1 - self.b2) * g**2
         m, v = self.m / (1 - self.b1**self.count), self.v / (1 - self.b2**self.count)
         return y - lr * (m / (np.sqrt(v) + self.eps) + decay * y)
+
+
+class NumpyMuon:
+    """Muon (Jordan et al. 2024) as optax has it: Nesterov momentum with bias correction, five quintic steps towards
+    the orthogonal factor of the weights' matrix; the biases by Adam with Nesterov momentum.
+    """
+
+    def __init__(self, size):
+        self.m, self.v, self.count = np.zeros(size), np.zeros(size), 0
+
+    def step(self, y, g, lr, decay):
+        self.count += 1
+        k, matrix = self.count, np.arange(len(y)) < FEATURES * CLASSES
+        b = np.where(matrix, 0.95, 0.9)
+        self.m, self.v = b * self.m + (1 - b) * g, 0.999 * self.v + 0.001 * g**2
+        m = b * self.m / (1 - b ** (k + 1)) + (1 - b) * g / (1 - b**k)
+        x = m[matrix].reshape(FEATURES, CLASSES).T
+        assert x.shape[0] <= x.shape[1]  # the smaller Gram matrix
+        x = x / (np.linalg.norm(x) + 1e-8)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+        by_adam = m / (np.sqrt(self.v / (1 - 0.999**k)) + 1e-8)
+        orthogonal = np.sqrt(max(1.0, CLASSES / FEATURES)) * x.T.ravel() + decay * y[matrix]
+        return y - lr * np.concatenate([orthogonal, by_adam[~matrix]])
 
 
 class Nesterov:
@@ -55,9 +80,9 @@ def warmup_cosine(k, peak=LR, warmup=4, steps=12, end=0.1 * LR):
     return end + (peak - end) * (1 + np.cos(np.pi * share)) / 2
 
 
-def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR):
+def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR, optimiser=NumpyAdamW):
     """Iterates, server rates and every client's AdamW; whoever is not drawn keeps it as it was."""
-    inner = [NumpyAdamW(len(w)) for _ in fed.clients]
+    inner = [optimiser(len(w)) for _ in fed.clients]
     iterates, rates, eta = [w], [], 0.0
     for t, cohort in enumerate(fed.cohorts):
         if cohort:
@@ -122,6 +147,14 @@ def test_warmup_and_cosine_count_each_clients_steps():
     outer = fs.server.ServerSGD(0.7, momentum=0.9, nesterov=True)
     algorithm = fs.FedOpt(local, outer, weighting="uniform")
     check(algorithm, Nesterov(), SOME, rate=warmup_cosine, local_steps=3)
+
+
+def test_muloco():
+    """Muon on the clients, whose momentum waits while they are not drawn."""
+    clients = make_clients()
+    run = play(fs.MuLoCo(LR, weight_decay=DECAY), make_task(clients), SOME, ROUNDS)
+    iterates, _, _ = diloco(federation(run, clients), run.iterates[0], Nesterov(), optimiser=NumpyMuon)
+    assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < 1e-12
 
 
 @pytest.mark.full
