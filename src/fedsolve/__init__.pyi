@@ -60,6 +60,11 @@ from fedsolve.methods.fairness.term import TERM as TERM
 from fedsolve.methods.frank_wolfe.fedfw import FedFW as FedFW
 from fedsolve.methods.frank_wolfe.fedfw import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe.fedfw import FedFWSto as FedFWSto
+from fedsolve.methods.proximal_point.fedred import FedRed as FedRed
+from fedsolve.methods.proximal_point.sdane import AccSDANE as AccSDANE
+from fedsolve.methods.proximal_point.sdane import SDANE as SDANE
+from fedsolve.methods.proximal_point.sppm import ProximalPoint as ProximalPoint
+from fedsolve.methods.proximal_point.sppm import SPPMAS as SPPMAS
 from fedsolve.methods.server.adaptive import FedAdagrad as FedAdagrad
 from fedsolve.methods.server.adaptive import FedAdam as FedAdam
 from fedsolve.methods.server.adaptive import FedYogi as FedYogi

@@ -29,6 +29,7 @@ NEEDS = {
     "FedLiLU": lambda lr: {"client_lr": lr, "server_lr": 30.0, "momentum": 0.5},
     "SCALLION": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCAFCOM": lambda lr: {"client_lr": lr, "smallest": 4},
+    "SPPMAS": lambda lr: {"client_lr": lr, "local_rounds": 2},
     "FedPer": lambda lr: {"client_lr": lr, "leaves": ("b", "shift.*")},
     "FedRep": lambda lr: {"client_lr": lr, "personal_lr": lr, "passes": 2, "leaves": ("b", "shift.*")},
 }
@@ -91,6 +92,7 @@ REPRESENTATIVES = (
     "FedPer",
     "AFL",
     "DRFA",
+    "FedRed",
 )
 
 

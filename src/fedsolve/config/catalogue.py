@@ -241,6 +241,27 @@ _ALGORITHMS = {
         "li2024fedexprox",
         "proximal clients, extrapolation on the server",
     ),
+    "SDANE": Entry(
+        "methods.proximal_point.sdane:SDANE",
+        "jiang2024sdane",
+        "proximal points with control variates, around a stabilised centre",
+    ),
+    "AccSDANE": Entry(
+        "methods.proximal_point.sdane:AccSDANE",
+        "jiang2024sdane",
+        "SDANE with extrapolated centres",
+    ),
+    "FedRed": Entry(
+        "methods.proximal_point.fedred:FedRed",
+        "jiang2024fedred",
+        "local steps with two regularisers and control variates, rounds of random length",
+    ),
+    "SPPMAS": Entry(
+        "methods.proximal_point.sppm:SPPMAS",
+        "yi2024cohort",
+        "one proximal problem for several rounds",
+        wrapper="methods.proximal_point.sppm:ProximalPoint",
+    ),
     "QFedAvg": Entry(
         "methods.fairness.qfedavg:QFedAvg",
         "li2020qffl",

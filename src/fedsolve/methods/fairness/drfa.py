@@ -13,9 +13,9 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Traced, module, replace
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
+from fedsolve.methods.client.some_steps import split_steps
 from fedsolve.methods.fairness.afl import Agnostic, AgnosticClient
 from fedsolve.methods.fairness.reweighted import ReweightedMessage, ReweightedServer
-from fedsolve.methods.fairness.some_steps import split_steps
 from fedsolve.methods.server.sgd import ServerSGD
 
 

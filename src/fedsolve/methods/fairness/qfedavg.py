@@ -82,7 +82,7 @@ def QFedAvg(
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it for q = 0.
-        q: at least 0, no unit. 1 is where to begin: the paper tries 0.001 to 10.
+        q: at least 0, no unit. 1 is where to begin: the paper tunes it.
         server_lr: eta_g > 0, a number or a schedule by round (1, the paper's).
         weighting: p_i, `uniform` (the authors' code) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).

@@ -83,7 +83,7 @@ def TERM(
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
-        t: the tilt, finite, in units of an inverse loss. 1 is where to begin: the paper tries 0.1 to 50 for fairness.
+        t: the tilt, finite, in units of an inverse loss. 1 is where to begin: the paper tunes it.
         smoothing: lambda in (0, 1]; 0.5 (the authors' code), 1 forgets all but the present cohort.
         server_lr: eta_g > 0, a number or a schedule by round (1).
         weighting: p_i, `uniform` (the authors' code) or by `examples`.

@@ -1,4 +1,4 @@
-"""A client's local steps in two parts, divided at a random step that all clients share."""
+"""Some of a client's local steps: up to a random one that all clients share, or after it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class SomeSteps(WrappedOracle):
         return self.inner.full(params)
 
 
+def round_bits(round: Scalar) -> Any:
+    """A random whole number below 2^16 that follows from the number of a round alone: all clients have the same."""
+    return jax.random.bits(jax.random.fold_in(jax.random.key(0), round), dtype=jnp.uint32) >> 16
+
+
 def split_steps(round: Scalar, oracle: Oracle) -> tuple[SomeSteps, SomeSteps]:
     """The steps of a client up to a random one, and those after it.
 
@@ -43,7 +48,7 @@ def split_steps(round: Scalar, oracle: Oracle) -> tuple[SomeSteps, SomeSteps]:
     from K alone; clients with other numbers of steps are divided at the same share of theirs. Whole numbers alone: the
     same in every precision.
     """
-    bits = jax.random.bits(jax.random.fold_in(jax.random.key(0), round), dtype=jnp.uint32) >> 16
+    bits = round_bits(round)
 
     def part(steps: Any) -> Any:
         return ((bits * jnp.asarray(steps, jnp.uint32) >> 16) + 1).astype(jnp.int32)
