@@ -114,7 +114,7 @@ def test_a_method_without_slips():
     ("bad", "words"),
     [
         (Own(weighting="exampels"), "weighting = 'exampels'"),
-        (Own(weighting=None), "weighting = None"),
+        (Own(weighting=None), "Own declares no weighting: set weighting"),
         (Forgotten(), "Forgotten is not a module"),
         (Own, "algorithm must be one"),
         ("FedAvg", "algorithm must be one"),

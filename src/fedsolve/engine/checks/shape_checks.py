@@ -38,7 +38,13 @@ def check_method(algorithm: Any) -> None:
         raise InvalidInput(
             f"the class {type(algorithm).__name__} is not a module: put @module (fedsolve.core.types) above it"
         )
-    check_weighting(getattr(algorithm, "weighting", None))
+    weighting = getattr(algorithm, "weighting", None)
+    if weighting is None:
+        raise InvalidInput(
+            f"the class {type(algorithm).__name__} declares no weighting: set weighting = 'examples' in it, or 'uniform' "
+            "if all clients count alike"
+        )
+    check_weighting(weighting)
 
 
 def check_interface(
