@@ -36,12 +36,12 @@ axes[1].set(xlabel="round", ylabel="clipping norm, adaptive")
 plt.show()
 
 # %% [markdown]
-# A tighter accountant says that the same run was cheaper, and the price of more privacy follows before anything
-# runs:
+# Renyi divergences would say that the same run was dearer. The price of more privacy follows before anything runs:
 
 # %%
+spent, bound = log["epsilon"][-1], log["epsilon_renyi"][-1]
 print(
-    f"Renyi: {log['epsilon'][-1]:.2f}; privacy loss distributions: {epsilon(z, ROUNDS, accountant='pld', **who):.2f}"
+    f"privacy loss distributions: {spent:.2f} (before the run: {epsilon(z, ROUNDS, **who):.2f}); Renyi: {bound:.2f}"
 )
 for wanted in (16, 8, 4, 2):
     print(f"epsilon {wanted:2}: noise multiplier {noise_multiplier_for(wanted, rounds=ROUNDS, **who):.2f}")

@@ -11,7 +11,7 @@ from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
 from fedsolve.deploy.messages.validation import check_buffer_values, check_claims, check_size
 from fedsolve.methods.algorithms.fedmid import FedMiDMessage
 from fedsolve.methods.client.solver import Search
-from fedsolve.methods.privacy.central import PrivateMessage
+from fedsolve.methods.privacy.states import PrivateMessage
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.fedopt import FedOptMessage
 from fedsolve.methods.server.lengths import ClientStep

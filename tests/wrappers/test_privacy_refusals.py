@@ -180,9 +180,9 @@ def test_local_needs_one_of_two():
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    from fedsolve.methods.privacy import accounting
+    from fedsolve.methods.privacy import renyi
 
-    accounting._renyi.cache_clear()
+    renyi._renyi.cache_clear()
     with pytest.raises(InvalidInput, match=r"fedsolve\[privacy\]"):
         central()
     fs.privacy.LocalDifferentialPrivacy(FEDAVG, 0.5, 1.0, delta=1e-2)  # needs none

@@ -29,7 +29,7 @@ def arguments(name: str) -> dict[str, Argument]:
 
 def own_arguments(wrapper: Entry) -> dict[str, Argument]:
     """A wrapper's arguments beside the method that it wraps and what it fills in itself."""
-    return {k: v for k, v in arguments_of(wrapper.wrap).items() if k not in ("inner", "renyi")}
+    return {k: v for k, v in arguments_of(wrapper.wrap).items() if k not in ("inner", "renyi", "losses")}
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:

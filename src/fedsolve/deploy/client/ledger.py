@@ -24,7 +24,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages.message import TrainReply, TrainRequest
 from fedsolve.folders.lock import locked
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
-from fedsolve.methods.privacy.local import epsilon_of
+from fedsolve.methods.privacy.gaussian import epsilon_of
 
 LEDGER = "ledger.safetensors"
 _ROUNDING = 1 + 1e-9

@@ -47,6 +47,7 @@ _ANY: Mapping[str, Any] = {
     "Quadratic.factor": _OF_NUMBERS,
     "Polytope.vertices": Numbers,
     "DifferentialPrivacy.renyi": _OF_NUMBERS,
+    "DifferentialPrivacy.losses": _OF_NUMBERS,
     "NormClipping.bound": Union[Number, str],  # noqa: UP007
     "KeepsVersions.inner": Algorithm,
 }

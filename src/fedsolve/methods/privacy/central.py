@@ -11,22 +11,13 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_range, is_plain_number
+from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import (
-    Claim,
-    Params,
-    Privacy,
-    Scalar,
-    Traced,
-    Weighting,
-    claimed,
-    module,
-    reported,
-    static,
-)
-from fedsolve.methods.privacy.accounting import Sampling, check_setting, renyi
+from fedsolve.core.types import Params, Privacy, Scalar, Weighting, module, static
+from fedsolve.methods.privacy.accounting import check_setting
+from fedsolve.methods.privacy.loss_distributions import tabled_epsilon
+from fedsolve.methods.privacy.plan import account, check_plan, check_population, check_size
 from fedsolve.methods.privacy.protected_parts import (
     Bounds,
     as_bounds,
@@ -39,40 +30,10 @@ from fedsolve.methods.privacy.protected_parts import (
     released,
     split,
 )
-from fedsolve.methods.privacy.release import multipliers, renyi_epsilon
+from fedsolve.methods.privacy.release import multipliers
+from fedsolve.methods.privacy.renyi import Sampling, renyi_epsilon
+from fedsolve.methods.privacy.states import ClipNorm, PrivateBroadcast, PrivateMessage, PrivateServer
 from fedsolve.methods.wrappers.wrapper import Wrapper
-
-
-@module
-class PrivateServer:
-    """The inner server, epsilon of all rounds so far, and with adaptive clipping the clip norm (else `()`)."""
-
-    inner: Any
-    epsilon: Traced = reported()
-    clipping: Any = ()
-
-
-@module
-class ClipNorm:
-    """The clip norm C of the next round."""
-
-    clip_norm: Traced = reported()
-
-
-@module
-class PrivateBroadcast:
-    """The inner broadcast and the clip norm C of the round."""
-
-    inner: Any
-    clip_norm: Scalar
-
-
-@module
-class PrivateMessage:
-    """The clipped inner message, and with adaptive clipping 1 if the client update was within C, else 0."""
-
-    inner: Any
-    within: Any = claimed(Claim(at_least=0, at_most=1, whole=True))
 
 
 @class_by_name("DP")
@@ -111,6 +72,7 @@ class DifferentialPrivacy(Wrapper):
         quantile: gamma, in [0, 1].
         quantile_lr: eta_C > 0.
         renyi: Renyi divergences of a round, filled in.
+        losses: what stands for the privacy loss distributions of rounds, filled in.
 
     Raises:
         InvalidInput: a number out of its range, weights by examples, a method with client state or a message that
@@ -134,6 +96,7 @@ class DifferentialPrivacy(Wrapper):
     quantile: Scalar = 0.5
     quantile_lr: Scalar = 0.2
     renyi: Any = None
+    losses: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,10 +114,8 @@ class DifferentialPrivacy(Wrapper):
                 raise InvalidInput(f"{name} = {value!r} must be one of {', '.join(known)}")
         object.__setattr__(self, "scalars", as_bounds(self.scalars))
         check_inner(self.inner, self.title)
-        # a number that was just given; a run's array brings its divergences along
-        if is_plain_number(z) or (self.renyi is None and trees.is_not_traced(z)):
-            setting = {"population": self.population, "cohort": self.cohort, "sampling": self.sampling}
-            object.__setattr__(self, "renyi", renyi(float(z), **setting))
+        for name, value in account(self).items():
+            object.__setattr__(self, name, value)
 
     @property
     def weighting(self) -> Weighting:
@@ -184,18 +145,7 @@ class DifferentialPrivacy(Wrapper):
     def check(self, sampling: Any, population: int) -> None:
         """Check that the run's sampling is the one that the accounting assumes."""
         self.inner.check(sampling, population)
-        self._check_population(population)
-        scheme, drawn = getattr(sampling, "scheme", "other"), type(sampling).__name__
-        if self.sampling not in ("none", scheme):
-            raise InvalidInput(
-                f"DP accounts for sampling = {self.sampling!r} but the run draws cohorts by {drawn}, which is "
-                f"{scheme!r}: give sampling = {(scheme if scheme != 'other' else 'none')!r}"
-            )
-        expected = sampling.expected(population)
-        if expected is not None and abs(expected - self.cohort) > 1e-6 * self.cohort:
-            raise InvalidInput(
-                f"DP accounts for cohort = {self.cohort} but the run draws {expected:g} clients"
-            )
+        check_plan(self, sampling, population)
 
     def init(self, params: Params) -> PrivateServer:
         """The inner server's state, epsilon = 0 and the first clip norm."""
@@ -203,11 +153,12 @@ class DifferentialPrivacy(Wrapper):
         check_stateless(self.inner, inner)
         dtype = trees.dtype_of(params)
         adaptive = ClipNorm(jnp.asarray(self.clip_norm, dtype)) if self.clipping == "adaptive" else ()
-        return PrivateServer(inner, jnp.zeros((), dtype), adaptive)
+        zero = jnp.zeros((), dtype)
+        return PrivateServer(inner, zero, zero, adaptive)
 
     def broadcast(self, server: PrivateServer, cohort: Cohort) -> Any:
         """The inner broadcast, and the clip norm C if it adapts."""
-        self._check_population(cohort.population)
+        check_population(self, cohort.population)
         inner = self.inner.broadcast(server.inner, cohort)
         return inner if self.clipping == "fixed" else PrivateBroadcast(inner, server.clipping.clip_norm)
 
@@ -223,13 +174,10 @@ class DifferentialPrivacy(Wrapper):
 
     def update(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
         """Add noise to the sum, apply the inner update, adapt C and account for epsilon."""
-        self._check_population(cohort.population)
+        check_population(self, cohort.population)
         if cohort.key is None:
             raise InvalidInput("the noise of DP needs randomness: give Cohort a key")
-        if self.sampling == "fixed" and trees.is_not_traced(cohort.size) and int(cohort.size) > self.cohort:
-            raise InvalidInput(
-                f"DP accounts for cohort = {self.cohort} but {int(cohort.size)} clients took part"
-            )
+        check_size(self, cohort.size)
         adaptive = self.clipping == "adaptive"
         clip_norm = server.clipping.clip_norm if adaptive else self.clip_norm
         bounds = bounds_of(self.inner, message.inner, clip_norm, self.scalars)
@@ -250,9 +198,9 @@ class DifferentialPrivacy(Wrapper):
             b = part * (message.within - 0.5) + count / self.cohort * bit + 0.5
             new = clip_norm * jnp.exp(-self.quantile_lr * (b - self.quantile))
             clipping = ClipNorm(new.astype(jnp.asarray(clip_norm).dtype))
-        return PrivateServer(
-            inner, self.epsilon_after(cohort.round + 1).astype(server.epsilon.dtype), clipping
-        )
+        spent = (f(cohort.round + 1) for f in (self.epsilon_after, self.renyi_epsilon_after))
+        epsilon, bound = (x.astype(server.epsilon.dtype) for x in spent)
+        return PrivateServer(inner, epsilon, bound, clipping)
 
     def epsilon_after(self, rounds: Scalar) -> Any:
         """The epsilon of a number of rounds at delta.
@@ -261,17 +209,16 @@ class DifferentialPrivacy(Wrapper):
             rounds: at least 0; it may be traced.
 
         Returns:
-            A scalar, by Renyi divergences.
+            A scalar, from privacy loss distributions where they are known, else by Renyi divergences.
         """
+        bound = self.renyi_epsilon_after(rounds)
+        return jnp.minimum(tabled_epsilon(self.losses, rounds, self.delta), bound)
+
+    def renyi_epsilon_after(self, rounds: Scalar) -> Any:
+        """`epsilon_after` by Renyi divergences alone: an upper bound."""
         return renyi_epsilon(self.renyi, rounds, self.delta)
 
     def _clipped(self, broadcast: Any, message: Any) -> PrivateMessage:
         clip_norm = self.clip_norm if self.clipping == "fixed" else broadcast.clip_norm
         clipped, within = clip(message, clip_norm, bounds_of(self.inner, message, clip_norm, self.scalars))
         return PrivateMessage(clipped, () if self.clipping == "fixed" else within)
-
-    def _check_population(self, population: Any) -> None:
-        if trees.is_not_traced(population) and int(population) != self.population:
-            raise InvalidInput(
-                f"DP accounts for population = {self.population} but the run has {int(population)} clients"
-            )

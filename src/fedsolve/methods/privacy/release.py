@@ -1,4 +1,4 @@
-"""One release of a round and its price: how noise is shared among its parts, and epsilon while rounds go on."""
+"""One release of a round: how noise is shared among its parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedsolve.core.types import Scalar
-from fedsolve.methods.privacy.accounting import ORDERS
 
 
 def multipliers(z: Scalar, m: float, scalars: int, share: Scalar, adaptive: bool) -> tuple[Any, Any, Any]:
@@ -23,15 +22,3 @@ def multipliers(z: Scalar, m: float, scalars: int, share: Scalar, adaptive: bool
     if not scalars:
         return rest, 0.0, count
     return rest / jnp.sqrt(1 - share), rest * jnp.sqrt(scalars / share), count
-
-
-def renyi_epsilon(renyi: Any, rounds: Scalar, delta: Scalar) -> Any:
-    """epsilon of so many rounds at delta, from the Renyi divergences of one at each of `ORDERS`.
-
-        min over alpha of  r + log(1 - 1/alpha) - log(delta alpha) / (alpha - 1),   r = rounds x divergence
-
-    (Canonne, Kamath and Steinke 2020, Proposition 12); 0 where delta^2 > 1 - exp(-r), which bounds what r can tell.
-    """
-    alpha, r = jnp.array(ORDERS), rounds * jnp.asarray(renyi)
-    epsilons = r + jnp.log1p(-1 / alpha) - jnp.log(delta * alpha) / (alpha - 1)
-    return jnp.maximum(jnp.min(jnp.where(delta**2 + jnp.expm1(-r) > 0, 0, epsilons)), 0)
