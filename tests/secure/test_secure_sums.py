@@ -92,6 +92,27 @@ def test_a_masked_message_is_uniform_whatever_it_says(tmp_path):
         assert byte * 16 not in reply
 
 
+def test_another_message_under_another_mask_gives_the_same_words(tmp_path, monkeypatch):
+    """With a pad in the place of the generator: whatever the server sees, every message is behind it for some mask."""
+    small = Small(tmp_path, 3)
+    masked = []
+    for round, (message, shift) in enumerate(((words(0), 0), (words(1), 1))):
+        pads = [np.frombuffer(words(7), "<u4", N32), np.frombuffer(words(7), "<u8", N64, 4 * N32)]
+        if shift:  # the mask that turns this message into the first one's words
+            ours = [np.frombuffer(m, "<u4", N32) for m in (words(0), message)]
+            longs = [np.frombuffer(m, "<u8", N64, 4 * N32) for m in (words(0), message)]
+            pads = [pads[0] + ours[0] - ours[1], pads[1] + longs[0] - longs[1]]
+        given = iter([pads])
+
+        def add(self, parts, key, sign, given=given):
+            for part, pad in zip(parts, next(given, ()), strict=False):
+                np.add(part, pad, out=part)
+
+        monkeypatch.setattr(p.MaskStream, "add", add)
+        masked.append(small.reply(small.begin(round), 0, message)[-len(message) :])
+    assert masked[0] == masked[1] != words(0)
+
+
 def test_of_one_client_never_both_secrets_are_given(tmp_path):
     """Its own if it arrived, those with others if it is missing; nothing of pairs that both arrived or both miss."""
     small = Small(tmp_path, 5)
