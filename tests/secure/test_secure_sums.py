@@ -179,6 +179,21 @@ def test_the_members_rule_by_enumeration():
             )
 
 
+def test_what_is_long_ago_is_refused_and_forgotten():
+    log = AttemptLog()
+    for round in (0, 5, 999):
+        log.mask(Step(0, round, 0, bytes(32)))
+    log.answer(Step(1, 0, 0, bytes(32)))
+    log.answer(Step(0, 1004, 0, bytes(32)))
+    log.answer(Step(0, 5, 1, bytes(32)))
+    for ask in (log.mask, log.answer):
+        with pytest.raises(ProtocolError, match="it is 1000 rounds ago"):
+            ask(Step(0, 4, 7, bytes(32)))
+    log.mask(Step(0, 1004, 1, bytes(32)))
+    assert {step.round for step in log._masked.values()} == {5, 999, 1004}
+    log.mask(Step(1, 4, 0, bytes(32)))
+
+
 def test_committees():
     assert [threshold(c) for c in range(3, 32)] == [2 * c // 3 + 1 for c in range(3, 32)]
     assert all(2 * threshold(c) - c > c / 3 - 1 and threshold(c) <= c for c in range(3, 32))

@@ -15,6 +15,8 @@ from fedsolve.deploy.secure.primitives import KEY, digest
 
 LARGEST = 31
 """Members of a committee at most."""
+LOGGED = 1000
+"""Rounds that a client remembers; an older one is refused."""
 
 
 def committee(members: Iterable[Member]) -> tuple[int, ...]:
@@ -70,7 +72,7 @@ class AttemptLog:
         """Note that an order is answered; `ProtocolError` if it must not be."""
         for done, last in (("masked", self._masked), ("opened", self._answered)):
             self._check_above(step, last, f"this client has {done}")
-        self._masked[step.kind, step.round] = step
+        self._note(step, self._masked)
 
     def answer(self, step: Step) -> None:
         """Note that an unmask request is answered; `ProtocolError` if it must not be."""
@@ -80,7 +82,20 @@ class AttemptLog:
             raise ProtocolError(f"{step}: a later attempt, {masked.attempt}, has begun")
         if masked is not None and masked.attempt == step.attempt and masked.context != step.context:
             raise ProtocolError(f"{step}: the digest is not that of the order: another cohort or layout")
-        self._answered[step.kind, step.round] = step
+        self._note(step, self._answered)
+
+    def _note(self, step: Step, log: dict[tuple[int, int], Step]) -> None:
+        """Add an entry, and leave out what is so old that it is refused anyway."""
+        newest = max(
+            round
+            for kind, round in (*self._masked, *self._answered, (step.kind, step.round))
+            if kind == step.kind
+        )
+        if step.round <= newest - LOGGED:
+            raise ProtocolError(f"{step}: it is {newest - step.round} rounds ago")
+        log[step.kind, step.round] = step
+        for kind, round in [key for key in log if key[0] == step.kind and key[1] <= newest - LOGGED]:
+            del log[kind, round]
 
     @staticmethod
     def _check_above(step: Step, last: dict[tuple[int, int], Step], what: str) -> None:

@@ -106,7 +106,7 @@ def word_arrays(words: bytes | bytearray | memoryview, n32: int, n64: int) -> tu
 
 def sealed_size(attempt: Attempt) -> int:
     """Bytes of a client's shares for one member."""
-    return (1 + attempt.graph.degree) * shamir.SHARE + p.TAG
+    return (1 + attempt.graph.degree) * shamir.SHARE + p.SEAL
 
 
 class PrivateKeys(NamedTuple):
@@ -134,7 +134,9 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
         secret,
     ) in secrets.items():  # the client's own mask is added, as those shared with later clients
         stream.add(arrays, mask_key(context, secret), 1 if other >= client else -1)
-    tag = p.words_tag(words_key(context, private.share_key, roster.server_key, client), masked)
+    tag = p.seal(
+        words_key(context, private.share_key, roster.server_key, client), b"", masked
+    )  # they stay readable
     digests = b"".join(secret_digest(context, client, other, s) for other, s in secrets.items())
     head = (
         _REPLY
@@ -194,7 +196,7 @@ def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: byte
         raise ProtocolError(f"{what} has the digest of another attempt, cohort or roster than {attempt}")
     if (said := reader.number(4)) != client:
         raise ProtocolError(f"{what} says that it is of client {said}")
-    tag, member = reader.take(p.TAG), attempt.roster.members[client]
+    tag, member = reader.take(p.SEAL), attempt.roster.members[client]
     digests = {other: reader.take(p.TAG) for other in (client, *attempt.graph.neighbours(client))}
     sealed = [reader.take(sealed_size(attempt)) for _ in attempt.roster.committee]
     fresh = read_bundle(reader, what)
@@ -203,6 +205,6 @@ def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: byte
     words = reader.rest()
     if len(words) != attempt.num_bytes:
         raise ProtocolError(f"{what} has {len(words)} bytes of words, not {attempt.num_bytes}")
-    if p.words_tag(words_key(attempt.context, server_private, member.share_key, client), words) != tag:
+    if p.unseal(words_key(attempt.context, server_private, member.share_key, client), tag, words) is None:
         raise ProtocolError(f"the words of client {client} are not those that it sent")
     return MaskedReply(digests, sealed, fresh, words)

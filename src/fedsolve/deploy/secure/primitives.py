@@ -31,8 +31,10 @@ KEY = 32
 """Bytes of every key, private or public, and of every secret."""
 SIGNATURE = 64
 TAG = 16
-"""Bytes of the authentication tag of AES-GCM, and of the digest of a secret."""
-_ONCE = bytes(12)  # the nonce: each key seals one message
+"""Bytes of the digest of a secret."""
+SEAL = 12 + 16
+"""Bytes of the nonce and the tag of AES-GCM."""
+_Bytes = bytes | bytearray | memoryview
 _PREFIX = b"fedsolve secure sum 1: "
 
 
@@ -95,22 +97,21 @@ def derive(secret: bytes, label: str, *parts: bytes) -> bytes:
     return HKDF(hashes.SHA256(), KEY, None, _labelled(label, parts)).derive(secret)
 
 
-def seal(key: bytes, plaintext: bytes, associated: bytes) -> bytes:
-    """AES-256-GCM with a key that is used for this message alone; 16 bytes longer than the plaintext."""
-    return AESGCM(key).encrypt(_ONCE, plaintext, associated)
+def seal(key: bytes, plaintext: bytes, associated: _Bytes) -> bytes:
+    """AES-256-GCM: a nonce, the encrypted text and the tag, 28 bytes longer than the plaintext.
+
+    A key seals one message; the nonce is random all the same, lest a node restored from a snapshot seals another.
+    """
+    nonce = secrets.token_bytes(12)
+    return nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
 
 
-def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
+def unseal(key: bytes, sealed: bytes, associated: _Bytes) -> bytes | None:
     """The plaintext; None if a byte of it, or of what is associated, is not what was sealed."""
     try:
-        return AESGCM(key).decrypt(_ONCE, sealed, associated)
-    except InvalidTag:
+        return AESGCM(key).decrypt(sealed[:12], sealed[12:], associated)
+    except (InvalidTag, ValueError):  # the latter for a nonce that is cut
         return None
-
-
-def words_tag(key: bytes, words: bytes | bytearray | memoryview) -> bytes:
-    """The authentication code of words that are sent as they are: AES-GCM of nothing with the words associated."""
-    return AESGCM(key).encrypt(_ONCE, b"", words)
 
 
 class MaskStream:
