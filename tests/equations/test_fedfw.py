@@ -11,6 +11,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation
 from equations.composite_transcript import ALL, BIAS, WEIGHT, Psi, fedfw
+from fedsolve.deploy.communication import payload
 from fedsolve.geometry import L1Ball, L2Ball
 from harness import crossed, default_start, engine, make_clients, make_task
 from verbs_harness import play
@@ -89,10 +90,10 @@ PAIRS = [("plain", name) for name in SCHEDULES] + [
 METHODS = {"plain": fs.FedFW, "plus": fs.FedFWPlus, "stochastic": fs.FedFWSto}
 
 
-def check(variant, schedule, kind, sampling, by=play):
+def check(variant, schedule, kind, sampling, by=play, sends="code"):
     """xbar after every round, and every client's x_i, y_i and d_i at the end, agree to 1e-10."""
     clients, one, steps = make_clients(), SETS[kind], SCHEDULES[schedule]
-    algorithm = METHODS[variant](one.ours, steps=steps.ours, split=one.split)
+    algorithm = METHODS[variant](one.ours, steps=steps.ours, split=one.split, sends=sends)
     run = by(algorithm, make_task(clients), sampling, ROUNDS)
     fed = federation(run, clients)
     walk = fedfw(fed, default_start(), one.parts, variant, steps.eta, steps.lam, steps.rho, LAM0)
@@ -132,6 +133,15 @@ SET_PAIRS = [
 def test_every_set(variant, kind, sampling):
     """One ball on everything, a ball for each leaf, and a superset for each client (section 4.3)."""
     check(variant, "stochastic" if variant == "stochastic" else "convex, p = .6", kind, sampling)
+
+
+@pytest.mark.parametrize(("variant", "kind"), [("plain", "split"), ("stochastic", "l2"), ("plus", "blocks")])
+def test_clients_send_the_step(variant, kind):
+    """The server's mean is the same where clients send s_i - x_i, whose sum is all that it uses."""
+    schedule = "stochastic" if variant == "stochastic" else "convex, p = .6"
+    check(variant, schedule, kind, SOME, engine, "step")
+    is_sum = {sends: not payload(fs.FedFW(L1Ball(8.0), sends=sends)).not_a_sum for sends in ("code", "step")}
+    assert is_sum == {"code": False, "step": True}
 
 
 @pytest.mark.parametrize(

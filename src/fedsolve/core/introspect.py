@@ -75,6 +75,8 @@ def is_forwarded(algorithm: Algorithm, broadcast: Any, message: Any, client: Any
 
 def tracks_clients(algorithm: Algorithm) -> bool:
     """Whether the server must follow the clients' states to read their messages (Frank-Wolfe's extreme points)."""
+    if algorithm.traits.secure_sums:
+        return False
     while (inner := getattr(algorithm, "inner", None)) is not None:
         algorithm = inner
     return type(algorithm).receive is not Algorithm.receive

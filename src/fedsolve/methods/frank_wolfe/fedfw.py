@@ -11,6 +11,7 @@ from fedsolve.methods.frank_wolfe.split_sets import SplitSets
 from fedsolve.methods.frank_wolfe.steps import Convex, FrankWolfeSteps, Stochastic
 
 Start = Literal["given", "projected"]
+Sends = Literal["code", "step"]
 _CONVEX, _STOCHASTIC = Convex(), Stochastic()
 
 
@@ -21,6 +22,7 @@ def FedFW(
     steps: FrankWolfeSteps = _CONVEX,
     start: Start = "given",
     split: SplitSets | None = None,
+    sends: Sends = "code",
 ) -> FrankWolfe:
     """FedFW (Dadras et al. 2024): Frank-Wolfe over a set, with one linear minimisation a round and no projection.
 
@@ -39,6 +41,7 @@ def FedFW(
             Theorem 1 and the figures' lambda_0), `NonConvex(rounds)`.
         start: begin at the `given` model, which must lie in D, or at its projection on D (`projected`).
         split: `SplitSets`, each client's own superset of D, or None (section 4.3).
+        sends: the `code` of s_i, or the `step` s_i - x_i (d numbers), whose sum over the cohort is enough.
 
     Returns:
         A `frank_wolfe.FrankWolfe` of the `plain` variant.
@@ -49,7 +52,7 @@ def FedFW(
 
     Reference: Dadras, Banerjee, Prakhya and Yurtsever, "Federated Frank-Wolfe Algorithm", 2024, Algorithm 1.
     """
-    return FrankWolfe(constraint, steps=steps, split=split, variant="plain", start=start)
+    return FrankWolfe(constraint, steps=steps, split=split, variant="plain", start=start, sends=sends)
 
 
 @by_name("FedFWPlus")
@@ -59,6 +62,7 @@ def FedFWPlus(
     steps: FrankWolfeSteps = _CONVEX,
     start: Start = "given",
     split: SplitSets | None = None,
+    sends: Sends = "code",
 ) -> FrankWolfe:
     """FedFW+ (Dadras et al. 2024): FedFW with a dual variable on each client (an augmented Lagrangian).
 
@@ -74,6 +78,7 @@ def FedFWPlus(
         steps: eta_t, lambda_t and lambda_0, of `fedsolve.frank_wolfe`: `Convex()` (lambda_0 0.01, as in the figures).
         start: begin at the `given` model, which must lie in D, or at its projection on D (`projected`).
         split: `SplitSets`, each client's own superset of D, or None (section 4.3).
+        sends: the `code` of s_i, or the `step` s_i - x_i (d numbers), whose sum over the cohort is enough.
 
     Returns:
         A `frank_wolfe.FrankWolfe` of the variant `plus`.
@@ -84,7 +89,7 @@ def FedFWPlus(
 
     Reference: Dadras, Banerjee, Prakhya and Yurtsever, "Federated Frank-Wolfe Algorithm", 2024, section 4.4.
     """
-    return FrankWolfe(constraint, steps=steps, split=split, variant="plus", start=start)
+    return FrankWolfe(constraint, steps=steps, split=split, variant="plus", start=start, sends=sends)
 
 
 @by_name("FedFWSto")
@@ -94,6 +99,7 @@ def FedFWSto(
     steps: FrankWolfeSteps = _STOCHASTIC,
     start: Start = "given",
     split: SplitSets | None = None,
+    sends: Sends = "code",
 ) -> FrankWolfe:
     """FedFW-sto (Dadras et al. 2024): FedFW with running means of minibatch gradients.
 
@@ -110,6 +116,7 @@ def FedFWSto(
         steps: eta_t, lambda_t and rho_t, of `fedsolve.frank_wolfe`: `Stochastic()` (Theorem 3; lambda_0 0.01).
         start: begin at the `given` model, which must lie in D, or at its projection on D (`projected`).
         split: `SplitSets`, each client's own superset of D, or None (section 4.3).
+        sends: the `code` of s_i, or the `step` s_i - x_i (d numbers), whose sum over the cohort is enough.
 
     Returns:
         A `frank_wolfe.FrankWolfe` of the `stochastic` variant.
@@ -120,4 +127,4 @@ def FedFWSto(
 
     Reference: Dadras, Banerjee, Prakhya and Yurtsever, "Federated Frank-Wolfe Algorithm", 2024, section 4.1.
     """
-    return FrankWolfe(constraint, steps=steps, split=split, variant="stochastic", start=start)
+    return FrankWolfe(constraint, steps=steps, split=split, variant="stochastic", start=start, sends=sends)

@@ -61,7 +61,7 @@ class FedFWMessage:
 
 @module
 class FedFWChange:
-    """s_i - x_i, which the server forms because it can follow every x_i."""
+    """s_i - x_i, which the server forms because it can follow every x_i, or which the client sends."""
 
     params: Params
 
@@ -77,8 +77,8 @@ class FrankWolfe(Algorithm):
                    s_i = argmin over D of <g, s>,   x_i <- (1 - eta_t) x_i + eta_t s_i
         server:    xbar <- xbar + (eta_t / n) sum over S of (s_i - x_i)
 
-    Down: xbar. Up: s_i by its code (for an l1 ball one small integer). Kept: x_i, and y_i or d_i (all shapes
-    of the model). x_i is never overwritten by xbar. The server's line keeps xbar the mean of all x_i when
+    Down: xbar. Up: s_i by its code (for an l1 ball one small integer), or s_i - x_i (d numbers). Kept: x_i, and y_i or
+    d_i (all shapes of the model). x_i is never overwritten by xbar. The server's line keeps xbar the mean of all x_i when
     clients are absent, where the line that the paper prints does not; with all present they agree. Each
     round is one step on all of a client's data (plain, plus) or on its first minibatch (stochastic); local
     epochs and steps of the run do not matter. F weighs clients alike, F = (1/n) sum f_i.
@@ -89,6 +89,8 @@ class FrankWolfe(Algorithm):
         split: each client's own superset of D, or None. xbar may then leave D: its violation is measured.
         variant: see above.
         start: begin at the `given` model, which must lie in D, or at its projection (`projected`).
+        sends: the `code` of s_i, with which the server follows every x_i, or the `step` s_i - x_i, whose sum is enough
+            (`fs.Secure`).
 
     Raises:
         InvalidInput: a set without `lmo`, a free leaf, a start outside the set.
@@ -103,12 +105,15 @@ class FrankWolfe(Algorithm):
     split: SplitSets | None = None
     variant: Variant = static(default="plain")
     start: Literal["given", "projected"] = static(default="given")
+    sends: Literal["code", "step"] = static(default="code", later=True)
 
     def __post_init__(self) -> None:
         if not is_one_of(self.variant, _NAMES):
             raise InvalidInput(f"variant = {self.variant!r} must be one of {', '.join(_NAMES)}")
         if not is_one_of(self.start, ("given", "projected")):
             raise InvalidInput(f"start = {self.start!r} must be 'given' or 'projected'")
+        if not is_one_of(self.sends, ("code", "step")):
+            raise InvalidInput(f"sends = {self.sends!r} must be 'code' or 'step'")
         if not isinstance(self.steps, FrankWolfeSteps):
             raise InvalidInput(f"steps = {self.steps!r} must be step schedules such as Convex(lam0=0.01)")
         if self.split is not None and not isinstance(self.split, SplitSets):
@@ -155,7 +160,7 @@ class FrankWolfe(Algorithm):
 
     def train(
         self, broadcast: FedFWBroadcast, client: FedFWClient, oracle: Oracle
-    ) -> tuple[FedFWMessage, FedFWClient]:
+    ) -> tuple[FedFWMessage | FedFWChange, FedFWClient]:
         """Solve one linear minimisation over the set, and take a step towards its solution."""
         t, x = broadcast.round + 1, client.params
         n = jnp.asarray(broadcast.population, trees.dtype_of(x))  # 1 / integer would be float32
@@ -178,13 +183,20 @@ class FrankWolfe(Algorithm):
         fine = jnp.isfinite(loss) if all(s.propagates_nan for s in sets) else trees.all_finite((loss, g))
         eta = jnp.where(fine, self.steps.eta(t), jnp.nan)
         kept = vertex if jax.tree.leaves(client.vertex) else ()
-        return FedFWMessage(vertex), FedFWClient(trees.axpy(eta, change, x), dual, mean, kept)
+        after = FedFWClient(trees.axpy(eta, change, x), dual, mean, kept)
+        if self.sends == "code":
+            return FedFWMessage(vertex), after
+        nan = trees.scale(jnp.nan, change)
+        return FedFWChange(trees.where(fine, change, nan)), after
 
     def receive(
-        self, broadcast: FedFWBroadcast, message: FedFWMessage, client: FedFWClient
+        self, broadcast: FedFWBroadcast, message: FedFWMessage | FedFWChange, client: FedFWClient
     ) -> tuple[FedFWChange, FedFWClient]:
-        """Decode s_i - x_i, and the client's next x_i."""
-        change = trees.sub(self._point(message.vertex, client.params), client.params)
+        """Decode s_i - x_i unless it was sent, and the client's next x_i."""
+        if isinstance(message, FedFWChange):
+            change = message.params
+        else:
+            change = trees.sub(self._point(message.vertex, client.params), client.params)
         params = trees.axpy(self.steps.eta(broadcast.round + 1), change, client.params)
         return FedFWChange(change), FedFWClient(params, client.dual, client.mean, client.vertex)
 
