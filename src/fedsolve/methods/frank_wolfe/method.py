@@ -78,8 +78,8 @@ class FrankWolfe(Algorithm):
         server:    xbar <- xbar + (eta_t / n) sum over S of (s_i - x_i)
 
     Down: xbar. Up: s_i by its code (for an l1 ball one small integer), or s_i - x_i (d numbers). Kept: x_i, and y_i or
-    d_i (all shapes of the model). x_i is never overwritten by xbar. The server's line keeps xbar the mean of all x_i when
-    clients are absent, where the line that the paper prints does not; with all present they agree. Each
+    d_i (all shapes of the model). x_i is never overwritten by xbar. The server's line keeps xbar the mean of all x_i
+    when clients are absent, where the line that the paper prints does not; with all present they agree. Each
     round is one step on all of a client's data (plain, plus) or on its first minibatch (stochastic); local
     epochs and steps of the run do not matter. F weighs clients alike, F = (1/n) sum f_i.
 
