@@ -64,6 +64,9 @@ COMPOSED = {
         down=fs.compression.Cast(),
         smallest=4,
     ),
+    "Secure+FedDuAdam": lambda lr: fs.Secure(
+        fs.FedDuAdam(lr, weighting="examples"), bound=20.0, max_clients=9, max_examples=16
+    ),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }
 

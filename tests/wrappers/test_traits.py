@@ -55,6 +55,7 @@ AROUND = {
     "Scallion": lambda a: Scallion(a, fs.compression.EDEN(1)),
     "Scafcom": lambda a: Scafcom(a, fs.compression.Sign()),
     "Compressed": lambda a: fs.Compressed(a, fs.compression.Sign()),
+    "Secure": lambda a: fs.Secure(a, bound=1.0, max_clients=4),
     "ProximalPoint": fs.ProximalPoint,
     "Ditto": fs.Ditto,
     "Buffered": fs.Buffered,

@@ -282,6 +282,34 @@ _ALGORITHMS = {
         "deng2020drfa",
         "minimax over mixtures of clients, with losses at a random snapshot",
     ),
+    "FedSAM": Entry(
+        "methods.sharpness.fedsam:FedSAM",
+        "qu2022fedsam",
+        "FedAvg with sharpness-aware gradients on the clients",
+        wrapper="methods.sharpness.fedsam:Sharpness",
+    ),
+    "MoFedSAM": Entry(
+        "methods.sharpness.mofedsam:MoFedSAM",
+        "qu2022fedsam",
+        "FedSAM whose local steps follow the last mean direction as well",
+        wrapper="methods.sharpness.mofedsam:SharpMomentum",
+    ),
+    "FedSpeed": Entry(
+        "methods.sharpness.fedspeed:FedSpeed",
+        "sun2023fedspeed",
+        "FedDyn with sharpness-aware gradients",
+    ),
+    "FedSMOO": Entry(
+        "methods.sharpness.fedsmoo:FedSMOO",
+        "sun2023fedsmoo",
+        "FedDyn with sharpness-aware gradients on which clients agree",
+    ),
+    "FedLESAM": Entry(
+        "methods.sharpness.fedlesam:FedLESAM",
+        "fan2024fedlesam",
+        "sharpness-aware gradients for the price of one, along the server's last steps",
+        wrapper="methods.sharpness.fedlesam:EstimatedSharpness",
+    ),
     "FedPer": Entry(
         "methods.wrappers.personal:FedPer",
         "arivazhagan2019fedper",
@@ -337,6 +365,14 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
             "vogels2019powersgd",
             "karimireddy2019signsgd",
         ),
+    ),
+    "Secure": Entry(
+        "methods.secure.secure:Secure",
+        "bonawitz2017secure",
+        "secure sums: the server learns the sum of the clients' messages alone",
+        {"bound": 10.0, "max_clients": 10_000, "max_examples": 100_000},
+        wrapper="methods.secure.secure:Secure",
+        further=("bell2020secure", "ma2023flamingo"),
     ),
     "DP": Entry(
         "methods.privacy.central:DifferentialPrivacy",

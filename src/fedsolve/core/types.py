@@ -37,11 +37,11 @@ Traced: TypeAlias = Any
 
 Weighting = Literal["uniform", "examples"]
 """How clients count in a mean: all alike (1/|S|), or by their number of examples (n_i / sum of n)."""
-Privacy = Literal["", "central", "local"]
-"""How what clients send is protected: noise on the cohort's sum, each client's own noise, or not at all."""
+Privacy = Literal["", "central", "distributed", "local"]
+"""How what clients send is protected: noise on the cohort's sum, which clients add in shares, or each its own."""
 
 T = TypeVar("T")
-_REDUCTIONS = ("mean", "average", "max")
+_REDUCTIONS = ("mean", "average", "max", "sum")
 _MARK = "_fedsolve_module"
 LATER = {"later": True}
 """Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
@@ -52,11 +52,14 @@ def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"static": True} | (LATER if later else {}))
 
 
-def reduced(by: str, claim: Claim | None = None) -> Any:
-    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|) or `max`; see `claimed`."""
+def reduced(by: str, claim: Claim | None = None, *, logged: bool = False) -> Any:
+    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|), `max` or `sum`; see `claimed`.
+
+    `sum` is of integers, modulo the size of their type. A maximum that is `logged` alone may be replaced by a mean.
+    """
     if by not in _REDUCTIONS:
         raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
-    return dataclasses.field(metadata={"reduce": by, "claim": claim})
+    return dataclasses.field(metadata={"reduce": by, "claim": claim, "logged": logged})
 
 
 @dataclasses.dataclass(frozen=True)

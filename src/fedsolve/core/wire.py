@@ -21,6 +21,7 @@ __all__ = [
     "Index",
     "OneOf",
     "Packed",
+    "Ring",
     "Variants",
     "decode",
     "encode",
@@ -52,6 +53,21 @@ class Packed:
     """
 
     value: Int[Array, " *shape"]
+    bits: int = static()
+
+
+@module
+class Ring:
+    """Integers modulo 2^32 or 2^64, which are added up: 4 or 8 bytes each.
+
+    Attributes:
+        value: uint32; of 64 bits four limbs along a last axis, the lowest first, each of 16 bits or, in a sum, more.
+        fine: 0, or NaN where they stand for numbers that are not finite, shape (); it is not sent.
+        bits: 32 or 64.
+    """
+
+    value: Array
+    fine: Array
     bits: int = static()
 
 
@@ -179,7 +195,7 @@ def _is_choice(x: Any) -> bool:
 
 
 def _is_part(x: Any) -> bool:
-    return isinstance(x, Index | Packed | OneOf)
+    return isinstance(x, Index | Packed | Ring | OneOf)
 
 
 def _parts(message: Any) -> list[Any]:
@@ -206,6 +222,8 @@ def _bytes(part: Any) -> int:
         return _width(part) * _count(part.value)
     if isinstance(part, Packed):
         return -(-_count(part.value) * part.bits // 8)
+    if isinstance(part, Ring):
+        return _count(part.value) * (4 if part.bits == 32 else 2)
     part = _shaped(part)
     count = _count(part)
     return -(-count // 8) if part.dtype == bool else count * jnp.dtype(part.dtype).itemsize
@@ -224,6 +242,8 @@ def _encode(part: Any) -> bytes:
         if ((value < 0) | (value >> part.bits > 0)).any():
             raise InvalidInput(f"an integer of {value.min()} to {value.max()} must have {part.bits} bits")
         return np.packbits((value[:, None] >> np.arange(part.bits)) & 1).tobytes()
+    if isinstance(part, Ring):
+        return ring_words(part).tobytes()
     array = np.asarray(part)
     return np.packbits(array.ravel()).tobytes() if array.dtype == bool else array.tobytes()
 
@@ -244,8 +264,29 @@ def _decode(data: bytes, like: Any) -> Any:
         dtype = getattr(like.value, "dtype", np.dtype(np.int32))
         packed: Any = value.astype(dtype).reshape(np.shape(like.value))
         return Packed(packed, like.bits)
+    if isinstance(like, Ring):
+        return ring_of_words(np.frombuffer(data, "<u4" if like.bits == 32 else "<u8"), like)
     like = _shaped(like)
     if like.dtype == bool:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=_count(like))
         return bits.astype(bool).reshape(like.shape)
     return np.frombuffer(data, jnp.dtype(like.dtype)).reshape(like.shape)
+
+
+_PLACES = np.arange(0, 64, 16, dtype=np.uint64)  # of limbs, in bits
+
+
+def ring_words(part: Ring) -> np.ndarray:
+    """The elements of a ring as one vector of unsigned words of as many bits, little-endian; limbs are carried."""
+    value = np.asarray(part.value)
+    if part.bits == 32:
+        return value.ravel().astype("<u4")
+    return (value.astype(np.uint64).reshape(-1, 4) << _PLACES).sum(axis=1, dtype=np.uint64).astype("<u8")
+
+
+def ring_of_words(words: np.ndarray, like: Ring) -> Ring:
+    """The ring elements of such a vector, of the shape of `like`."""
+    value = words if like.bits == 32 else (words[:, None] >> _PLACES) & np.uint64(0xFFFF)
+    shaped: Any = value.astype(np.uint32).reshape(np.shape(like.value))
+    fine: Any = np.zeros((), jnp.dtype(like.fine.dtype))
+    return Ring(shaped, fine, like.bits)

@@ -19,6 +19,7 @@ from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import is_module, reductions
 from fedsolve.core.wire import Index, OneOf
+from fedsolve.methods.secure.sums import why_not_a_sum
 from fedsolve.methods.compression.compressor import is_compressed
 
 MODEL = {"weight": jnp.zeros((3, 4)), "bias": jnp.zeros(4)}
@@ -66,7 +67,7 @@ def payload(algorithm: Algorithm) -> Payload:
     sent = introspect.message_shape(algorithm, broadcast, client, STEPS)
     received = introspect.received_shape(algorithm, broadcast, sent, client)
     by = "by examples" if algorithm.traits.weighting == "examples" else "1/|S|"
-    words = {"mean": f"mean {by}", "average": "mean 1/|S|", "max": "maximum"}
+    words = {"mean": f"mean {by}", "average": "mean 1/|S|", "max": "maximum", "sum": "sum"}
     as_sent = introspect.is_forwarded(algorithm, broadcast, sent, client)
     how = {path: jax.tree.leaves(by)[0] for path, by in _fields(reductions(received))} if as_sent else {}
     own = "" if algorithm.traits.reduction is None else type(algorithm.traits.reduction).__name__
@@ -76,15 +77,7 @@ def payload(algorithm: Algorithm) -> Payload:
 
     up = tuple(Field(name, _shape(value), reduced(name)) for name, value in _fields(sent))
     down = tuple(Field(name, _shape(value)) for name, value in _fields(broadcast))
-    return Payload(down, up, _not_a_sum(algorithm, as_sent, set(how.values())))
-
-
-def _not_a_sum(algorithm: Algorithm, as_sent: bool, how: set[str]) -> str:
-    if algorithm.traits.reduction is not None:
-        return "a robust reduction looks at each message"
-    if not as_sent:
-        return "the server changes each message before it adds them up"
-    return "a maximum is no sum" if "max" in how else ""
+    return Payload(down, up, why_not_a_sum(algorithm, as_sent, received))
 
 
 def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,6 +131,7 @@ def examples() -> dict[str, Algorithm]:
     codes = {name: {"smallest": 4} for name in ("SCALLION", "SCAFCOM")}  # of the small model
     methods = {name: example(name, **codes.get(name, {})) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
+        "FedFW, step": example("FedFW", sends="step"),
         "FedLiLS, max": example("FedLiLS", server="max"),
         "SCAFFOLD, equal_steps": example("SCAFFOLD", equal_steps=STEPS),
         "SCALLION, RandomK": example("SCALLION", compressor={"name": "RandomK", "share": 0.1}, smallest=4),

@@ -10,9 +10,6 @@ import numpy as np
 from fedsolve.core import wire
 from fedsolve.core.errors import InvalidInput
 
-_LIMBS = np.arange(0, 64, 16, dtype=np.uint64)
-
-
 class Counts(NamedTuple):
     """Words of a message, of each size."""
 
@@ -40,9 +37,7 @@ def count_words(message: Any) -> Counts:
 def to_words(message: Any) -> bytes:
     """The words of a message, little-endian."""
     parts = _parts(message)
-    short = [np.asarray(p.value, "<u4").ravel() for p in parts if p.bits == 32]
-    long = [_joined(p.value) for p in parts if p.bits == 64]
-    return b"".join(x.tobytes() for x in (*short, *long))
+    return b"".join(wire.ring_words(p).tobytes() for bits in (32, 64) for p in parts if p.bits == bits)
 
 
 def from_words(data: bytes, like: Any) -> Any:
@@ -59,23 +54,11 @@ def from_words(data: bytes, like: Any) -> Any:
     taken = {32: 0, 64: 0}
 
     def read(part: wire.Ring) -> wire.Ring:
-        count, start = _count(part), taken[part.bits]
-        taken[part.bits] += count
-        shape = np.shape(part.value)
-        if part.bits == 32:
-            value = short[start : start + count].reshape(shape)
-        else:
-            limbs = (long[start : start + count, None] >> _LIMBS) & np.uint64(0xFFFF)
-            value = limbs.astype(np.uint32).reshape(shape)
-        return wire.Ring(value, np.zeros(np.shape(part.fine), part.fine.dtype), part.bits)
+        words = short if part.bits == 32 else long
+        start, taken[part.bits] = taken[part.bits], taken[part.bits] + _count(part)
+        return wire.ring_of_words(words[start : taken[part.bits]], part)
 
     return jax.tree.map(read, like, is_leaf=_is_ring)
-
-
-def _joined(limbs: Any) -> np.ndarray:
-    """Limbs of 16 bits, lowest first along the last axis, as words of 64; each may hold more than its 16 bits."""
-    parts = np.asarray(limbs).astype(np.uint64).reshape(-1, 4)
-    return (parts << _LIMBS).sum(axis=1, dtype=np.uint64).astype("<u8")
 
 
 def _count(part: wire.Ring) -> int:

@@ -22,7 +22,7 @@ class Totals:
     """A cohort's messages summed so far: memory is one model, whatever the cohort.
 
     Attributes:
-        message: each leaf a weighted sum, a plain sum or a maximum, as its field says.
+        message: each leaf a weighted sum, a plain sum (of integers modulo 2^32) or a maximum, as its field says.
         weight: sum of the weights.
         size: clients whose message was finite.
         sent: messages sent, counted by their variant, shape (variants,); most have one.
@@ -39,6 +39,8 @@ class Totals:
         divisors = {"mean": weight, "average": size, "max": 1}
 
         def finish(by: str, total: Array) -> Array:
+            if by == "sum":
+                return total
             value = (total / divisors[by]).astype(total.dtype)
             return jnp.where(self.size > 0, value, 0) if by == "max" else value
 
@@ -55,6 +57,8 @@ def sum_messages(message: Any, weight: Array, used: Array, variant: Array, prese
         keep = used.reshape(-1, *(1,) * (x.ndim - 1))
         if by == "max":
             return jnp.max(jnp.where(keep, x, -jnp.inf), axis=0)
+        if by == "sum":
+            return jnp.sum(jnp.where(keep, x, 0), axis=0, dtype=x.dtype)
         w = (weight if by == "mean" else used).astype(x.dtype)
         return jnp.tensordot(w, jnp.where(keep, x, 0), 1, precision=lax.Precision.HIGHEST)
 
@@ -64,7 +68,7 @@ def sum_messages(message: Any, weight: Array, used: Array, variant: Array, prese
 
 def merge(a: Totals, b: Totals) -> Totals:
     """The totals of two disjoint groups of clients together."""
-    join = {"mean": jnp.add, "average": jnp.add, "max": jnp.maximum}
+    join = {"mean": jnp.add, "average": jnp.add, "max": jnp.maximum, "sum": jnp.add}
     message = jax.tree.map(lambda by, x, y: join[by](x, y), reductions(a.message), a.message, b.message)
     return Totals(message, a.weight + b.weight, a.size + b.size, a.sent + b.sent)
 
@@ -81,8 +85,9 @@ def empty_totals(shapes: Totals) -> Totals:
 def all_reduce(totals: Totals, axis: str) -> Totals:
     """The totals of all devices together: all sums meet as one vector, since every meeting costs a wait."""
     how = reductions(totals.message)
+    alone = {"max": lax.pmax, "sum": lax.psum}  # integers have the same sum in any order
     sums = (
-        jax.tree.map(lambda by, x: jnp.zeros(()) if by == "max" else x, how, totals.message),
+        jax.tree.map(lambda by, x: jnp.zeros(()) if by in alone else x, how, totals.message),
         totals.weight,
         totals.size.astype(totals.weight.dtype),
         totals.sent.astype(totals.weight.dtype),
@@ -90,14 +95,14 @@ def all_reduce(totals: Totals, axis: str) -> Totals:
     flat, unravel = ravel_pytree(sums)
     message, weight, size, sent = unravel(_sum_in_order(flat, axis))
     message = jax.tree.map(
-        lambda by, total, x: lax.pmax(x, axis) if by == "max" else total, how, message, totals.message
+        lambda by, total, x: alone[by](x, axis) if by in alone else total, how, message, totals.message
     )
     return Totals(message, weight, size.astype(totals.size.dtype), sent.astype(totals.sent.dtype))
 
 
 def all_reduce_sharded(totals: Totals, axis: str) -> Totals:
     """The same of models that lie in parts: each array for itself, since one vector of all would lie whole."""
-    meet = {"mean": lax.psum, "average": lax.psum, "max": lax.pmax}
+    meet = {"mean": lax.psum, "average": lax.psum, "max": lax.pmax, "sum": lax.psum}
     message = jax.tree.map(lambda by, x: meet[by](x, axis), reductions(totals.message), totals.message)
     return Totals(message, *lax.psum((totals.weight, totals.size, totals.sent), axis))
 

@@ -19,7 +19,7 @@ from fedsolve.core.types import Claim, Params, Scalar, Traced, module, reduced, 
 class Search:
     """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
 
-    step: Traced = reduced("max", Claim(at_least=0))
+    step: Traced = reduced("max", Claim(at_least=0), logged=True)
     evaluations: Traced = reduced("average", Claim(at_least=0))
 
 

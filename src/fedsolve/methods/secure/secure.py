@@ -1,0 +1,230 @@
+"""Secure sums of any method whose server needs sums alone: messages become whole numbers that are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of, round_of
+from fedsolve.core.building.build_record import class_by_name
+from fedsolve.core.checks import check_integer, check_range
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Traced, Weighting, module, reduced, reported, static
+from fedsolve.core.wire import Ring
+from fedsolve.methods.secure.coder import Coder, round_at_random
+from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
+from fedsolve.methods.secure.sums import Limits, Number, check_sum, layout, update_leaves
+from fedsolve.methods.wrappers.wrapper import Wrapper
+
+_SEED = 0x5EC5  # of the rounding, which nobody need hide: the same in simulation and deployment
+
+
+@module
+class SecureServer:
+    """The inner server, and how many numbers of the last round's messages were clipped."""
+
+    inner: Any
+    clipped: Traced = reported("numbers of messages exceeded their bounds and were clipped: raise bound or bounds")
+
+
+@module
+class SecureMessage:
+    """A message as ring elements that are added up.
+
+    Attributes:
+        sums: of each leaf of the inner message.
+        weight: the number of examples, `()` where clients count alike.
+        clipped: how many numbers of this client were clipped.
+        structure: of the inner message.
+    """
+
+    sums: tuple[Ring, ...] = reduced("sum")
+    weight: Any = reduced("sum")
+    clipped: Ring = reduced("sum")
+    structure: Any = static()
+
+
+@class_by_name("Secure")
+@module
+class Secure(Wrapper):
+    """Secure sums (Bonawitz et al. 2017; Bell et al. 2020): the server learns the sum of a cohort's messages alone.
+
+        client i:  q_i = round(2^f w_i clip(m_i, -B, B)) mod 2^bits,   w_i = n_i / max_examples, or 1
+        server:    q = sum over S of q_i mod 2^bits,   then the inner update on 2^-f q / sum over S of w_i
+
+    Each number m_i of the inner message is clipped to its bound B and rounded at random, so that the mean of q is
+    exact. f is the largest for which the sum of `max_clients` numbers fits, so that it cannot overflow. Numbers of
+    examples are summed too. A deployment adds masks that cancel (`docs/privacy.md`): its sums have at least 3 clients,
+    and not one bit of the result differs from the simulation.
+
+    A server that also ships the clients' app can leave the masks out. The sum itself is not hidden, nor is who took
+    part: `DP` with `at=distributed` inside adds noise to the sum.
+
+    Up: 4 bytes for each number of the inner message (8 with 64 bits), 8 for each scalar. Down and kept: as `inner`.
+
+    Attributes:
+        inner: the method; its messages must be reduced by means.
+        bound: B, largest size of a number of the client update and of other arrays, > 0.
+        bits: 32 or 64, of such a number; scalars have 64.
+        max_clients: largest number of clients in a round, 1 .. 65,535.
+        max_examples: largest number of examples of a client, >= 1, where `inner` weighs by examples.
+        bounds: B of other fields by name, such as {"loss": 100.0}. Without one, B is 2^20 for a scalar, and d B^2 for
+            the squared norm of a client update of d numbers.
+
+    Raises:
+        InvalidInput: a number out of its range; max_examples missing; an inner method with a reduction of its own or
+            with a buffer. When a run begins: a cohort above max_clients, a message that is no sum, a bound for a field
+            that the message does not have.
+    """
+
+    title: ClassVar[str] = "Secure"
+    parts: ClassVar[tuple[type, ...]] = (SecureServer,)
+    around_all: ClassVar[bool] = True
+    secure_sums: ClassVar[bool] = True
+
+    inner: Algorithm
+    _: KW_ONLY
+    bound: float = static()
+    bits: Literal[32, 64] = static(default=32)
+    max_clients: int = static()
+    max_examples: int | None = static(default=None)
+    bounds: Mapping[str, float] | tuple[tuple[str, float], ...] | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("bound", self.bound, above=0)
+        if self.bits not in (32, 64):
+            raise InvalidInput(f"bits = {self.bits!r} must be 32 or 64")
+        check_integer("max_clients", self.max_clients, 1)
+        if self.max_clients > MOST_CLIENTS:
+            raise InvalidInput(f"max_clients = {self.max_clients}: at most {MOST_CLIENTS:,} messages fit into a sum")
+        object.__setattr__(self, "bounds", tuple(sorted(dict(self.bounds or {}).items())))
+        for name, bound in self.bounds or ():
+            check_range(f"bounds[{name!r}]", bound, above=0)
+        inner, traits = name_of(self.inner), self.inner.traits
+        if traits.secure_sums:
+            raise InvalidInput(f"Secure around {inner}: one is enough")
+        if traits.reduction is not None:
+            raise InvalidInput(f"Secure cannot wrap {inner}: its reduction looks at each message, and sums hide them")
+        if traits.buffer:
+            raise InvalidInput(
+                f"Secure cannot wrap {inner}: the clients of a buffer begin at different times, and a sum has one "
+                "cohort: take a method with synchronous rounds"
+            )
+        if self._by_examples and self.max_examples is None:
+            raise InvalidInput(
+                f"{inner} weighs clients by examples: give Secure max_examples, the most that a client has, or "
+                "give the method weighting='uniform'"
+            )
+        if self.max_examples is not None:
+            check_integer("max_examples", self.max_examples, 1)
+
+    @property
+    def weighting(self) -> Weighting:
+        """The weighting "uniform": weights are part of the sums."""
+        return "uniform"
+
+    def check(self, sampling: Any, population: int) -> None:
+        """Check that no round has more messages than fit into a sum."""
+        super().check(sampling, population)
+        expected = sampling.expected(population)
+        is_random = expected is None or getattr(sampling, "scheme", "") == "poisson"
+        if (most := population if is_random else expected) > self.max_clients:
+            raise InvalidInput(
+                f"max_clients = {self.max_clients} but a round may have {most:g} clients: give Secure at least as many"
+            )
+
+    def init(self, params: Params) -> SecureServer:
+        """The inner server's state, and nothing clipped."""
+        return SecureServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
+
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[SecureMessage, Any]:
+        """Run the inner local work; the message as whole numbers."""
+        message, after = self.inner.train(broadcast, client, oracle)
+        check_sum(self.inner, broadcast, message, client)
+        model, round = self.inner.model(broadcast), round_of(broadcast)
+        leaves, structure = jax.tree.flatten(message)
+        coded = self._coded(structure)
+        dtype = trees.dtype_of(model)
+        fine = jnp.where(trees.all_finite(message), 0, jnp.nan).astype(dtype)
+        key = jax.random.fold_in(jax.random.key(_SEED), jnp.asarray(round, jnp.uint32))
+        key = jax.random.fold_in(key, jnp.asarray(oracle.client, jnp.uint32))
+        examples, share, clipped = jnp.asarray(oracle.num_examples, dtype), 1.0, jnp.zeros((), dtype)
+        if self.max_examples is not None:
+            clipped += examples > self.max_examples
+            examples = jnp.minimum(examples, self.max_examples)
+            share = examples / self.max_examples
+        rings: list[Ring] = []
+        for i, number in enumerate(self._layout(structure, [x.shape for x in leaves], model)):
+            if i in coded:
+                continue
+            within = jnp.clip(leaves[i], -number.bound, number.bound).astype(dtype)
+            clipped += jnp.sum(within != leaves[i]).astype(dtype)
+            exact = (share * within if self._by_examples and number.by == "mean" else within) * 2.0**number.exponent
+            rings.append(to_ring(round_at_random(exact, jax.random.fold_in(key, i)), fine, number.bits))
+        if coded:
+            update = jax.tree.unflatten(jax.tree.structure(model), [leaves[i] for i in coded])
+            numbers = self._coder.encode(update, round, oracle.client)
+            if oracle.key is not None:
+                noise = self._coder.noise(numbers, oracle.key)
+                numbers = [a + b for a, b in zip(numbers, noise, strict=True)]
+            rings += [to_ring(x, fine, self.bits) for x in numbers]
+        weight = to_ring(examples, fine, 64) if self._by_examples else ()
+        return SecureMessage(tuple(rings), weight, to_ring(clipped, fine, 64), structure), after
+
+    def receive(self, broadcast: Any, message: SecureMessage, client: Any) -> tuple[SecureMessage, Any]:
+        """The message as it is."""
+        return message, client
+
+    def update(self, server: SecureServer, message: SecureMessage, cohort: Cohort) -> SecureServer:
+        """Decode the sums and apply the inner update."""
+        inner = self.inner.update(server.inner, self.decode(server, message, cohort), cohort)
+        return SecureServer(inner, from_ring(message.clipped, server.clipped.dtype))
+
+    def decode(self, server: SecureServer, message: SecureMessage, cohort: Cohort) -> Any:
+        """The inner message, reduced over the cohort, from its sums."""
+        dtype, structure = server.clipped.dtype, message.structure
+        model = self.inner.export(server.inner)
+        size = jnp.maximum(jnp.asarray(cohort.size, dtype), 1)
+        weight = size
+        if self._by_examples:
+            weight = jnp.maximum(from_ring(message.weight, dtype), 1) / self.max_examples  # pyright: ignore
+        coded, sums = self._coded(structure), list(message.sums)
+        own = [i for i in range(structure.num_leaves) if i not in coded]
+        leaves: list[Any] = [None] * structure.num_leaves
+        shapes: list[Any] = [None] * structure.num_leaves
+        for i, ring in zip(own, sums, strict=False):
+            shapes[i] = ring.value.shape if ring.bits == 32 else ring.value.shape[:-1]
+        numbers = self._layout(structure, shapes, model)
+        for i, ring in zip(own, sums, strict=False):
+            divisor = weight if numbers[i].by == "mean" else size
+            leaves[i] = from_ring(ring, dtype) * 2.0 ** -numbers[i].exponent / divisor
+        if coded:
+            totals = [from_ring(ring, dtype) for ring in sums[len(own) :]]
+            update = self._coder.decode(totals, size, model, cohort.round)
+            for i, leaf in zip(coded, jax.tree.leaves(update), strict=True):
+                leaves[i] = leaf
+        return structure.unflatten(leaves)
+
+    @property
+    def _by_examples(self) -> bool:
+        return self.inner.traits.weighting == "examples"
+
+    @property
+    def _coder(self) -> Coder:
+        """How the inner method sends client updates, if it says so itself."""
+        return getattr(self.inner, "update_coder", None)  # pyright: ignore[reportReturnType]
+
+    def _coded(self, structure: Any) -> list[int]:
+        """The numbers of the leaves that the coder sends."""
+        return update_leaves(structure) if self._coder is not None else []
+
+    def _layout(self, structure: Any, shapes: list[Any], model: Params) -> list[Number]:
+        limits = Limits(self.bound, self.bits, dict(self.bounds or ()), self.max_clients)
+        return layout(structure, shapes, trees.size(model), limits)

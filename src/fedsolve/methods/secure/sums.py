@@ -1,0 +1,135 @@
+"""Which messages are sums, by their types, and how each of their numbers is sent as a whole number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import jax
+
+from fedsolve.core import introspect, trees
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import is_module, replace
+from fedsolve.methods.secure.coder import scale_exponent
+
+SCALAR_BOUND = 2.0**20
+"""Largest size of a scalar that no bound is given for."""
+_UPDATE, _SQUARED_NORM = "delta", "squared_norm"
+
+
+def ways(message: Any, inherited: str = "mean") -> Any:
+    """How each leaf of a message is reduced in sums, in its structure: a maximum that is only logged by a mean."""
+    if not is_module(message):
+        return jax.tree.map(lambda _: inherited, message)
+    parts = {}
+    for f in fields(message):
+        if not f.metadata.get("static"):
+            by = f.metadata.get("reduce", inherited)
+            by = "average" if by == "max" and f.metadata.get("logged") else by
+            parts[f.name] = ways(getattr(message, f.name), by)
+    return replace(message, **parts)
+
+
+def why_not_a_sum(algorithm: Algorithm, as_sent: bool, message: Any) -> str:
+    """Why a server needs more than sums of messages, '' if sums will do.
+
+    Args:
+        algorithm: the method.
+        as_sent: whether messages are reduced as they are sent.
+        message: one, or its shapes.
+    """
+    if algorithm.traits.reduction is not None:
+        return "a robust reduction looks at each message"
+    if not as_sent:
+        return "the server changes each message before it adds them up"
+    largest = [name for name, by in zip(_names(message), jax.tree.leaves(ways(message)), strict=True) if by == "max"]
+    return f"the maximum of {largest[0]} is not a sum" if largest else ""
+
+
+def check_sum(algorithm: Algorithm, broadcast: Any, message: Any, client: Any) -> None:
+    """Raise `InvalidInput` unless the server of a method needs sums of messages alone."""
+    as_sent = introspect.is_forwarded(algorithm, broadcast, message, client)
+    if reason := why_not_a_sum(algorithm, as_sent, message):
+        remedy = next((words for of, words in _REMEDIES.items() if of in name_of(algorithm)), "take another method")
+        raise InvalidInput(f"Secure cannot wrap {name_of(algorithm)}: {reason}; {remedy}")
+
+
+_REMEDIES = {
+    "FedFW": "set sends='step'",
+    "FedLiLS": "set server='one'",
+    "DP": "clip on the clients, at='client', or at='distributed'",
+    "Compressed": "take a linear compressor, such as fs.compression.RandomK",
+}
+
+
+class Number(NamedTuple):
+    """A leaf of a message: its path, how it is reduced, its bits, its bound, and f, where 2^-f is a unit."""
+
+    name: str
+    by: str
+    bits: int
+    bound: float
+    exponent: int
+
+
+class Limits(NamedTuple):
+    """What numbers of messages are sent within: bound and bits of arrays, bounds of other fields, clients at most."""
+
+    bound: float
+    bits: int
+    bounds: Mapping[str, float]
+    clients: int
+
+
+def layout(structure: Any, shapes: list[tuple[int, ...] | None], entries: int, limits: Limits) -> list[Number]:
+    """How each leaf of a message is sent.
+
+    Args:
+        structure: of the message.
+        shapes: of its leaves, None of those that are sent otherwise.
+        entries: of the model.
+        limits: of numbers and clients.
+
+    Raises:
+        InvalidInput: a bound for a field that the message does not have.
+    """
+    numbered = structure.unflatten(range(structure.num_leaves))
+    names, bounds, found = _names(numbered), limits.bounds, []
+    by_name = [{name, *name.split(".")} for name in names]
+    if unused := sorted(set(bounds) - set().union(*by_name)):
+        raise InvalidInput(f"bounds has {unused[0]!r}: the message has {', '.join(names)}")
+    single = set(_single_leaves(numbered))
+    for i, (name, by) in enumerate(zip(names, jax.tree.leaves(ways(numbered)), strict=True)):
+        is_scalar = i in single and shapes[i] == () and _UPDATE not in by_name[i]
+        usual = SCALAR_BOUND if is_scalar else limits.bound
+        if name.endswith(_SQUARED_NORM):
+            usual = entries * limits.bound**2
+        own = next((bounds[part] for part in (name, *reversed(name.split("."))) if part in bounds), usual)
+        bits = 64 if is_scalar else limits.bits
+        found.append(Number(name, by, bits, own, scale_exponent(bits, limits.clients, own)))
+    return found
+
+
+def _single_leaves(message: Any) -> Iterator[int]:
+    """The leaves that are whole fields of a module, of a message of their numbers."""
+    if is_module(message):
+        for f in fields(message):
+            value = getattr(message, f.name)
+            if type(value) is int and not f.metadata.get("static"):
+                yield value
+            yield from _single_leaves(value)
+    elif isinstance(message, tuple | list):
+        for part in message:
+            yield from _single_leaves(part)
+
+
+def update_leaves(structure: Any) -> list[int]:
+    """The numbers of the leaves of the client update, the field `delta`."""
+    names = _names(structure.unflatten(range(structure.num_leaves)))
+    return [i for i, name in enumerate(names) if _UPDATE in name.split(".")]
+
+
+def _names(message: Any) -> list[str]:
+    return trees.named_leaves(message)[0]
