@@ -78,7 +78,7 @@ def test_what_scaffold_sends():
     for more in ({"option": "I"}, {"weighting": "examples"}):
         assert sent(fs.SCAFFOLD(RATE, **more)) == least + vector
     assert sent(fs.SCAFFOLD(RATE), epochs=1) == least + vector
-    with pytest.raises(fs.InvalidInput, match="clients take different numbers of local steps"):
+    with pytest.raises(fs.InvalidInput, match="local steps differ between clients"):
         sent(fs.SCAFFOLD(RATE, equal_steps=5), epochs=1)
     with pytest.raises(fs.InvalidInput, match="needs option='II' and weighting='uniform'"):
         fs.SCAFFOLD(RATE, option="I", equal_steps=5)

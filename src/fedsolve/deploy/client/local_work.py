@@ -30,8 +30,7 @@ def train(
     """
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
-    if isinstance(oracle.steps, int):
-        algorithm.with_steps(oracle.steps)  # a method that was told another number refuses
+    algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
     if problem.beside is None:
         with problem.failing_plainly():
             results = jax.block_until_ready(_compiled(_train)(algorithm, broadcast, before, oracle))

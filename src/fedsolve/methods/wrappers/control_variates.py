@@ -152,9 +152,9 @@ class ControlVariates(Wrapper):
     def with_steps(self, steps: int | None) -> Algorithm:
         """The method whose clients send their updates alone, if they take the same number of steps."""
         if self.equal_steps is not None and steps != self.equal_steps:
-            found = "different numbers of" if steps is None else steps
+            found = "differ between clients" if steps is None else f"are {steps}"
             raise InvalidInput(
-                f"SCAFFOLD(equal_steps={self.equal_steps}): clients take {found} local steps; leave equal_steps out"
+                f"SCAFFOLD(equal_steps={self.equal_steps}): local steps {found}; leave equal_steps out"
             )
         around = super().with_steps(steps)
         if steps is None or self.equal_steps is not None or not self._can_send_less:
