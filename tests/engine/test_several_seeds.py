@@ -130,7 +130,7 @@ def test_an_interrupted_call_goes_on_where_each_seed_was(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(
-        fs.Interrupted, match=r"stopped with [01] of 2 seeds done; saved in .*: resume from there"
+        fs.Interrupted, match=r"stopped with [01] of 2 seeds done; saved in .*: go on .* with resume=True"
     ):
         run(seeds=2, out=tmp_path, progress=stop, rounds=600)
     with pytest.raises(fs.InvalidInput, match="holds a run with seeds already"):

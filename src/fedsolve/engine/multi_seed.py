@@ -29,7 +29,7 @@ from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.result import Result
 from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.folders.run_folder import RUN, occupied
+from fedsolve.folders.run_folder import RUN, occupied, saved_in
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
@@ -127,11 +127,7 @@ def run_seeds(
             resumed = [resume and (known or not any(begun)) for known in begun]
             results = list(pool.map(runs.run, seeds, folders, resumed))
     if None in results:
-        saved = (
-            "nothing was saved: give out=FOLDER to resume"
-            if out is None
-            else f"saved in {out}: resume from there"
-        )
+        saved = "nothing was saved: give out=FOLDER to resume" if out is None else saved_in(out)
         raise Interrupted(
             f"stopped with {len(seeds) - results.count(None)} of {len(seeds)} seeds done; {saved}"
         )

@@ -199,7 +199,12 @@ def how_to_resume(folder: RunFolder | None, stopped: str) -> str:
     """What an interrupted user is told; `stopped` says where it stopped."""
     if folder is None:
         return f"{stopped}; nothing was saved: give out=FOLDER to resume"
-    return f"{stopped}; saved in {folder.hold.folder}: resume from there"
+    return f"{stopped}; {saved_in(folder.hold.folder)}"
+
+
+def saved_in(folder: object) -> str:
+    """Where an interrupted run is saved, and how it goes on."""
+    return f"saved in {folder}: go on from there with resume=True"
 
 
 def occupied(folder: Path, kind: str, how: str = "") -> InvalidInput:
