@@ -11,4 +11,4 @@ def _unsynced(monkeypatch):
 @pytest.fixture
 def few_pre_keys(monkeypatch):
     """Clients hand out two at a time, for tests of many clients."""
-    monkeypatch.setattr("fedsolve.deploy.secure.node_secrets.BUNDLE", 2)
+    monkeypatch.setattr("fedsolve.deploy.secure.identity.BUNDLE", 2)

@@ -74,7 +74,10 @@ def deliver(name, message, small, states, others):
     if name == "hello":
         server.refresh(message)
         key = server.begin("train", 9, [1, 2, 3], N32, N64) and server._next_key(0)
-        assert key is None or primitives.public_key(small.node(0)._load().pre_keys[key.number]) == key.public
+        assert (
+            key is None
+            or primitives.public_key(small.node(0)._load().pre_keys._keys[key.number]) == key.public
+        )
     elif name == "roster":
         small.node(0).enrol(message)
     elif name == "order":

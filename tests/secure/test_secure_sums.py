@@ -197,6 +197,11 @@ def test_what_is_long_ago_is_refused_and_forgotten():
 def test_committees():
     assert [threshold(c) for c in range(3, 32)] == [2 * c // 3 + 1 for c in range(3, 32)]
     assert all(2 * threshold(c) - c > c / 3 - 1 and threshold(c) <= c for c in range(3, 32))
+    for c in range(3, 32):  # two lists, to which honest members answer once, and d others twice
+        t = threshold(c)
+        assert all(
+            any(a + d >= t and c - a >= t for a in range(c - d + 1)) == (d >= 2 * t - c) for d in range(c + 1)
+        )
     members = [Member(i, hashlib.sha256(bytes([i])).digest(), b"", b"") for i in range(60)]
     assert committee(members[:31]) == tuple(range(31))
     chosen = committee(members)
@@ -210,9 +215,9 @@ def test_files_are_private_and_a_used_pre_key_is_gone(tmp_path, monkeypatch):
     kept = []
     real = NodeSecrets._save
     monkeypatch.setattr(
-        NodeSecrets, "_save", lambda self, state: (kept.append(dict(state.pre_keys)), real(self, state))
+        NodeSecrets, "_save", lambda self, state: (kept.append(dict(state.pre_keys._keys)), real(self, state))
     )
-    before = small.node(0)._load().pre_keys
+    before = small.node(0)._load().pre_keys._keys
     small.reply(small.begin(), 0)
     after = small.secrets(0).read_bytes()
     assert set(before) - set(kept[-1]) == {0}
@@ -288,3 +293,7 @@ def test_damaged_secrets_are_not_used(tmp_path):
     with pytest.raises(InvalidInput, match="is damaged: this client takes no part"):
         small.reply(sums, 0)
     assert "client 0 refuses an order" in small.log[-1]
+    small.secrets(0).unlink()
+    for ask in (small.node(0).hello, lambda: small.reply(sums, 0), lambda: small.node(0).unmask(b"")):
+        with pytest.raises(InvalidInput, match="is gone: this client takes no part"):
+            ask()

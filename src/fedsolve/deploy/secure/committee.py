@@ -59,7 +59,7 @@ class AttemptLog:
     | answered attempt a | mask if its attempt is above a | answer if above a |
 
     Refused are thus a second order or list of one attempt, whatever it says; an attempt after a later one; and a list
-    of the attempt that was masked, with another digest.
+    of the attempt that was masked, with another digest. Rounds 1,000 before the last are refused, and forgotten.
 
     Source: Ma, Woods, Angel, Polychroniadou, Rabin (2023), "Flamingo: multi-round single-server secure aggregation".
     """

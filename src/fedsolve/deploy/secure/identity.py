@@ -25,6 +25,7 @@ from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import read_bytes
 
 _LARGEST = 2**31
+_STALE = 16  # pre-keys that are so much older than one in use were sent in orders that never came
 BUNDLE = 64
 """Pre-keys of a client that the server has in stock at most."""
 
@@ -95,6 +96,52 @@ class PreKey(NamedTuple):
         check_signature(
             owner.identity, self.signature, what, "pre-key", owner.name, number(self.number, 4), self.public
         )
+
+
+class PrivatePreKeys:
+    """A client's own pre-keys that were not used yet, by number; numbers only go up."""
+
+    def __init__(self, following: int = 0, keys: dict[int, bytes] | None = None) -> None:
+        self._following, self._keys = following, keys or {}
+
+    def clear(self) -> None:
+        """Delete all of them."""
+        self._keys.clear()
+
+    def top_up(self, owner: Owner, signing: bytes) -> list[PreKey]:
+        """Make new ones until there are 64, and return their public halves."""
+        fresh = range(self._following, self._following + BUNDLE - len(self._keys))
+        self._keys |= {index: new_secret() for index in fresh}
+        self._following = fresh.stop
+        return [PreKey.of(owner, signing, index, self._keys[index]) for index in fresh]
+
+    def use(self, index: int, public: bytes) -> bytes:
+        """The private half of this one, which is deleted here.
+
+        Raises:
+            ProtocolError: it was used before, never made, or its public half is another.
+        """
+        if index not in self._keys:
+            known = "was used before" if index < self._following else "was never made"
+            raise ProtocolError(f"pre-key {index} of this client {known}")
+        if public_key(self._keys[index]) != public:
+            raise ProtocolError(f"pre-key {index} of this client is another key")
+        private = self._keys.pop(index)
+        for old in [old for old in self._keys if old < index - _STALE]:
+            del self._keys[old]
+        return private
+
+    def to_bytes(self) -> bytes:
+        """All of them, for the client's file."""
+        keys = b"".join(number(index, 4) + private for index, private in self._keys.items())
+        return number(self._following, 4) + number(len(self._keys), 2) + keys
+
+    @classmethod
+    def read(cls, reader: Reader) -> PrivatePreKeys:
+        """Those of the client's file."""
+        following, count = reader.number(4), reader.number(2)
+        pairs = [(reader.number(4), reader.take(KEY)) for _ in range(count)]
+        return cls(following, dict(pairs))
 
 
 def read_bundle(reader: Reader, what: str) -> list[PreKey]:

@@ -7,6 +7,7 @@ again goes on, and answers nothing twice. What opens a sum is kept nowhere.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +16,13 @@ from pathlib import Path
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
-from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, number
+from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader
 from fedsolve.deploy.secure.committee import AttemptLog
 from fedsolve.deploy.secure.identity import (
-    BUNDLE,
     Member,
     Owner,
     PreKey,
+    PrivatePreKeys,
     hello_bytes,
     load_or_create_identity,
 )
@@ -32,50 +33,25 @@ from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.lock import locked
 from fedsolve.folders.untrusted import read_bytes
 
-_FILE = b"fsn1"
+_FILE, _SECRETS, _ROSTER = b"fsn1", "secrets.bin", "roster.bin"
+_OUT = "this client takes no part in secure sums of this experiment any more; begin another"
 _LARGEST = 2**28
-_STALE = 16  # pre-keys that are this much older than one in use were sent in orders that never came
 
 
 @dataclass
 class _State:
-    """A client's own secrets in one experiment: its share key, private pre-keys by number, and what it answered."""
+    """A client's own secrets in one experiment, and what it answered."""
 
     share_key: bytes
-    next: int = 0
-    pre_keys: dict[int, bytes] = field(default_factory=dict)
+    pre_keys: PrivatePreKeys = field(default_factory=PrivatePreKeys)
     log: AttemptLog = field(default_factory=AttemptLog)
 
-    def top_up(self) -> list[int]:
-        """Make new pre-keys until there are 64, and return their numbers."""
-        fresh = list(range(self.next, self.next + BUNDLE - len(self.pre_keys)))
-        self.pre_keys |= {index: p.new_secret() for index in fresh}
-        self.next += len(fresh)
-        return fresh
-
-    def use(self, index: int, public: bytes) -> bytes:
-        """The private pre-key of this number, which is deleted here."""
-        if index not in self.pre_keys:
-            known = "was used before" if index < self.next else "was never made"
-            raise ProtocolError(f"pre-key {index} of this client {known}")
-        if p.public_key(self.pre_keys[index]) != public:
-            raise ProtocolError(f"pre-key {index} of this client is another key")
-        private = self.pre_keys.pop(index)
-        for old in [old for old in self.pre_keys if old < index - _STALE]:
-            del self.pre_keys[old]
-        return private
-
     def to_bytes(self) -> bytes:
-        keys = b"".join(number(index, 4) + private for index, private in self.pre_keys.items())
-        return (
-            self.share_key + number(self.next, 4) + number(len(self.pre_keys), 2) + keys + self.log.to_bytes()
-        )
+        return self.share_key + self.pre_keys.to_bytes() + self.log.to_bytes()
 
     @classmethod
     def read(cls, reader: Reader) -> _State:
-        share_key, following = reader.take(p.KEY), reader.number(4)
-        keys = {reader.number(4): reader.take(p.KEY) for _ in range(reader.number(2))}
-        return cls(share_key, following, keys, AttemptLog.read(reader))
+        return cls(reader.take(p.KEY), PrivatePreKeys.read(reader), AttemptLog.read(reader))
 
 
 class NodeSecrets:
@@ -129,10 +105,9 @@ class NodeSecrets:
         with self._refusing("to say hello"):
             state = self._load()
             state.pre_keys.clear()
-            state.top_up()
+            fresh = self._fresh(state)
             self._save(state)
-            keys = [self._public(index, private) for index, private in sorted(state.pre_keys.items())]
-            return hello_bytes(self._experiment, self._member(state), keys)
+            return hello_bytes(self._experiment, self._member(state), fresh)
 
     def enrol(self, roster: bytes) -> None:
         """Accept the server's roster, for this experiment.
@@ -147,11 +122,10 @@ class NodeSecrets:
                 raise ProtocolError("the roster is of another experiment")
             if offered.members.get(self.client) != self._member(state):
                 raise ProtocolError(f"the roster does not have the keys of client {self.client}")
-            if self._peers is not None:
-                check_peers(offered, self._peers)
+            self._check_peers(offered)
             before = self._read_roster()
             if before is None:
-                write_atomically(self._folder / "roster.bin", roster, private=True)
+                write_atomically(self._folder / _ROSTER, roster, private=True)
             elif before.digest != offered.digest:
                 raise ProtocolError(
                     "the roster is another than this experiment began with: start a new experiment for other clients"
@@ -184,9 +158,9 @@ class NodeSecrets:
                 attempt.round if round is None else round
             ):
                 raise ProtocolError(f"the order is of {attempt}, the words of {kind}, round {round}")
-            private = PrivateKeys(self._identity, state.share_key, state.use(*found.own))
+            private = PrivateKeys(self._identity, state.share_key, state.pre_keys.use(*found.own))
             state.log.mask(attempt.step)
-            fresh = [self._public(index, state.pre_keys[index]) for index in state.top_up()]
+            fresh = self._fresh(state)
             self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
             return masked_reply(found, self.client, private, words, fresh)
 
@@ -217,39 +191,46 @@ class NodeSecrets:
     def _member(self, state: _State) -> Member:
         return Member.of(self._experiment, self.client, self._identity, state.share_key)
 
-    def _public(self, index: int, private: bytes) -> PreKey:
+    def _fresh(self, state: _State) -> list[PreKey]:
+        """New pre-keys in the place of those that are used."""
         owner = Owner(self._experiment, self.client, p.verifying_key(self._identity))
-        return PreKey.of(owner, self._identity, index, private)
+        return state.pre_keys.top_up(owner, self._identity)
 
     def _roster(self) -> Roster:
-        self._enrolled = self._enrolled or self._read_roster()
         if self._enrolled is None:
-            raise ProtocolError("no roster was accepted yet")
+            self._enrolled = self._read_roster()
+            if self._enrolled is None:
+                raise ProtocolError("no roster was accepted yet")
+            self._check_peers(self._enrolled)
         return self._enrolled
+
+    def _check_peers(self, roster: Roster) -> None:
+        if self._peers is not None:
+            check_peers(roster, self._peers)
 
     def _read_roster(self) -> Roster | None:
         """The roster that was accepted before, if one was."""
         try:
-            data = read_bytes(self._folder / "roster.bin", _LARGEST)
+            data = read_bytes(self._folder / _ROSTER, _LARGEST)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise InvalidInput(f"cannot read {self._folder / 'roster.bin'}: {error.strerror}") from None
+            raise InvalidInput(f"cannot read {self._folder / _ROSTER}: {error.strerror}") from None
         return Roster.read(data, verify=False)  # its signatures were verified before it was written
 
     def _load(self) -> _State:
-        path = self._folder / "secrets.bin"
+        path = self._folder / _SECRETS
         try:
             data = read_bytes(path, _LARGEST)
         except FileNotFoundError:
+            if (self._folder / _ROSTER).exists():  # what it answered is not known any more
+                raise InvalidInput(f"{path} is gone: {_OUT}") from None
             return _State(p.new_secret())
         except OSError as error:
             raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
         content, seal = data[:-32], data[-32:]
         if hashlib.sha256(content).digest() != seal:
-            raise InvalidInput(
-                f"{path} is damaged: this client takes no part in secure sums of this experiment"
-            )
+            raise InvalidInput(f"{path} is damaged: {_OUT}")
         reader = Reader(content, _FILE, str(path))
         state = _State.read(reader)
         reader.end()
@@ -257,6 +238,9 @@ class NodeSecrets:
 
     def _save(self, state: _State) -> None:
         content = _FILE + state.to_bytes()
-        write_atomically(
-            self._folder / "secrets.bin", content + hashlib.sha256(content).digest(), private=True
-        )
+        write_atomically(self._folder / _SECRETS, content + hashlib.sha256(content).digest(), private=True)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the old file must not come back when the power fails
+        finally:
+            os.close(folder)
