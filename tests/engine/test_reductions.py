@@ -126,6 +126,15 @@ def test_what_is_not_finite_is_seen_in_batches(lanes, bad):
     np.testing.assert_array_equal(jax.jit(jax.vmap(jax.vmap(trees.all_finite)))(message), expected)
 
 
+@pytest.mark.parametrize("leaf", range(6))
+def test_what_is_not_finite_is_seen_in_leaves_of_every_size(leaf):
+    """Small leaves are joined, large ones are not; the bad number is the last of its leaf."""
+    leaves = [np.ones(n, np.float32) for n in (1, 7, 2**14 - 1, 2**14, 2**15, 2**15 + 1)]
+    assert jax.jit(trees.all_finite)(leaves)
+    leaves[leaf][-1] = np.nan
+    assert not jax.jit(trees.all_finite)(leaves)
+
+
 def jump(round):
     """Finite, as a rate must be; a model that it moved is not."""
     return jnp.where(round < 4, 0.1, 3e38)

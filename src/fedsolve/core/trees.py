@@ -18,6 +18,8 @@ from jaxtyping import Array
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar
 
+_JOINED = 2**14  # entries of a leaf below which it is looked at with others
+
 
 def add(a: Params, b: Params) -> Params:
     """a + b."""
@@ -70,9 +72,10 @@ def all_finite(a: Any) -> Array:
     floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
     if not floats:
         return jnp.array(True)
-    # the largest leaf as it is, the others as one vector: each reduction costs compile time
+    # each reduction costs compile time, each entry of a vector joined of leaves a branch: only small ones are joined
     *rest, largest = sorted(floats, key=lambda x: x.size)
-    parts = [largest, jnp.concatenate([jnp.ravel(x) for x in rest])] if rest else [largest]
+    small = [jnp.ravel(x) for x in rest if x.size < _JOINED]
+    parts = [largest, *(x for x in rest if x.size >= _JOINED), *([jnp.concatenate(small)] if small else [])]
     return jnp.stack([array_is_finite(x) for x in parts]).all()
 
 

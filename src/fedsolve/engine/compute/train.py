@@ -57,11 +57,13 @@ def train_cohort(
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
-    def train(work: LocalWork, ids: Array, present: Array, clients: Any) -> tuple[Any, Any]:
+    def train(
+        work: LocalWork, ids: Array, present: Array, clients: Any, before: Any = None
+    ) -> tuple[Any, Any]:
         one, bound = partial(_train_one, work), work.max_steps
         if not work.in_step:
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
-        before = _gather(clients, ids)
+        before = _gather(clients, ids) if before is None else before
         if len(ids) == 1:
             alone = one(shared, bound, ids[0], present[0], _gather(before, 0))
             results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
@@ -71,14 +73,20 @@ def train_cohort(
         totals = collect(message, weight, used, variant, present)
         return totals, _scatter(clients, ids, present, after)
 
-    def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        totals, clients = carry
+    def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        totals, clients, before = carry
         start = first + i * group.chunk
         # a group's last chunk reaches into the next group's clients: those are absent here
         chunk_ids, here = (lax.dynamic_slice_in_dim(x, start, group.chunk) for x in (ids, present))
         here &= start + jnp.arange(group.chunk) < stop
-        more, clients = train(group.work, chunk_ids, here, clients)
-        return merge(totals, more) if summed else write_chunk(totals, more, start), clients
+        more, clients = train(group.work, chunk_ids, here, clients, before)
+        totals = merge(totals, more) if summed else write_chunk(totals, more, start)
+        return totals, clients, states_of(clients, group, start + group.chunk)
+
+    def states_of(clients: Any, group: Group, start: Any) -> Any:
+        # read when those before are written, and carried: XLA would else read them again while a client is written,
+        # from a copy of all (JAX 0.10.2, CPU; `python benchmarks/bench.py w4`, FedFW over an l2 ball)
+        return _gather(clients, lax.dynamic_slice_in_dim(ids, start, 1)) if group.chunk == 1 else None
 
     if not program.groups and len(ids) == chunk:
         totals, updated = train(program.work, ids, present, clients)
@@ -92,7 +100,8 @@ def train_cohort(
         updated = clients
         for group, first, stop in group_ranges(program, packed, ids, present, chunk):
             step = partial(one_chunk, group, first, stop)
-            totals, updated = lax.fori_loop(0, num_chunks(group, first, stop), step, (totals, updated))
+            carry = (totals, updated, states_of(updated, group, first))
+            totals, updated, _ = lax.fori_loop(0, num_chunks(group, first, stop), step, carry)
     if program.num_shards == 1:
         return totals, updated
     return _from_all_shards(program, totals, clients, updated, ids, present)
