@@ -68,6 +68,12 @@ method that sends them. On the command line: `fedsolve run digits Compressed+Fed
 compressor needs a memory, `feedback` or `ef21`. Messages of a linear compressor stay sums: the server adds them up
 before it decodes them. `down=fs.compression.Cast()` compresses the model that clients download.
 
+* Label skew: `SCALLION` (unbiased compressors) and `SCAFCOM` (any) send SCAFFOLD's vector compressed.
+* Noisy client updates and a biased compressor: `memory="ef21", momentum=0.1` is EF21-SGDM.
+* Few clients that run Muon: `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(2), memory="feedback")`.
+* `FedExP` and `FedDuA` step by $|D_i|^2$, which clients send beside the code; a deployment cannot check it.
+  `norms="decoded"` takes $|Q(D_i)|^2/(1+\\omega)$ instead.
+
 The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
 omega of an unbiased compressor, 1 - delta of another one.
 
@@ -95,6 +101,9 @@ receives with the message.
   scalars; `search` has the results of a line search.
 * **Frank-Wolfe methods** are shown with an $\ell_1$ ball, whose extreme point is one integer. `docs/composite.md` has
   the bytes for other sets.
+* **SCAFFOLD** uploads one vector instead of two where all clients take the same number of local steps: its control
+  variate follows from the mean client update. `fs.run` finds out. In a deployment give `equal_steps=K`, the number of
+  steps; each client checks it.
 * **Wrappers** add fields: `inner.delta` is the client update inside SCAFFOLD's message. `Robust+X`, `FedBuff+X` and
   `FedAsync+X` send the same fields as X.
 """

@@ -65,6 +65,7 @@ from fedsolve.methods.proximal_point.sdane import AccSDANE as AccSDANE
 from fedsolve.methods.proximal_point.sdane import SDANE as SDANE
 from fedsolve.methods.proximal_point.sppm import ProximalPoint as ProximalPoint
 from fedsolve.methods.proximal_point.sppm import SPPMAS as SPPMAS
+from fedsolve.methods.secure.secure import Secure as Secure
 from fedsolve.methods.server.adaptive import FedAdagrad as FedAdagrad
 from fedsolve.methods.server.adaptive import FedAdam as FedAdam
 from fedsolve.methods.server.adaptive import FedYogi as FedYogi
@@ -79,6 +80,14 @@ from fedsolve.methods.server.fedopt import FedOpt as FedOpt
 from fedsolve.methods.server.mirror import FedDuA as FedDuA
 from fedsolve.methods.server.sgd import FedAvg as FedAvg
 from fedsolve.methods.server.sgd import FedAvgM as FedAvgM
+from fedsolve.methods.sharpness.fedlesam import EstimatedSharpness as EstimatedSharpness
+from fedsolve.methods.sharpness.fedlesam import FedLESAM as FedLESAM
+from fedsolve.methods.sharpness.fedsam import FedSAM as FedSAM
+from fedsolve.methods.sharpness.fedsam import Sharpness as Sharpness
+from fedsolve.methods.sharpness.fedsmoo import FedSMOO as FedSMOO
+from fedsolve.methods.sharpness.fedspeed import FedSpeed as FedSpeed
+from fedsolve.methods.sharpness.mofedsam import MoFedSAM as MoFedSAM
+from fedsolve.methods.sharpness.mofedsam import SharpMomentum as SharpMomentum
 from fedsolve.methods.wrappers.asynchronous import Buffered as Buffered
 from fedsolve.methods.wrappers.asynchronous import FedAsync as FedAsync
 from fedsolve.methods.wrappers.asynchronous import FedBuff as FedBuff
