@@ -17,15 +17,14 @@ For readers who want to know what fedsolve costs. After this page you can repeat
 
 `make bench` runs each program and the same work written by hand in plain JAX or PyTorch in turns, in one process
 (`benchmarks/handwritten.py`, `benchmarks/torch_loop.py`). A ratio is the median over repetitions of the time of a
-program divided by the time of the program beside it. A ratio below 1 is faster. *Bound* is what the ratio should keep
-to; some rows do not keep to theirs. Which of JAX and PyTorch is faster depends on the kind of processor.
+program divided by the time of the program beside it, so less than 1 is faster; of sweeps it is how many times longer
+than the sweep. The bound that a ratio should keep to is in parentheses; some ratios do not keep to theirs. Which of JAX
+and PyTorch is faster depends on the kind of processor.
 
-`python benchmarks/bench.py --store` replaces the tables of its processor, and `make generate` writes this page.
+`python benchmarks/bench.py --store` replaces the results of its processor, and `make generate` writes this page.
 `benchmarks/FINDINGS.md` explains what makes the programs fast. `python benchmarks/accuracies.py` measures what networks
 reach on federated data; its rows are in `benchmarks/accuracies.csv`.
 """
-LEFT_OUT = ("minimum", "processor (min)")
-"""Columns that the files have, and the page has not."""
 
 
 def page(results: list[dict[str, Any]] | None = None) -> str:
@@ -38,24 +37,35 @@ def page(results: list[dict[str, Any]] | None = None) -> str:
 def _section(result: dict[str, Any]) -> Iterator[str]:
     yield f"## {result['processor']}, {result['cores']} cores\n"
     measured = {_measured(table) for table in result["tables"]}
-    yield f"Measured on {'; '.join(sorted(measured))}."
+    yield f"Measured on {'; '.join(sorted(measured))}. Ratios:\n"
     tables = {table["title"]: table for table in result["tables"]}  # of two alike the later one has more rows
     for title, table in tables.items():
         if "  against " not in title:  # the same times beside another program
-            yield from _table(table, len(measured) > 1)
+            yield _item(table, len(measured) > 1)
     yield ""
 
 
-def _table(table: dict[str, Any], is_dated: bool) -> Iterator[str]:
-    """A heading line and the rows; a second column of ratios, of processor time, stays in the file."""
-    columns = [i for i, name in enumerate(table["columns"]) if name not in (*LEFT_OUT, "ratio")]
+def _item(table: dict[str, Any], is_dated: bool) -> str:
+    """The work, the time of what it is compared with, and the ratios of the others; the file has every column."""
+    columns = table["columns"]
+    time, ratio = (
+        columns[1],
+        next(i for i, name in enumerate(columns) if name.startswith(("ratio to ", "times "))),
+    )
     name, _, title = re.sub(r"(\d) ?x ?(\d)", r"\1 × \2", table["title"]).partition("  ")
     dated = f" ({table['date']})" if is_dated else ""
-    yield f"\n**{name}**: {title}{dated}\n"
-    yield f"| {' | '.join(table['columns'][i] for i in columns)} |"
-    yield "|---|" + "---:|" * (len(columns) - 1)
-    for row in table["rows"]:
-        yield f"| {' | '.join(row[i] for i in columns)} |"
+    unit = time.replace(" (median)", "")
+    base = columns[ratio].removeprefix("ratio to ").removeprefix("times the ")
+    entries = [f"{row[0]} {_ratio(row, ratio, unit)}" for row in table["rows"] if row[0] != base]
+    (of_base,) = [row[1] for row in table["rows"] if row[0] == base]
+    first = f"{base[0].upper()}{base[1:]}: {of_base} {unit}"
+    return f"* **{name}**: {title}{dated}. {first}. {'; '.join(entries)}."
+
+
+def _ratio(row: list[str], ratio: int, unit: str) -> str:
+    """A row's ratio with its bound, or its time where it has no ratio."""
+    bound = f" ({row[-1]})" if row[-1] else ""
+    return (row[ratio] or f"{row[1]} {unit}") + bound
 
 
 def _measured(table: dict[str, Any]) -> str:
