@@ -57,6 +57,10 @@ class SummedEvaluation(ClientEvaluation):
     _kinds: Any = None
     _attempt: Any = None
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._save = lambda result: None  # there is nothing of single clients to save
+
     def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
         """What the clients are asked, and how they mask their answers; nothing where they are too few for a sum."""
         keys, requests = self._coordinator.keys, super()._requests(steps, solver)

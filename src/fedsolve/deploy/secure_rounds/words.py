@@ -10,6 +10,7 @@ import numpy as np
 from fedsolve.core import wire
 from fedsolve.core.errors import InvalidInput
 
+
 class Counts(NamedTuple):
     """Words of a message, of each size."""
 

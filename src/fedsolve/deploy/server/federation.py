@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.sampling import Sampling
+from fedsolve.core.traits import check_shares
 from fedsolve.deploy.secret_keys import new_secret, round_key
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import run_key
@@ -38,6 +39,7 @@ class Federation:
     def check(self, algorithm: Algorithm) -> None:
         """Raise `InvalidInput` unless cohorts can be drawn so, and for a method."""
         self.sampling.check(self.population)
+        check_shares(algorithm.traits)
         algorithm.check(self.sampling, self.population)
 
 

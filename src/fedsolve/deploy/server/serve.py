@@ -217,7 +217,8 @@ def _run(
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
     write_record(folder, final.history, final.params, coordinator.state.buffers)
-    measured = read_client_metrics(folder) if settings.client_metrics else {}
+    by_client = settings.client_metrics and not deployment.algorithm.traits.secure_sums
+    measured = read_client_metrics(folder) if by_client else {}
     last = measured[max(measured)] if measured else None
     write_page(
         folder / "page.html", [final.history], title=f"{deployment.label} on a federation", clients=last

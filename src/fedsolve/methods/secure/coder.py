@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.random
+import numpy as np
 from jaxtyping import Array
 
 from fedsolve.core.types import Params, Scalar
@@ -16,8 +17,8 @@ from fedsolve.core.types import Params, Scalar
 class Coder(ABC):
     """How client updates become whole numbers that are added up, and what their sum means.
 
-    A method that a `Secure` wraps offers one as `update_coder`, for the field `delta` of its message: noise that clients
-    share is such. Without one, updates are sent in fixed point.
+    A method that a `Secure` wraps may offer one as `update_coder`, for the field `delta` of its message: noise that
+    clients share is such. Without one, updates are sent in fixed point.
 
     Attributes:
         most: the largest size of one whole number of one client, noise included.
@@ -50,27 +51,3 @@ class Coder(ABC):
         """
 
 
-def scale_exponent(bits: int, clients: int, bound: float) -> int:
-    """The largest f such that so many numbers of size at most bound x 2^f, rounded up, have a sum of so many bits.
-
-    >>> [scale_exponent(32, n, 1.0) for n in (10, 100, 1000)]
-    [27, 24, 21]
-
-    Args:
-        bits: of the ring's elements, with the sign.
-        clients: at least 1.
-        bound: largest size of one number, > 0.
-    """
-    f = math.floor(math.log2(2.0 ** (bits - 1) / (clients * bound))) + 1
-    while clients * math.ceil(bound * 2.0**f) >= 2 ** (bits - 1):
-        f -= 1
-    return f
-
-
-def round_at_random(x: Array, key: Any) -> Array:
-    """Each number rounded down or up, so that its mean is the number itself; whole numbers stay.
-
-    Of a number that is large for its type the fraction is 0, and nothing is added to it.
-    """
-    whole = jnp.floor(x)
-    return whole + (jax.random.uniform(key, x.shape, x.dtype) < x - whole).astype(x.dtype)

@@ -6,6 +6,8 @@ that no program needs 64-bit integers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
@@ -38,7 +40,7 @@ def to_ring(numbers: Array, fine: Array, bits: int) -> Ring:
     return Ring(jnp.where((numbers < 0)[..., None], _negated(digits), digits), fine, bits)
 
 
-def from_ring(ring: Ring, dtype: object) -> Array:
+def from_ring(ring: Ring, dtype: Any) -> Array:
     """The whole numbers of ring elements or of their sum, as floating-point numbers, rounded to their type."""
     if ring.bits == 32:
         return lax.bitcast_convert_type(ring.value, jnp.int32).astype(dtype)

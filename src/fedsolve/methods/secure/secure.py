@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of, round_of
 from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_integer, check_range
+from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Traced, Weighting, module, reduced, reported, static
 from fedsolve.core.wire import Ring
 from fedsolve.methods.secure.coder import Coder, round_at_random
 from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
+from fedsolve.methods.secure.bounds import as_pairs, check_bound
 from fedsolve.methods.secure.sums import Limits, Number, check_sum, layout, update_leaves
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -30,7 +31,9 @@ class SecureServer:
     """The inner server, and how many numbers of the last round's messages were clipped."""
 
     inner: Any
-    clipped: Traced = reported("numbers of messages exceeded their bounds and were clipped: raise bound or bounds")
+    clipped: Traced = reported(
+        "numbers of messages exceeded their bounds and were clipped: raise bound or bounds"
+    )
 
 
 @module
@@ -40,13 +43,13 @@ class SecureMessage:
     Attributes:
         sums: of each leaf of the inner message.
         weight: the number of examples, `()` where clients count alike.
-        clipped: how many numbers of this client were clipped.
+        clipped: how many numbers of this client were clipped, `()` where noise protects the message.
         structure: of the inner message.
     """
 
     sums: tuple[Ring, ...] = reduced("sum")
     weight: Any = reduced("sum")
-    clipped: Ring = reduced("sum")
+    clipped: Any = reduced("sum")
     structure: Any = static()
 
 
@@ -98,24 +101,29 @@ class Secure(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("bound", self.bound, above=0)
+        check_bound("bound", self.bound)
         if self.bits not in (32, 64):
             raise InvalidInput(f"bits = {self.bits!r} must be 32 or 64")
         check_integer("max_clients", self.max_clients, 1)
         if self.max_clients > MOST_CLIENTS:
-            raise InvalidInput(f"max_clients = {self.max_clients}: at most {MOST_CLIENTS:,} messages fit into a sum")
-        object.__setattr__(self, "bounds", tuple(sorted(dict(self.bounds or {}).items())))
-        for name, bound in self.bounds or ():
-            check_range(f"bounds[{name!r}]", bound, above=0)
+            raise InvalidInput(
+                f"max_clients = {self.max_clients}: at most {MOST_CLIENTS:,} messages fit into a sum"
+            )
+        object.__setattr__(self, "bounds", as_pairs(self.bounds))
         inner, traits = name_of(self.inner), self.inner.traits
-        if traits.secure_sums:
-            raise InvalidInput(f"Secure around {inner}: one is enough")
         if traits.reduction is not None:
-            raise InvalidInput(f"Secure cannot wrap {inner}: its reduction looks at each message, and sums hide them")
+            raise InvalidInput(
+                f"Secure cannot wrap {inner}: its reduction looks at each message, and sums hide them"
+            )
         if traits.buffer:
             raise InvalidInput(
                 f"Secure cannot wrap {inner}: the clients of a buffer begin at different times, and a sum has one "
                 "cohort: take a method with synchronous rounds"
+            )
+        if traits.privacy == "central":
+            raise InvalidInput(
+                f"Secure cannot wrap {inner}: rounding to whole numbers may exceed the norm that the server's noise "
+                "is made for: give DP at='distributed'"
             )
         if self._by_examples and self.max_examples is None:
             raise InvalidInput(
@@ -124,11 +132,21 @@ class Secure(Wrapper):
             )
         if self.max_examples is not None:
             check_integer("max_examples", self.max_examples, 1)
+        if (coder := self._coder) is not None and self.max_clients * coder.most >= 2 ** (self.bits - 1):
+            raise InvalidInput(
+                f"max_clients = {self.max_clients}: sums of so many messages with noise may exceed {self.bits} bits: "
+                "give Secure bits=64, or fewer clients"
+            )
 
     @property
     def weighting(self) -> Weighting:
         """The weighting "uniform": weights are part of the sums."""
         return "uniform"
+
+    @property
+    def only_mean(self) -> str:
+        """Why no other reduction will do."""
+        return "its messages are whole numbers, of which only the sum says something"
 
     def check(self, sampling: Any, population: int) -> None:
         """Check that no round has more messages than fit into a sum."""
@@ -144,6 +162,14 @@ class Secure(Wrapper):
         """The inner server's state, and nothing clipped."""
         return SecureServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
 
+    def enrol(self, broadcast: Any, params: Params) -> Any:
+        """The inner client's state."""
+        return self.inner.enrol(broadcast, params)
+
+    def own_model(self, model: Params, client: Any) -> Params:
+        """The inner method's model of a client."""
+        return self.inner.own_model(model, client)
+
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[SecureMessage, Any]:
         """Run the inner local work; the message as whole numbers."""
         message, after = self.inner.train(broadcast, client, oracle)
@@ -156,7 +182,7 @@ class Secure(Wrapper):
         key = jax.random.fold_in(jax.random.key(_SEED), jnp.asarray(round, jnp.uint32))
         key = jax.random.fold_in(key, jnp.asarray(oracle.client, jnp.uint32))
         examples, share, clipped = jnp.asarray(oracle.num_examples, dtype), 1.0, jnp.zeros((), dtype)
-        if self.max_examples is not None:
+        if self._by_examples:
             clipped += examples > self.max_examples
             examples = jnp.minimum(examples, self.max_examples)
             share = examples / self.max_examples
@@ -166,7 +192,9 @@ class Secure(Wrapper):
                 continue
             within = jnp.clip(leaves[i], -number.bound, number.bound).astype(dtype)
             clipped += jnp.sum(within != leaves[i]).astype(dtype)
-            exact = (share * within if self._by_examples and number.by == "mean" else within) * 2.0**number.exponent
+            exact = (
+                share * within if self._by_examples and number.by == "mean" else within
+            ) * 2.0**number.exponent
             rings.append(to_ring(round_at_random(exact, jax.random.fold_in(key, i)), fine, number.bits))
         if coded:
             update = jax.tree.unflatten(jax.tree.structure(model), [leaves[i] for i in coded])
@@ -176,7 +204,8 @@ class Secure(Wrapper):
                 numbers = [a + b for a, b in zip(numbers, noise, strict=True)]
             rings += [to_ring(x, fine, self.bits) for x in numbers]
         weight = to_ring(examples, fine, 64) if self._by_examples else ()
-        return SecureMessage(tuple(rings), weight, to_ring(clipped, fine, 64), structure), after
+        count = () if self._hides_counts else to_ring(clipped, fine, 64)
+        return SecureMessage(tuple(rings), weight, count, structure), after
 
     def receive(self, broadcast: Any, message: SecureMessage, client: Any) -> tuple[SecureMessage, Any]:
         """The message as it is."""
@@ -185,12 +214,14 @@ class Secure(Wrapper):
     def update(self, server: SecureServer, message: SecureMessage, cohort: Cohort) -> SecureServer:
         """Decode the sums and apply the inner update."""
         inner = self.inner.update(server.inner, self.decode(server, message, cohort), cohort)
+        if self._hides_counts:
+            return SecureServer(inner, server.clipped)
         return SecureServer(inner, from_ring(message.clipped, server.clipped.dtype))
 
     def decode(self, server: SecureServer, message: SecureMessage, cohort: Cohort) -> Any:
         """The inner message, reduced over the cohort, from its sums."""
         dtype, structure = server.clipped.dtype, message.structure
-        model = self.inner.export(server.inner)
+        model = jax.eval_shape(lambda: self.inner.model(self.inner.broadcast(server.inner, cohort)))
         size = jnp.maximum(jnp.asarray(cohort.size, dtype), 1)
         weight = size
         if self._by_examples:
@@ -215,6 +246,11 @@ class Secure(Wrapper):
     @property
     def _by_examples(self) -> bool:
         return self.inner.traits.weighting == "examples"
+
+    @property
+    def _hides_counts(self) -> bool:
+        """Whether how many numbers were clipped would say more than the noise allows."""
+        return self.inner.traits.privacy == "distributed"
 
     @property
     def _coder(self) -> Coder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import is_module, replace
-from fedsolve.methods.secure.coder import scale_exponent
+from fedsolve.methods.compression.compressor import Encoded
+from fedsolve.methods.secure.coder import scale_exponent, single
 
 SCALAR_BOUND = 2.0**20
 """Largest size of a scalar that no bound is given for."""
@@ -44,7 +46,9 @@ def why_not_a_sum(algorithm: Algorithm, as_sent: bool, message: Any) -> str:
         return "a robust reduction looks at each message"
     if not as_sent:
         return "the server changes each message before it adds them up"
-    largest = [name for name, by in zip(_names(message), jax.tree.leaves(ways(message)), strict=True) if by == "max"]
+    largest = [
+        name for name, by in zip(_names(message), jax.tree.leaves(ways(message)), strict=True) if by == "max"
+    ]
     return f"the maximum of {largest[0]} is not a sum" if largest else ""
 
 
@@ -52,7 +56,9 @@ def check_sum(algorithm: Algorithm, broadcast: Any, message: Any, client: Any) -
     """Raise `InvalidInput` unless the server of a method needs sums of messages alone."""
     as_sent = introspect.is_forwarded(algorithm, broadcast, message, client)
     if reason := why_not_a_sum(algorithm, as_sent, message):
-        remedy = next((words for of, words in _REMEDIES.items() if of in name_of(algorithm)), "take another method")
+        remedy = next(
+            (words for of, words in _REMEDIES.items() if of in name_of(algorithm)), "take another method"
+        )
         raise InvalidInput(f"Secure cannot wrap {name_of(algorithm)}: {reason}; {remedy}")
 
 
@@ -83,7 +89,9 @@ class Limits(NamedTuple):
     clients: int
 
 
-def layout(structure: Any, shapes: list[tuple[int, ...] | None], entries: int, limits: Limits) -> list[Number]:
+def layout(
+    structure: Any, shapes: list[tuple[int, ...] | None], entries: int, limits: Limits
+) -> list[Number]:
     """How each leaf of a message is sent.
 
     Args:
@@ -100,13 +108,13 @@ def layout(structure: Any, shapes: list[tuple[int, ...] | None], entries: int, l
     by_name = [{name, *name.split(".")} for name in names]
     if unused := sorted(set(bounds) - set().union(*by_name)):
         raise InvalidInput(f"bounds has {unused[0]!r}: the message has {', '.join(names)}")
-    single = set(_single_leaves(numbered))
+    scalars, gains = set(_single_leaves(numbered)), _gains(numbered)
     for i, (name, by) in enumerate(zip(names, jax.tree.leaves(ways(numbered)), strict=True)):
-        is_scalar = i in single and shapes[i] == () and _UPDATE not in by_name[i]
-        usual = SCALAR_BOUND if is_scalar else limits.bound
+        is_scalar = i in scalars and shapes[i] == () and _UPDATE not in by_name[i]
+        usual = SCALAR_BOUND if is_scalar else gains.get(i, 1.0) * limits.bound
         if name.endswith(_SQUARED_NORM):
             usual = entries * limits.bound**2
-        own = next((bounds[part] for part in (name, *reversed(name.split("."))) if part in bounds), usual)
+        own = single(next((bounds[part] for part in (name, *reversed(name.split("."))) if part in bounds), usual))
         bits = 64 if is_scalar else limits.bits
         found.append(Number(name, by, bits, own, scale_exponent(bits, limits.clients, own)))
     return found
@@ -123,6 +131,16 @@ def _single_leaves(message: Any) -> Iterator[int]:
     elif isinstance(message, tuple | list):
         for part in message:
             yield from _single_leaves(part)
+
+
+def _gains(message: Any) -> dict[int, float]:
+    """How much larger numbers of linear codes are than those of the array: 1 + omega, of a message of leaves' numbers."""
+    codes = [x for x in jax.tree.leaves(message, is_leaf=_is_code) if _is_code(x) and x.compressor.is_linear]
+    return {i: 1 + x.compressor.error(math.prod(x.shape)) for x in codes for i in jax.tree.leaves(x)}
+
+
+def _is_code(x: Any) -> bool:
+    return isinstance(x, Encoded)
 
 
 def update_leaves(structure: Any) -> list[int]:

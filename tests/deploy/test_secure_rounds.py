@@ -1,0 +1,144 @@
+"""Federations whose server sees sums alone: the bits of the simulation, clients that are lost, and refusals."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from deploy_small import PROBLEM, deploy, simulated
+from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.oracles.jax import JaxOracle
+
+BOUND = 4.0
+
+
+def secure(inner, **options):
+    return fs.Secure(inner, **{"bound": BOUND, "max_clients": 6, "max_examples": 16, **options})
+
+
+def bits(tree):
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+METHODS = {
+    "by examples": lambda: secure(fs.FedAvg(0.1)),
+    "64 bits": lambda: secure(fs.FedAvg(0.1), bits=64),
+    "client state": lambda: secure(fs.SCAFFOLD(0.1)),
+    "a norm": lambda: secure(fs.FedDuAdam(client_lr=0.1)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
+    """Masks cancel exactly, so that not one bit differs; all clients take part, of two sizes."""
+    algorithm = METHODS[name]()
+    found, history, grid = deploy(algorithm, tmp_path)
+    setup, state, _ = simulated(algorithm, sampling=fs.sampling.Uniform(6))
+    with jax.enable_x64(True):
+        assert bits(found) == bits(setup.algorithm.export(state.server))
+    kinds = [kind for _, kind in grid.asked]
+    assert kinds.count("train") == 18
+    # who, keys, roster, and in each round shares: of 6 members 5 are enough
+    assert 6 * 3 + 3 * 5 <= kinds.count("query") + kinds.count("query.secure") <= 6 * 6
+    assert history.total("rejected") == 0
+
+
+def test_what_the_server_is_sent_is_masked(tmp_path):
+    """A reply has no byte in common with the client's own message, and differs from run to run."""
+    seen = []
+
+    def tamper(node, kind, content):
+        if kind == "train":
+            seen.append(bytes(content["message"]["bytes"].data))
+        return content
+
+    algorithm = secure(fs.FedAvg(0.1))
+    for run in ("a", "b"):
+        deploy(algorithm, tmp_path / run, tamper=tamper, rounds=1)
+    first, second = seen[:6], seen[6:]
+    assert all(a[-200:] != b[-200:] for a, b in zip(first, second, strict=True))
+
+
+def test_clients_that_are_lost(tmp_path):
+    """One is lost before its reply in round 2: the sum is that of the others, as in a round without it."""
+    algorithm = secure(fs.FedAvg(0.1))
+    found, history, _ = deploy(algorithm, tmp_path, deaf={(103, 1)}, grace=0.05, min_replies=5)
+    assert history.rounds["dropped"].tolist() == [0, 1, 1]  # it is not asked in the round after
+    # the same round without masks
+    plain, _, _ = deploy(fs.FedAvg(0.1), tmp_path / "plain", deaf={(103, 1)}, grace=0.05, min_replies=5)
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_too_few_for_a_sum(tmp_path):
+    """Four of six are lost: the round is skipped, and the model stays."""
+    algorithm = secure(fs.FedAvg(0.1))
+    deaf = {(node, 1) for node in (101, 102, 103, 104)}
+    found, _, _ = deploy(algorithm, tmp_path, deaf=deaf, shortfall="skip", rounds=2)
+    once, _, _ = deploy(algorithm, tmp_path / "once", rounds=1)
+    assert bits(found) == bits(once)
+
+
+def test_a_member_without_an_answer(tmp_path):
+    """One member is silent, five of six open the sum; with two silent none is opened, and the run ends in a line."""
+
+    def silent(*nodes):
+        return lambda node, kind, content: (
+            None if kind == "query.secure" and node in nodes and _is_late() else content
+        )
+
+    counts = {"asked": 0}
+
+    def _is_late():
+        counts["asked"] += 1
+        return counts["asked"] > 4  # after hello and roster of these nodes
+
+    found, _, _ = deploy(secure(fs.FedAvg(0.1)), tmp_path, rounds=1, tamper=silent(101))
+    wanted, _, _ = deploy(secure(fs.FedAvg(0.1)), tmp_path / "all", rounds=1)
+    assert bits(found) == bits(wanted)
+
+
+def test_metrics_are_summed(tmp_path):
+    """The means over all examples are those of a federation that sends each client's; no client's own are known."""
+    settings = {"rounds": 2, "client_metrics": ("loss",)}
+    _, history, _ = deploy(secure(fs.FedAvg(0.1)), tmp_path, **settings)
+    _, plain, _ = deploy(fs.FedAvg(0.1), tmp_path / "plain", **settings)
+    np.testing.assert_allclose(history.evaluations["train_loss"], plain.evaluations["train_loss"], rtol=1e-4)
+    assert "client_loss_worst" not in history.evaluations
+    assert history.evaluations["clients_measured"].tolist() == [6, 6, 6]
+
+
+def test_an_owner_that_allows_sums_alone(tmp_path):
+    """Such a client trains under fs.Secure, and refuses a method whose messages the server reads."""
+    app = client_app(lambda node: JaxOracle.of_task(PROBLEM, node.client), min_sum=5)
+    deploy(secure(fs.FedAvg(0.1)), tmp_path / "sums", app=app, rounds=1)
+    with pytest.raises(
+        Unavailable, match="allows sums of at least 5 clients alone"
+    ):
+        deploy(fs.FedAvg(0.1), tmp_path / "clear", app=app, rounds=1, repeats=0)
+    with pytest.raises(Unavailable, match="min_sum = 5"):
+        deploy(secure(fs.FedAvg(0.1)), tmp_path / "few", app=app, rounds=1, repeats=0, clients_per_round=4)
+
+
+def test_a_server_that_is_started_again(tmp_path):
+    """It goes on with the keys that it has; the clients accept no others."""
+    algorithm, folder = secure(fs.FedAvg(0.1)), tmp_path / "run"
+    deploy(algorithm, folder, rounds=1)
+    found, _, grid = deploy(algorithm, folder, rounds=3, resume=True)
+    whole, _, _ = deploy(algorithm, tmp_path / "whole", rounds=3)
+    assert bits(found) == bits(whole)
+    assert sum(kind == "query.secure" for _, kind in grid.asked) <= 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"population": 2}, "needs at least 3 clients"),
+        ({"norm_bound": 3.0}, "norm_bound looks at single messages"),
+        ({"buffers": {"mean": np.zeros(2)}}, "buffers looks at single messages"),
+    ],
+)
+def test_what_needs_single_messages_is_refused(options, words, tmp_path):
+    with pytest.raises(InvalidInput, match=words):
+        deploy(secure(fs.FedAvg(0.1)), tmp_path, **options)
