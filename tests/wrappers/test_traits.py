@@ -17,6 +17,7 @@ from fedsolve.methods.algorithms.fedexprox import ExtrapolatedProximal
 from fedsolve.methods.compression.scafcom import Scafcom
 from fedsolve.methods.compression.scallion import Scallion
 from fedsolve.methods.server.fedopt import FedOpt
+from fedsolve.methods.sharpness.fedspeed import SharpRegularization
 from fedsolve.methods.wrappers.buffers import KeepsBuffers
 from fedsolve.methods.wrappers.versions import KeepsVersions
 from fedsolve.methods.wrappers.wrapper import Wrapper
@@ -57,6 +58,10 @@ AROUND = {
     "Compressed": lambda a: fs.Compressed(a, fs.compression.Sign()),
     "Secure": lambda a: fs.Secure(a, bound=1.0, max_clients=4),
     "ProximalPoint": fs.ProximalPoint,
+    "Sharpness": fs.Sharpness,
+    "SharpMomentum": fs.SharpMomentum,
+    "SharpRegularization": SharpRegularization,
+    "EstimatedSharpness": fs.EstimatedSharpness,
     "Ditto": fs.Ditto,
     "Buffered": fs.Buffered,
     "Mixing": fs.Mixing,
@@ -74,7 +79,12 @@ def wrappers(of: type[Wrapper] = Wrapper) -> set[type[Wrapper]]:
 def test_every_wrapper_is_tried():
     """A new one needs a row."""
     known = {type(around(INNER)) for around in AROUND.values()}
-    assert {c.__name__ for c in wrappers() - known} == {"Asynchronous", "Controlled", "OwnModels"}
+    assert {c.__name__ for c in wrappers() - known} == {
+        "AgreedSharpness",  # goes around FedDyn alone
+        "Asynchronous",
+        "Controlled",
+        "OwnModels",
+    }
 
 
 @pytest.mark.parametrize("name", AROUND)
