@@ -30,13 +30,12 @@ TITLE = "Reproduced figures and tables"
 DRAWN = "plotted, no verdict"
 """Of a figure that an experiment shows, and of which none of its claims is."""
 PROVISIONAL = ", provisional"
-NO_EXPERIMENT = "no experiment"
-"""The note of a figure that needs none."""
 INTRO = (
     "For readers of the five papers that fedsolve implements. After this page you know which experiment reproduces "
     "each figure, table and theorem, and its verdicts on the paper's claims.",
-    "docs/studies.md defines the verdicts. Claims that no paper makes are confirmed or contradicted, and count for no "
-    "figure. Sizes: " + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items()) + ".",
+    "docs/studies.md defines the verdicts. Sizes: "
+    + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
+    + ".",
 )
 
 
@@ -119,23 +118,16 @@ def markdown() -> str:
         "",
         intro,
         "",
-        "`fedsolve reproduce NAME` runs an experiment. "
-        "A dagger (†) marks provisional verdicts: 2 reproduced (1†) are two, one "
-        "of them provisional. The experiments without verdicts have not been run. "
-        "[The list with notes](../experiments/index.html).",
+        "`fedsolve reproduce NAME` runs an experiment. A dagger (†) marks provisional verdicts. "
+        "[The complete list](../experiments/index.html) also has what was not run, with the reasons.",
     ]
     for heading, rows in _sections(shown):
         lines += ["", f"## {heading}", ""]
-        rest = []
         for name, subject, size, experiments in rows:
             if any("](" in text for text in experiments):
                 named = f"**{name}**, {subject}" if name not in experiments[0] else subject
                 about = f"{named} ({size})" if size else named
-                lines.append(f"* {about}: {'; '.join(text for text in experiments if '`' in text)}.")
-            else:
-                rest.append(f"{name} ({', '.join(text for text in experiments if text != NO_EXPERIMENT)})")
-        if rest:
-            lines += ["", f"Without verdicts: {'; '.join(rest).replace(' ()', '')}."]
+                lines.append(f"* {about}: {'; '.join(text for text in experiments if '](' in text)}.")
     return "\n".join([*lines, ""])
 
 

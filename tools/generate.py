@@ -78,23 +78,21 @@ def methods() -> str:
         "# Methods",
         "",
         "For readers who look for a method. After this page you know its name in fedsolve and what it needs;",
-        "`docs/choosing.md` says which one to take. `fs.NAME(...)` makes a method in Python, and",
-        "`fedsolve run TASK NAME` runs it. `Name+X` on the command line is a wrapper around any method X.",
-        'Arguments without a default, apart from learning rates, are named after "needs".',
+        "`docs/choosing.md` says which one to take. `fs.NAME(...)` makes a method in Python,",
+        "`fedsolve run TASK NAME` runs it, and `NAME+X` puts a wrapper around any method X. `fedsolve cite` prints",
+        "all papers of a method.",
         "",
     ]
-    return "\n".join([*lines, *_table(), ""])
+    return "\n".join([*lines, *_listed(), ""])
 
 
-def _table() -> Iterator[str]:
-    yield "| name | what it is | paper |"
-    yield "|---|---|---|"
+def _listed() -> Iterator[str]:
     for name, entry in ALGORITHMS.items():
         around = f"; `{name}+X`" if entry.wrapper else ""
-        yield f"| `{name}` | {entry.summary}{around}{_needs(entry)} | {_papers(entry)} |"
+        yield f"* `{name}`: {entry.summary}{around}{_needs(entry)} ({_papers(entry)})"
     for name, entry in WRAPPERS.items():
         if name not in ALGORITHMS:
-            yield f"| `{name}+X` | X with {entry.summary}{_needs(entry)} | {_papers(entry)} |"
+            yield f"* `{name}+X`: X with {entry.summary}{_needs(entry)} ({_papers(entry)})"
 
 
 def _needs(entry: Entry) -> str:
@@ -103,7 +101,10 @@ def _needs(entry: Entry) -> str:
 
 
 def _papers(entry: Entry) -> str:
-    return ", ".join(short(key) for key in entry.papers)
+    """Two papers at most."""
+    return ", ".join(short(key) for key in entry.papers[:2]) + (
+        " and others" if len(entry.papers) > 2 else ""
+    )
 
 
 def operations() -> str:

@@ -24,7 +24,7 @@ def test_the_stub_and_the_page_of_methods():
     assert (ROOT / "src/fedsolve/__init__.pyi").read_text() == generate.stub(), "run: make generate"
     page = (ROOT / "docs/methods.md").read_text()
     assert page == generate.methods(), "run: make generate"
-    assert all(f"| `{name}` |" in page for name in ALGORITHMS)
+    assert all(f"* `{name}`: " in page for name in ALGORITHMS)
     assert all(f"`{name}+X`" in page for name in WRAPPERS)
 
 
