@@ -135,7 +135,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(call, no_pictures, monkey
     assert call(*args, "--out", "whole").code == 0
 
     def interrupt(self, progress):
-        if progress.done >= 20:
+        if progress.done >= 10:
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
