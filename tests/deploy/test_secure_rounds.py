@@ -113,12 +113,40 @@ def test_an_owner_that_allows_sums_alone(tmp_path):
     """Such a client trains under fs.Secure, and refuses a method whose messages the server reads."""
     app = client_app(lambda node: JaxOracle.of_task(PROBLEM, node.client), min_sum=5)
     deploy(secure(fs.FedAvg(0.1)), tmp_path / "sums", app=app, rounds=1)
-    with pytest.raises(
-        Unavailable, match="allows sums of at least 5 clients alone"
-    ):
+    with pytest.raises(Unavailable, match="allows sums of at least 5 clients alone"):
         deploy(fs.FedAvg(0.1), tmp_path / "clear", app=app, rounds=1, repeats=0)
     with pytest.raises(Unavailable, match="min_sum = 5"):
         deploy(secure(fs.FedAvg(0.1)), tmp_path / "few", app=app, rounds=1, repeats=0, clients_per_round=4)
+
+
+def shared_noise(noise_multiplier, min_sum):
+    inner = fs.FedAvg(0.1, weighting="uniform")
+    around = {"cohort": 6, "population": 6, "delta": 1e-5, "sampling": "none", "scalars": {"loss": 0}}
+    dp = fs.privacy.DifferentialPrivacy(
+        inner, noise_multiplier, 1.0, at="distributed", min_sum=min_sum, **around
+    )
+    return fs.Secure(dp, bound=BOUND, max_clients=6)
+
+
+def test_noise_in_shares(tmp_path):
+    """Each client adds its share outside the program: nothing else differs from the simulation, and no run repeats."""
+    silent, _, _ = deploy(shared_noise(0.0, 3), tmp_path / "silent", rounds=1)
+    setup, state, _ = simulated(shared_noise(0.0, 3), sampling=fs.sampling.Uniform(6))
+    whole, _, _ = deploy(shared_noise(0.0, 3), tmp_path / "whole")
+    with jax.enable_x64(True):
+        assert bits(whole) == bits(setup.algorithm.export(state.server))
+    one, history, _ = deploy(shared_noise(1e-3, 3), tmp_path / "one", rounds=1, client_metrics=("loss",))
+    other, _, _ = deploy(shared_noise(1e-3, 3), tmp_path / "other", rounds=1)
+    assert bits(one) != bits(other)
+    for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(silent), strict=True):
+        assert (
+            0 < np.abs(mine - theirs).max() < 0.01
+        )  # the noise of the mean: 1e-3 sqrt(2) / 6
+    assert np.isfinite(history.evaluations["train_loss"]).all()
+    with pytest.raises(
+        Unavailable, match="noise of .* is for sums of at least 5 clients.*give client_app min_sum=5"
+    ):
+        deploy(shared_noise(1e-3, 5), tmp_path / "few", rounds=1, repeats=0)
 
 
 def test_a_server_that_is_started_again(tmp_path):

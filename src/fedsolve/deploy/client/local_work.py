@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.buffers import Memory
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import WrappedOracle
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.messages.message import EvaluateRequest, TrainRequest
 from fedsolve.deploy.messages.signature import float_type
@@ -68,7 +70,19 @@ def _compiled(function: Callable[..., Any]) -> Any:
     return jax.jit(function, compiler_options=compiler_options())
 
 
+@dataclass(frozen=True)
+class _WithoutNoise(WrappedOracle):
+    """An oracle whose method adds no noise in the program: its share is added afterwards, outside."""
+
+    key = None  # pyright: ignore[reportIncompatibleVariableOverride, reportAssignmentType]
+
+    def change(self, params: Any, gradient: Any) -> Any:
+        return gradient
+
+
 def _train(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any, Any]:
+    if algorithm.traits.privacy == "distributed":
+        oracle = _WithoutNoise(oracle)
     message, after = algorithm.train(broadcast, before, oracle)
     return message, after, trees.all_finite((message, after))
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import RecordDict
 
+from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import replace
 from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names
 from fedsolve.deploy.messages.message import Request
@@ -21,6 +24,7 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
 from fedsolve.deploy.secure_rounds.summed_metrics import kinds_of, kinds_to_bytes
 from fedsolve.deploy.secure_rounds.words import count_words, to_words
+from fedsolve.methods.secure.sums import update_leaves
 
 LEAST_SUM = 3
 """Clients of a sum, at least: of two, each could subtract its own message."""
@@ -55,6 +59,13 @@ class SecureSums:
             raise InvalidInput(
                 f"{name} sends messages that the server reads, and this client allows sums of at least "
                 f"{self.min_sum} clients alone (min_sum): wrap the method in fs.Secure"
+            )
+        of: Any = method
+        needed = of.inner.min_sum if is_summed and method.traits.privacy == "distributed" else LEAST_SUM
+        if needed > (allowed := self.min_sum or LEAST_SUM):
+            raise InvalidInput(
+                f"the noise of {name} is for sums of at least {needed} clients, and this client allows sums of "
+                f"{allowed}: give client_app min_sum={needed}"
             )
         if is_summed != (request.masks is not None):
             have = "nothing to mask the reply by" if is_summed else "masks, and the method needs none"
@@ -93,12 +104,14 @@ class SecureSums:
             return answer_record(client, b"")
         return answer_record(client, secrets.unmask(question.data))
 
-    def masked(self, folder: Path, request: Request, message: Any, log: _Log) -> bytes:
-        """A message of ring elements as the server is sent it.
+    def masked(self, folder: Path, request: Request, method: Any, message: Any, log: _Log) -> bytes:
+        """A message of ring elements as the server is sent it, with a share of noise where the method has one.
 
         Raises:
             InvalidInput: the protocol refuses the request.
         """
+        if method.traits.privacy == "distributed":
+            message = with_share_of_noise(method, message)
         counts = count_words(message)
         return self._mask(folder, request, to_words(message), counts.n32, counts.n64, log)
 
@@ -115,3 +128,17 @@ class SecureSums:
         from fedsolve.deploy.secure.node_secrets import NodeSecrets
 
         return NodeSecrets(folder, experiment, client, self.min_sum or LEAST_SUM, self.peers, log)
+
+
+def with_share_of_noise(method: Any, message: Any) -> Any:
+    """A message with the client's share of noise on its client update, from bits that nobody can predict."""
+    from fedsolve.deploy.secure.noise import skellam_share
+
+    variance = float(method.inner.update_coder.variance)
+    first = message.structure.num_leaves - len(update_leaves(message.structure))
+    noisy = []
+    for ring in message.sums[first:]:
+        words = wire.ring_words(ring)
+        share = skellam_share(words.size, variance) if variance else np.zeros(words.size, np.int64)
+        noisy.append(wire.ring_of_words(words + share.astype(words.dtype), ring))  # modulo the ring's size
+    return replace(message, sums=(*message.sums[:first], *noisy))

@@ -136,7 +136,7 @@ class Worker:
         if request.buffers:
             self.problem.load_buffers(request.buffers)
         message, after = local_work.train(self.problem, algorithm, broadcast, before, request)
-        encoded = self._encoded(request, message)
+        encoded = self._encoded(request, algorithm, message)
         if is_stateful:
             states.save(request.round, after, request.last_used_round)
         return TrainReply(
@@ -149,11 +149,11 @@ class Worker:
             dict(self.problem.buffers),
         )
 
-    def _encoded(self, request: Request, message: Any) -> bytes:
+    def _encoded(self, request: Request, method: Algorithm, message: Any) -> bytes:
         """A message as it is sent: masked where the method asks for sums alone."""
         if request.masks is None:
             return wire.encode(message)
-        return self.sums.masked(self.folder, request, message, self.log)
+        return self.sums.masked(self.folder, request, method, message, self.log)
 
     def _in_place_of(
         self, lost: StateLost, request: TrainRequest, algorithm: Algorithm, broadcast: Any, initial: Any
