@@ -17,9 +17,9 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Traced, Weighting, module, reduced, reported, static
 from fedsolve.core.wire import Ring
+from fedsolve.methods.secure.bounds import as_pairs, check_bound
 from fedsolve.methods.secure.coder import Coder, round_at_random
 from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
-from fedsolve.methods.secure.bounds import as_pairs, check_bound
 from fedsolve.methods.secure.sums import Limits, Number, check_sum, layout, update_leaves
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -102,7 +102,8 @@ class Secure(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bound("bound", self.bound)
-        if self.bits not in (32, 64):
+        object.__setattr__(self, "bound", float(self.bound))
+        if self.bits not in (32, 64) or not isinstance(self.bits, int):
             raise InvalidInput(f"bits = {self.bits!r} must be 32 or 64")
         check_integer("max_clients", self.max_clients, 1)
         if self.max_clients > MOST_CLIENTS:

@@ -114,7 +114,9 @@ def layout(
         usual = SCALAR_BOUND if is_scalar else gains.get(i, 1.0) * limits.bound
         if name.endswith(_SQUARED_NORM):
             usual = entries * limits.bound**2
-        own = single(next((bounds[part] for part in (name, *reversed(name.split("."))) if part in bounds), usual))
+        own = single(
+            next((bounds[part] for part in (name, *reversed(name.split("."))) if part in bounds), usual)
+        )
         bits = 64 if is_scalar else limits.bits
         found.append(Number(name, by, bits, own, scale_exponent(bits, limits.clients, own)))
     return found

@@ -86,12 +86,12 @@ class KeepsBuffers(Wrapper):
     initial: Buffers
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.inner.traits.privacy:
+        if self.inner.traits.privacy or self.inner.traits.secure_sums:
             raise InvalidInput(
                 f"{name_of(self.inner)} protects the parameters, not the buffers: take a task without "
                 "buffers, such as a model with GroupNorm in place of BatchNorm"
             )
+        super().__post_init__()
 
     @property
     def name(self) -> str:

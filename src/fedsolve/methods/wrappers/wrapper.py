@@ -26,7 +26,7 @@ class Wrapper(Algorithm):
         parts: the wrapper's own classes of server state, broadcast, client state and message.
 
     Raises:
-        InvalidInput: `inner` is no method.
+        InvalidInput: `inner` is no method, or hides what it sends (`fs.Secure`, which goes around all others).
     """
 
     inner: Algorithm
@@ -40,6 +40,11 @@ class Wrapper(Algorithm):
         if not isinstance(self.inner, Algorithm):
             raise InvalidInput(
                 f"{self.title} wraps an algorithm such as FedAvg(client_lr=0.1), not {shown(self.inner)}"
+            )
+        if self.inner.traits.secure_sums:
+            other = name_of(self.inner)
+            raise InvalidInput(
+                f"{self.title} cannot wrap {other}, which hides what it sends: build Secure around {self.title}"
             )
         if self.inner.traits.personal and not self.around_all:
             other = name_of(self.inner)
