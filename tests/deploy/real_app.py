@@ -6,8 +6,13 @@ from pathlib import Path
 
 from fedsolve.cli.federation.new import write_app
 
-SETTINGS = {"Personal+SCAFFOLD+FedAdam": {"leaves": "1.*"}, "FedBuff": {"buffer": 2}}
-"""What methods are given beside their clients' rate."""
+SETTINGS = {
+    "SCAFFOLD+FedDuAdam": {"equal_steps": 15},
+    "Personal+SCAFFOLD+FedAdam": {"leaves": "1.*", "equal_steps": 15},
+    "FedBuff": {"buffer": 2},
+    "Secure+FedAvg": {"bound": 4.0, "max_clients": 10, "max_examples": 1000},
+}
+"""What methods are given beside their clients' rate; 479 and 480 examples are 15 batches."""
 
 PROBLEM = '''
 import os
@@ -20,7 +25,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 import fedsolve as fs
 from fedsolve.engine.compute.keys import start_params
 
-CLIENTS = 3
+CLIENTS = __CLIENTS__
 SETTINGS = __SETTINGS__
 TASK = fs.tasks.digits(num_clients=CLIENTS, partition="iid")
 
@@ -45,6 +50,11 @@ def after_steps(at):
 
 def misbehave(message, context, call_next):
     """`fault` of the run's configuration: "round:client:what", several with commas; rounds from 1."""
+    opening = context.run_config["out"] + f"/die-{context.node_config['client-id']}"
+    if message.metadata.message_type == "query.secure" and message.content["sums"]["step"] == "unmask":
+        if os.path.exists(opening):
+            os.remove(opening)
+            os._exit(9)
     if message.metadata.message_type != "train":
         return call_next(message, context)
     now, client = message.content["order"]["round"] + 1, context.node_config["client-id"]
@@ -56,6 +66,8 @@ def misbehave(message, context, call_next):
         os._exit(9)
     if what == "raise":
         raise RuntimeError("the disk is gone")
+    if what == "die-opening":  # when it is asked for its shares
+        open(opening, "w").close()
     if what == "wait":  # until the file appears
         import time
         open(context.run_config["out"] + "/waiting", "w").close()
@@ -88,14 +100,16 @@ app = ClientApp(mods=[problem.misbehave])
 app.train()(lambda message, context: _inner(message, context))
 app.evaluate()(lambda message, context: _inner(message, context))
 app.query()(lambda message, context: _inner(message, context))
+app.query("secure")(lambda message, context: _inner(message, context))
 """
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, clients: int = 3) -> Path:
     """The app's folder."""
     app = folder / "realapp"
-    write_app(app, "digits", "jax", 3)
-    (app / "realapp" / "problem.py").write_text(PROBLEM.lstrip().replace("__SETTINGS__", repr(SETTINGS)))
+    write_app(app, "digits", "jax", clients)
+    problem = PROBLEM.lstrip().replace("__SETTINGS__", repr(SETTINGS)).replace("__CLIENTS__", str(clients))
+    (app / "realapp" / "problem.py").write_text(problem)
     (app / "realapp" / "client_app.py").write_text(CLIENT.lstrip())
     server = (app / "realapp" / "server_app.py").read_text()
     given = '{"client_lr": config["client-lr"]}'
@@ -107,5 +121,5 @@ def write(folder: Path) -> Path:
     (app / "realapp" / "server_app.py").write_text(server.replace(given, more))
     toml = (app / "pyproject.toml").read_text()
     toml = toml.replace("min-replies = 2 ", "min-replies = 3 ")
-    (app / "pyproject.toml").write_text(toml.rstrip() + '\nfault = ""\npopulation = 3\n')
+    (app / "pyproject.toml").write_text(toml.rstrip() + f'\nfault = ""\npopulation = {clients}\n')
     return app
