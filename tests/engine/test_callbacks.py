@@ -98,6 +98,7 @@ def test_words_at_the_last_round_end_nothing():
             [EarlyStopping("train_los", 2)],
             "unknown metric of a callback 'train_los': did you mean 'train_loss'",
         ),
+        ([EarlyStopping("validation_loss", 2)], r"no validation_loss for a callback: .* give task\.hold_out"),
     ],
 )
 def test_what_cannot_be_is_refused(callbacks, words):

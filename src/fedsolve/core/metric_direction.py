@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -44,9 +44,19 @@ def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np
     Raises:
         InvalidInput: no such metric of `whose` (the nearest is named).
     """
-    check_known(f"metric of {whose}", metric, evaluations)
+    check_recorded(whose, metric, evaluations)
     values = np.asarray(evaluations[metric], float)
     return np.nan_to_num(values if higher_is_better(metric) else -values, nan=-np.inf)
+
+
+def check_recorded(whose: str, metric: str, columns: Collection[str]) -> None:
+    """Raise `InvalidInput` unless a metric of `whose` is among the columns of a record; it names the nearest."""
+    part = "validation_"
+    if metric.startswith(part) and not any(name.startswith(part) for name in columns):
+        raise InvalidInput(
+            f"no {metric} for {whose}: the task has no validation examples, give task.hold_out(0.1), or --validation 0.1"
+        )
+    check_known(f"metric of {whose}", metric, columns)
 
 
 def improvements(values: np.ndarray, min_delta: float) -> np.ndarray:

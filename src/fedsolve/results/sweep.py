@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import Diverged, InvalidInput, check_known
+from fedsolve.core.metric_direction import check_recorded
 from fedsolve.results.metrics import describe
 
 
@@ -94,7 +95,7 @@ class Selection:
 
     def check(self, metrics: dict[str, np.ndarray]) -> None:
         """Raise `InvalidInput` unless the metric is among those evaluated."""
-        check_known("metric of the selection", self.metric, metrics)
+        check_recorded("the selection", self.metric, metrics)
 
 
 SELECTIONS = {
