@@ -54,7 +54,7 @@ def check_recorded(whose: str, metric: str, columns: Collection[str]) -> None:
     part = "validation_"
     if metric.startswith(part) and not any(name.startswith(part) for name in columns):
         raise InvalidInput(
-            f"no {metric} for {whose}: the task has no validation examples, give task.hold_out(0.1), or --validation 0.1"
+            f"no {metric} for {whose}: the task has no validation examples, give task.hold_out(0.1) or --validation 0.1"
         )
     check_known(f"metric of {whose}", metric, columns)
 
