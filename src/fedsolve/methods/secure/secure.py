@@ -15,42 +15,17 @@ from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Traced, Weighting, module, reduced, reported, static
+from fedsolve.core.types import Params, Weighting, module, static
 from fedsolve.core.wire import Ring
 from fedsolve.methods.secure.bounds import as_pairs, check_bound
-from fedsolve.methods.secure.coder import Coder, round_at_random
+from fedsolve.methods.secure.coder import Coder
+from fedsolve.methods.secure.fixed_point import decode_leaf, encode_leaf
 from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
-from fedsolve.methods.secure.sums import Limits, Number, check_sum, layout, update_leaves
+from fedsolve.methods.secure.secure_parts import SecureMessage, SecureServer
+from fedsolve.methods.secure.sums import Limits, Number, check_inner, check_sum, layout, update_leaves
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 _SEED = 0x5EC5  # of the rounding, which nobody need hide: the same in simulation and deployment
-
-
-@module
-class SecureServer:
-    """The inner server, and how many numbers of the last round's messages were clipped."""
-
-    inner: Any
-    clipped: Traced = reported(
-        "numbers of messages exceeded their bounds and were clipped: raise bound or bounds"
-    )
-
-
-@module
-class SecureMessage:
-    """A message as ring elements that are added up.
-
-    Attributes:
-        sums: of each leaf of the inner message.
-        weight: the number of examples, `()` where clients count alike.
-        clipped: how many numbers of this client were clipped, `()` where noise protects the message.
-        structure: of the inner message.
-    """
-
-    sums: tuple[Ring, ...] = reduced("sum")
-    weight: Any = reduced("sum")
-    clipped: Any = reduced("sum")
-    structure: Any = static()
 
 
 @class_by_name("Secure")
@@ -111,25 +86,11 @@ class Secure(Wrapper):
                 f"max_clients = {self.max_clients}: at most {MOST_CLIENTS:,} messages fit into a sum"
             )
         object.__setattr__(self, "bounds", as_pairs(self.bounds))
-        inner, traits = name_of(self.inner), self.inner.traits
-        if traits.reduction is not None:
-            raise InvalidInput(
-                f"Secure cannot wrap {inner}: its reduction looks at each message, and sums hide them"
-            )
-        if traits.buffer:
-            raise InvalidInput(
-                f"Secure cannot wrap {inner}: the clients of a buffer begin at different times, and a sum has one "
-                "cohort: take a method with synchronous rounds"
-            )
-        if traits.privacy == "central":
-            raise InvalidInput(
-                f"Secure cannot wrap {inner}: rounding to whole numbers may exceed the norm that the server's noise "
-                "is made for: give DP at='distributed'"
-            )
+        check_inner(self.inner)
         if self._by_examples and self.max_examples is None:
             raise InvalidInput(
-                f"{inner} weighs clients by examples: give Secure max_examples, the most that a client has, or "
-                "give the method weighting='uniform'"
+                f"{name_of(self.inner)} weighs clients by examples: give Secure max_examples, the most that a "
+                "client has, or give the method weighting='uniform'"
             )
         if self.max_examples is not None:
             check_integer("max_examples", self.max_examples, 1)
@@ -184,19 +145,16 @@ class Secure(Wrapper):
         key = jax.random.fold_in(key, jnp.asarray(oracle.client, jnp.uint32))
         examples, share, clipped = jnp.asarray(oracle.num_examples, dtype), 1.0, jnp.zeros((), dtype)
         if self._by_examples:
-            clipped += examples > self.max_examples
-            examples = jnp.minimum(examples, self.max_examples)
-            share = examples / self.max_examples
+            clipped += examples > self._most_examples
+            examples = jnp.minimum(examples, self._most_examples)
+            share = examples / self._most_examples
         rings: list[Ring] = []
         for i, number in enumerate(self._layout(structure, [x.shape for x in leaves], model)):
-            if i in coded:
-                continue
-            within = jnp.clip(leaves[i], -number.bound, number.bound).astype(dtype)
-            clipped += jnp.sum(within != leaves[i]).astype(dtype)
-            exact = (
-                share * within if self._by_examples and number.by == "mean" else within
-            ) * 2.0**number.exponent
-            rings.append(to_ring(round_at_random(exact, jax.random.fold_in(key, i)), fine, number.bits))
+            if i not in coded:
+                weight = share if number.by == "mean" else 1.0
+                ring, count = encode_leaf(leaves[i], number, weight, jax.random.fold_in(key, i), fine)
+                rings.append(ring)
+                clipped += count
         if coded:
             update = jax.tree.unflatten(jax.tree.structure(model), [leaves[i] for i in coded])
             numbers = self._coder.encode(update, round, oracle.client)
@@ -226,7 +184,7 @@ class Secure(Wrapper):
         size = jnp.maximum(jnp.asarray(cohort.size, dtype), 1)
         weight = size
         if self._by_examples:
-            weight = jnp.maximum(from_ring(message.weight, dtype), 1) / self.max_examples  # pyright: ignore
+            weight = jnp.maximum(from_ring(message.weight, dtype), 1) / self._most_examples
         coded, sums = self._coded(structure), list(message.sums)
         own = [i for i in range(structure.num_leaves) if i not in coded]
         leaves: list[Any] = [None] * structure.num_leaves
@@ -235,8 +193,7 @@ class Secure(Wrapper):
             shapes[i] = ring.value.shape if ring.bits == 32 else ring.value.shape[:-1]
         numbers = self._layout(structure, shapes, model)
         for i, ring in zip(own, sums, strict=False):
-            divisor = weight if numbers[i].by == "mean" else size
-            leaves[i] = from_ring(ring, dtype) * 2.0 ** -numbers[i].exponent / divisor
+            leaves[i] = decode_leaf(ring, numbers[i], weight if numbers[i].by == "mean" else size, dtype)
         if coded:
             totals = [from_ring(ring, dtype) for ring in sums[len(own) :]]
             update = self._coder.decode(totals, size, model, cohort.round)
@@ -247,6 +204,10 @@ class Secure(Wrapper):
     @property
     def _by_examples(self) -> bool:
         return self.inner.traits.weighting == "examples"
+
+    @property
+    def _most_examples(self) -> int:
+        return self.max_examples or 1
 
     @property
     def _hides_counts(self) -> bool:

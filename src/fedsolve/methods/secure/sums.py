@@ -14,7 +14,7 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import is_module, replace
 from fedsolve.methods.compression.compressor import Encoded
-from fedsolve.methods.secure.coder import scale_exponent, single
+from fedsolve.methods.secure.fixed_point import Number, scale_exponent, single
 
 SCALAR_BOUND = 2.0**20
 """Largest size of a scalar that no bound is given for."""
@@ -52,6 +52,26 @@ def why_not_a_sum(algorithm: Algorithm, as_sent: bool, message: Any) -> str:
     return f"the maximum of {largest[0]} is not a sum" if largest else ""
 
 
+def check_inner(algorithm: Algorithm) -> None:
+    """Raise `InvalidInput` if a method asks for more than a sum over one cohort, by its traits."""
+    traits = algorithm.traits
+    if traits.reduction is not None:
+        reason = f"{why_not_a_sum(algorithm, True, ())}, and a sum hides them: leave the reduction out"
+    elif traits.buffer:
+        reason = (
+            "the clients of a buffer begin at different times, and a sum has one cohort: take a method with "
+            "synchronous rounds"
+        )
+    elif traits.privacy == "central":
+        reason = (
+            "rounding to whole numbers may exceed the norm that the server's noise is made for: give DP "
+            "at='distributed'"
+        )
+    else:
+        return
+    raise InvalidInput(f"Secure cannot wrap {name_of(algorithm)}: {reason}")
+
+
 def check_sum(algorithm: Algorithm, broadcast: Any, message: Any, client: Any) -> None:
     """Raise `InvalidInput` unless the server of a method needs sums of messages alone."""
     as_sent = introspect.is_forwarded(algorithm, broadcast, message, client)
@@ -65,19 +85,8 @@ def check_sum(algorithm: Algorithm, broadcast: Any, message: Any, client: Any) -
 _REMEDIES = {
     "FedFW": "set sends='step'",
     "FedLiLS": "set server='one'",
-    "DP": "clip on the clients, at='client', or at='distributed'",
     "Compressed": "take a linear compressor, such as fs.compression.RandomK",
 }
-
-
-class Number(NamedTuple):
-    """A leaf of a message: its path, how it is reduced, its bits, its bound, and f, where 2^-f is a unit."""
-
-    name: str
-    by: str
-    bits: int
-    bound: float
-    exponent: int
 
 
 class Limits(NamedTuple):
@@ -136,7 +145,7 @@ def _single_leaves(message: Any) -> Iterator[int]:
 
 
 def _gains(message: Any) -> dict[int, float]:
-    """How much larger numbers of linear codes are than those of the array: 1 + omega, of a message of leaves' numbers."""
+    """1 + omega, by which entries of linear codes exceed those of the array; of a message of the leaves' numbers."""
     codes = [x for x in jax.tree.leaves(message, is_leaf=_is_code) if _is_code(x) and x.compressor.is_linear]
     return {i: 1 + x.compressor.error(math.prod(x.shape)) for x in codes for i in jax.tree.leaves(x)}
 
