@@ -15,7 +15,7 @@ from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.server import server_app
 from fedsolve.results.clients import read_client_metrics
-from fedsolve.results.record_files import MODEL, read_model, write_model
+from fedsolve.results.record_files import MODEL, read_history, read_model, write_model
 from harness import Softmax, cross_entropy, make_clients
 
 START = Softmax.of(0.5 * np.random.default_rng(1).standard_normal(15))
@@ -78,6 +78,19 @@ def test_a_runs_model_has_the_numbers_of_its_run(method, trained, capsys):
     np.testing.assert_array_equal(*models)
     assert main(["show", str(trained / "measured")]) == 0
     assert "Final training loss" in capsys.readouterr().out
+
+
+def test_under_secure_sums(tmp_path):
+    """The metrics of all examples, those of the run; nothing of single clients is in either folder."""
+    method = fs.Secure(fs.FedAvg(0.3), bound=4.0, max_clients=4, max_examples=6)
+    run(method, tmp_path, "run")
+    for model in (tmp_path / "run", tmp_path / "run" / MODEL):
+        out = f"of-{model.name}"
+        evaluate(method, tmp_path, model, out=out)
+        there, here = (read_history(tmp_path / name).evaluations for name in ("run", out))
+        for name in ("train_loss", "train_weight", "clients_measured"):
+            assert there[name][-1] == here[name][-1]
+        assert not [name for name in here if name.startswith("client_")]
 
 
 def test_a_models_file(tmp_path):

@@ -98,6 +98,7 @@ class SecureSums:
                 return answer_record(client, kinds_to_bytes(kinds_of(own.measure(own.params, names), names)))
         secrets = self._secrets(folder, question.experiment, client, log)
         if question.step == "hello":
+            log(f"this client's line of a file of peers: {secrets.peer_line}")
             return answer_record(client, secrets.hello())
         if question.step == "roster":
             secrets.enrol(question.data)

@@ -18,6 +18,9 @@ from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.transport import watched_engine
 from fedsolve.deploy.run_log import save_client_metrics, say
+from fedsolve.deploy.secure_rounds.secure_coordinator import SecureCoordinator
+from fedsolve.deploy.secure_rounds.server_keys import KEYS_FILE, ServerKeys
+from fedsolve.deploy.secure_rounds.summed_evaluation import SummedEvaluation
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation
 from fedsolve.deploy.server.evaluation_result import MEASURED
@@ -83,7 +86,13 @@ def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, mode
     coordinator.names = registry.names
     registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
     save = partial(save_client_metrics, folder / CLIENT_METRICS)
-    asked = ClientEvaluation(grid, coordinator, settings, registry, dict, save, say)
+    kind: type[ClientEvaluation] = ClientEvaluation
+    if isinstance(coordinator, SecureCoordinator):
+        kind, seconds = SummedEvaluation, settings.round_seconds
+        keys = ServerKeys(folder / KEYS_FILE, grid, registry, coordinator.experiment, seconds, say)
+        keys.load_or_enrol(settings.population, settings.connect_seconds)
+        coordinator.keys = keys
+    asked = kind(grid, coordinator, settings, registry, dict, save, say)
     metrics = Evaluation(coordinator, settings, asked).metrics(is_first=True)
     if not metrics[MEASURED]:
         raise Unavailable("no client measured the model: the log says why")
@@ -93,10 +102,12 @@ def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, mode
 def _write(folder: Path, history: History, coordinator: Coordinator) -> None:
     """The record, the model and the page, as a run has them."""
     write_record(folder, history, coordinator.model, dict(coordinator.state.buffers) or None)
-    measured = read_client_metrics(folder)
-    if not measured:
-        raise InvalidInput("no client has examples to measure the model on")
-    [last] = measured.values()
+    last = None
+    if not isinstance(coordinator, SecureCoordinator):
+        measured = read_client_metrics(folder)
+        if not measured:
+            raise InvalidInput("no client has examples to measure the model on")
+        [last] = measured.values()
     write_page(
         folder / "page.html", [history], title=f"{history.label}: a saved model on its clients", clients=last
     )

@@ -14,11 +14,13 @@ from fedsolve.core.errors import InvalidInput, from_where_they_differ
 from fedsolve.core.sampling import Uniform
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.run_log import say
+from fedsolve.deploy.secure_rounds.secure_coordinator import SecureCoordinator
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.serve import Deployment
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, first_difference
 from fedsolve.folders.store import read_manifest
+from fedsolve.methods.secure.secure import Secure
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.results.record_files import MODEL, like, read_history, read_model
 
@@ -84,6 +86,13 @@ def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tup
     checkpoint.restore(coordinator)
     if checkpoint.notice:
         say(checkpoint.notice)
+    if deployment.algorithm.traits.secure_sums:  # the keys of that run are of an experiment that may go on
+        if deployment.algorithm.traits.personal:
+            raise InvalidInput(
+                f"{name_of(deployment.algorithm)} has personal models, which clients measure while it runs: give "
+                "server_app client_metrics"
+            )
+        coordinator.experiment = _new_experiment()
     return coordinator, coordinator.state.round
 
 
@@ -102,6 +111,12 @@ def _of_file(deployment: Deployment, path: Path) -> Coordinator:
         if not np.isfinite(array).all():
             raise InvalidInput(f"{path} has numbers that are not finite: that model cannot be evaluated")
     settings = deployment.settings
-    experiment = f"evaluation-{secrets.token_hex(4)}"
-    federation = Federation(settings.population, Uniform(settings.population), settings.seed, experiment)
-    return Coordinator(FedAvg(1.0), params, federation, buffers={name: buffers[name] for name in known})
+    population, method = settings.population, FedAvg(1.0, weighting="uniform")
+    federation = Federation(population, Uniform(population), settings.seed, _new_experiment())
+    if deployment.algorithm.traits.secure_sums:
+        return SecureCoordinator(Secure(method, bound=1.0, max_clients=population), params, federation)
+    return Coordinator(method, params, federation, buffers={name: buffers[name] for name in known})
+
+
+def _new_experiment() -> str:
+    return f"evaluation-{secrets.token_hex(4)}"
