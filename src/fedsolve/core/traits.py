@@ -72,6 +72,14 @@ def merge_traits(inner: Traits, method: Any) -> Traits:
     return replace(inner, **{name: getattr(method, name) for name in names if declares(method, name)})
 
 
+def check_shares(traits: Traits) -> None:
+    """Raise `InvalidInput` where clients add noise in shares, each too small alone, without secure sums."""
+    if traits.privacy == "distributed" and not traits.secure_sums:
+        raise InvalidInput(
+            f"{traits.name} adds noise in shares, which protect a sum and no single message: put fs.Secure around it"
+        )
+
+
 def declares(method: Any, name: str) -> bool:
     """Whether a method has a field, a class attribute or a property of a name."""
     # not hasattr(method, name): a property that fails must raise, and not count as left out

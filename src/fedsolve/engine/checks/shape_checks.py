@@ -13,6 +13,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import check_shares
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module
 from fedsolve.engine.compute.clients import LocalWork
@@ -45,6 +46,7 @@ def check_method(algorithm: Any) -> None:
             "if all clients count alike"
         )
     check_weighting(weighting)
+    check_shares(algorithm.traits)
 
 
 def check_interface(

@@ -119,7 +119,7 @@ class Compressed(Wrapper):
             raise InvalidInput("Compressed around Compressed: compress once")
         if traits.only_mean:
             raise InvalidInput(f"Compressed cannot wrap {name}: {traits.only_mean}, and a code is not exact")
-        if traits.privacy == "central":
+        if traits.privacy in ("central", "distributed"):
             raise InvalidInput(
                 f"Compressed cannot wrap {name}: what is decoded may exceed its bound on the norm of updates"
             )

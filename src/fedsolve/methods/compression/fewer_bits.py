@@ -17,8 +17,9 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
 from fedsolve.methods.compression.compressor import Compressor, blocks, check_bits, from_blocks
+from fedsolve.methods.compression.hadamard import hadamard, row_size
 
-_QSGD_BLOCK, _EDEN_BLOCK = 512, 1024
+_QSGD_BLOCK = 512
 _MANTISSA = {"bfloat16": 8, "float16": 11}
 
 
@@ -143,8 +144,8 @@ class EDEN(Compressor):
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Packed, Array, Array]:
         """The number of each entry's level, the scale of each block, and the seed of the rotation."""
         words = jax.random.key_data(key)
-        rows = blocks(x, _block(x.size))
-        rotated = _rotate(rows * _signs(words, rows.shape[1], rows.dtype))
+        rows = blocks(x, row_size(x.size))
+        rotated = hadamard(rows * _signs(words, rows.shape[1], rows.dtype))
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         levels = jnp.asarray(levels_of_normal(self.bits), rows.dtype)
         z = math.sqrt(rows.shape[1]) * rotated / jnp.where(norms > 0, norms, 1)
@@ -157,7 +158,7 @@ class EDEN(Compressor):
         """Levels, rotated back and scaled."""
         nearest, scales, words = sent
         levels = jnp.asarray(levels_of_normal(self.bits), like.dtype)
-        rows = _rotate(levels[nearest.value] * scales[:, None]) * _signs(
+        rows = hadamard(levels[nearest.value] * scales[:, None]) * _signs(
             words, nearest.value.shape[1], like.dtype
         )
         return from_blocks(rows, like)
@@ -187,20 +188,5 @@ def _masses(levels: np.ndarray) -> np.ndarray:
     return np.diff(below)
 
 
-def _block(size: int) -> int:
-    return min(_EDEN_BLOCK, 1 << (size - 1).bit_length())
-
-
 def _signs(words: Array, size: int, dtype: Any) -> Array:
     return jax.random.rademacher(jax.random.wrap_key_data(words), (size,), dtype)
-
-
-def _rotate(rows: Array) -> Array:
-    """The orthonormal Walsh-Hadamard transform of each row, its own inverse."""
-    count, size = rows.shape
-    half = 1
-    while half < size:
-        pairs = rows.reshape(count, size // (2 * half), 2, half)
-        rows = jnp.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
-        half *= 2
-    return rows.reshape(count, size) / math.sqrt(size)

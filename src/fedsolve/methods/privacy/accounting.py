@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -31,8 +32,10 @@ from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.methods.privacy.gaussian import epsilon_of
 from fedsolve.methods.privacy.loss_distributions import constant_table, sampled_epsilon, sampled_table
 from fedsolve.methods.privacy.renyi import LEAST, Sampling, dp_accounting, renyi, renyi_bound
+from fedsolve.methods.privacy.skellam import skellam_renyi
 
 Accountant = Literal["rdp", "pld"]
+Noise = Literal["gaussian", "skellam"]
 
 
 def epsilon(
@@ -44,6 +47,7 @@ def epsilon(
     delta: float,
     sampling: Sampling = "fixed",
     accountant: Accountant | None = None,
+    noise: Noise = "gaussian",
 ) -> float:
     """The epsilon of a number of rounds at delta, against an adversary who sees the model of every round.
 
@@ -56,6 +60,7 @@ def epsilon(
         sampling: how cohorts are drawn; `none` counts on no amplification by sampling.
         accountant: `pld` (privacy loss distributions), which knows no sampling without replacement, or `rdp` (Renyi, a
             looser bound); by default `pld` where it is known.
+        noise: `gaussian`, or `skellam`, that of `DP(at="distributed")`, which `rdp` alone knows.
 
     Returns:
         epsilon of (epsilon, delta) differential privacy of one client, at least 0; 0 for no rounds, infinity without
@@ -69,8 +74,14 @@ def epsilon(
     2.9
     """
     check_setting(noise_multiplier, population, cohort, delta, sampling, accountant)
+    check_known("noise", noise, ("gaussian", "skellam"))
     if check_integer("rounds", rounds) == 0:
         return 0.0
+    if noise == "skellam":
+        if accountant == "pld" or sampling == "poisson":
+            raise InvalidInput("noise = 'skellam' is accounted for by 'rdp', with sampling='fixed' or 'none'")
+        found = skellam_renyi(float(noise_multiplier), population, float(cohort), sampling)
+        return renyi_bound(int(rounds) * np.array(found), delta)
     if (accountant or best_accountant(population, cohort, sampling)) == "pld":
         return _pld(float(noise_multiplier), int(rounds), population, cohort, delta, sampling)
     rdp = renyi(noise_multiplier, population=population, cohort=cohort, sampling=sampling)
@@ -86,6 +97,7 @@ def noise_multiplier_for(
     delta: float,
     sampling: Sampling = "fixed",
     accountant: Accountant | None = None,
+    noise: Noise = "gaussian",
 ) -> float:
     """The smallest noise multiplier, to 0.1 % and rounded up, with which a number of rounds stays within epsilon.
 
@@ -99,6 +111,7 @@ def noise_multiplier_for(
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn; `none` counts on no amplification.
         accountant: `pld` or `rdp`, as `epsilon` has them.
+        noise: `gaussian` or `skellam`.
 
     Returns:
         z, the standard deviation of the sum's noise over the clipping norm, at least 0.01.
@@ -112,7 +125,8 @@ def noise_multiplier_for(
     from scipy.optimize import brentq
 
     check_range("epsilon", epsilon, above=0)
-    ask = _epsilon_of(rounds, population, cohort, delta, sampling, accountant)
+    setting: Any = {"population": population, "cohort": cohort, "delta": delta, "sampling": sampling}
+    ask = partial(_epsilon_of, rounds=rounds, accountant=accountant, noise=noise, **setting)
     high = 1.0
     while ask(high) > epsilon:
         high *= 2
@@ -132,11 +146,8 @@ def noise_multiplier_for(
     return found
 
 
-def _epsilon_of(rounds: int, *setting: Any) -> Any:
-    population, cohort, delta, sampling, accountant = setting
-    return lambda z: epsilon(
-        z, rounds, population=population, cohort=cohort, delta=delta, sampling=sampling, accountant=accountant
-    )
+def _epsilon_of(noise_multiplier: float, **setting: Any) -> float:
+    return epsilon(noise_multiplier, **setting)
 
 
 def gaussian_table(

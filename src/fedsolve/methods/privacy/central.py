@@ -1,4 +1,4 @@
-"""Central differential privacy of any method: clip what each client sends, add Gaussian noise once, to the sum."""
+"""Differential privacy of any method by noise on the sum: clip what each client sends, add noise once, or in shares."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Privacy, Scalar, Weighting, module, static
 from fedsolve.methods.privacy.accounting import check_setting
 from fedsolve.methods.privacy.loss_distributions import tabled_epsilon
-from fedsolve.methods.privacy.plan import account, check_plan, check_population, check_size
+from fedsolve.methods.privacy.plan import account, check_given, check_plan, check_population, check_size
 from fedsolve.methods.privacy.protected_parts import (
     Bounds,
     as_bounds,
@@ -32,6 +31,7 @@ from fedsolve.methods.privacy.protected_parts import (
 )
 from fedsolve.methods.privacy.release import multipliers
 from fedsolve.methods.privacy.renyi import Sampling, renyi_epsilon
+from fedsolve.methods.privacy.shares import SkellamCoder, check_left_out, check_shared, share_of
 from fedsolve.methods.privacy.states import ClipNorm, PrivateBroadcast, PrivateMessage, PrivateServer
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -39,7 +39,7 @@ from fedsolve.methods.wrappers.wrapper import Wrapper
 @class_by_name("DP")
 @module
 class DifferentialPrivacy(Wrapper):
-    """Central differential privacy (McMahan et al. 2018): (epsilon, delta) for each client's data, with server noise.
+    """Differential privacy (McMahan et al. 2018): (epsilon, delta) for each client's data, with noise on the sum.
 
         client i:  D_i <- D_i min(1, C / |D_i|),   s_ij <- min(max(s_ij, 0), b_j) for each scalar it reports
         server:    D = (sum over S of D_i + z_D C N(0, I)) / m
@@ -47,6 +47,7 @@ class DifferentialPrivacy(Wrapper):
                    then the inner update on D and s
         adaptive:  b = (sum over S of (1[|D_i| <= C] - 1/2) + sigma_b N(0, 1)) / m + 1/2
                    C <- C exp(-eta_C (b - gamma))                       (Andrew et al. 2021, Algorithm 1)
+        shared:    client i adds Skellam noise of variance (z C)^2 / n to whole numbers for D_i; the server, none
 
     m is the cohort's (expected) size and not what came, which would leak through the denominator. Noise multipliers
     are split so that the whole release is one Gaussian mechanism of multiplier z:
@@ -57,6 +58,11 @@ class DifferentialPrivacy(Wrapper):
     themselves, and then adaptively one number more. Kept by clients: nothing. In a round without clients the server
     updates on noise alone, as the accounting assumes. The log has epsilon (and C) of every round.
 
+    With `at=distributed`, under `fs.Secure`, nobody sees a sum without noise (Agarwal, Kairouz and Liu 2021; see
+    `privacy.shares`). n are the honest clients of the smallest sum that is opened; a round with fewer than `min_sum`
+    messages leaves the model as it is. Scalars are left out. The server sees who takes part: against it, `sampling`
+    is `none`.
+
     Attributes:
         inner: the method, without client state and weighting clients alike.
         noise_multiplier: z, standard deviation of the noise on the sum in units of C, at least 0.
@@ -66,11 +72,14 @@ class DifferentialPrivacy(Wrapper):
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn: see `fedsolve.methods.privacy.accounting`, also for who are neighbours.
         clipping: `fixed`, or `adaptive`: C follows the quantile gamma of the client updates' norms.
-        at: whether the `server` clips what it receives, or each `client` what it sends.
+        at: whether the `server` clips what it receives, or each `client` what it sends; `distributed`: clients clip
+            and add the noise, in shares.
         scalars: bounds b_j by name, such as {"measured.excess": 5.0}; 0 leaves one out (see `wrappers.parts`).
         share: part of the budget that all scalars together take, in (0, 1).
         quantile: gamma, in [0, 1].
         quantile_lr: eta_C > 0.
+        min_sum: with `distributed`, messages of the smallest sum that is opened, in [1, m].
+        corrupt: with `distributed`, the share of clients that may leave out their noise, in [0, 1).
         renyi: Renyi divergences of a round, filled in.
         losses: what stands for the privacy loss distributions of rounds, filled in.
 
@@ -81,6 +90,7 @@ class DifferentialPrivacy(Wrapper):
 
     title: ClassVar[str] = "DP"
     parts: ClassVar[tuple[type, ...]] = (PrivateServer, PrivateBroadcast, PrivateMessage)
+
     inner: Algorithm
     noise_multiplier: Scalar
     clip_norm: Scalar
@@ -90,30 +100,23 @@ class DifferentialPrivacy(Wrapper):
     delta: Scalar
     sampling: Sampling = static(default="fixed")
     clipping: Literal["fixed", "adaptive"] = static(default="fixed")
-    at: Literal["server", "client"] = static(default="server")
+    at: Literal["server", "client", "distributed"] = static(default="server")
     scalars: Mapping[str, float] | Bounds | None = static(default=None)
     share: Scalar = 0.1
     quantile: Scalar = 0.5
     quantile_lr: Scalar = 0.2
+    min_sum: int | None = static(default=None, later=True)
+    corrupt: float = static(default=0.0, later=True)
     renyi: Any = None
     losses: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        z = self.noise_multiplier
-        check_setting(z, self.population, self.cohort, self.delta, self.sampling)
-        check_range("clip_norm", self.clip_norm, above=0)
-        check_range("share", self.share, above=0, below=1)
-        check_range("quantile", self.quantile, at_least=0, at_most=1)
-        check_range("quantile_lr", self.quantile_lr, above=0)
-        for name, value, known in (
-            ("clipping", self.clipping, ("fixed", "adaptive")),
-            ("at", self.at, ("server", "client")),
-        ):
-            if value not in known:
-                raise InvalidInput(f"{name} = {value!r} must be one of {', '.join(known)}")
+        check_setting(self.noise_multiplier, self.population, self.cohort, self.delta, self.sampling)
+        check_given(self)
         object.__setattr__(self, "scalars", as_bounds(self.scalars))
         check_inner(self.inner, self.title)
+        check_shared(self)
         for name, value in account(self).items():
             object.__setattr__(self, name, value)
 
@@ -124,8 +127,15 @@ class DifferentialPrivacy(Wrapper):
 
     @property
     def privacy(self) -> Privacy:
-        """The kind of privacy: "central"."""
-        return "central"
+        """The kind of privacy: "central", or "distributed" where clients add the noise."""
+        return "distributed" if self.at == "distributed" else "central"
+
+    @property
+    def update_coder(self) -> SkellamCoder | None:
+        """How `fs.Secure` sends client updates: as whole numbers with a share of the noise."""
+        if self.min_sum is None:
+            return None
+        return SkellamCoder(self.clip_norm, share_of(self.noise_multiplier, self.min_sum, self.corrupt))
 
     @property
     def secret_cohorts(self) -> bool:
@@ -134,8 +144,8 @@ class DifferentialPrivacy(Wrapper):
 
     @property
     def updates_when_empty(self) -> bool:
-        """True: an unchanged model would reveal that a cohort was empty."""
-        return True
+        """True: an unchanged model would reveal that a cohort was empty. Where clients add the noise, there is none."""
+        return self.at != "distributed"
 
     @property
     def only_mean(self) -> str:
@@ -165,16 +175,20 @@ class DifferentialPrivacy(Wrapper):
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work, and clip the message if clients clip."""
         message, client = self.inner.train(self.inner_part(broadcast), client, oracle)
-        bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
-        return (self._clipped(broadcast, message) if self.at == "client" else message), client
+        bounds = bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
+        if self.at == "distributed":
+            check_left_out(self.inner, bounds)
+        return (message if self.at == "server" else self._clipped(broadcast, message)), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[PrivateMessage, Any]:
         """Clip the message, unless the client did."""
         return (self._clipped(broadcast, message) if self.at == "server" else message), client
 
     def update(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
-        """Add noise to the sum, apply the inner update, adapt C and account for epsilon."""
+        """Add noise to the sum, unless clients did, apply the inner update, adapt C and account for epsilon."""
         check_population(self, cohort.population)
+        if self.min_sum is not None:
+            return self._opened(server, message, cohort)
         if cohort.key is None:
             raise InvalidInput("the noise of DP needs randomness: give Cohort a key")
         check_size(self, cohort.size)
@@ -198,9 +212,21 @@ class DifferentialPrivacy(Wrapper):
             b = part * (message.within - 0.5) + count / self.cohort * bit + 0.5
             new = clip_norm * jnp.exp(-self.quantile_lr * (b - self.quantile))
             clipping = ClipNorm(new.astype(jnp.asarray(clip_norm).dtype))
-        spent = (f(cohort.round + 1) for f in (self.epsilon_after, self.renyi_epsilon_after))
-        epsilon, bound = (x.astype(server.epsilon.dtype) for x in spent)
-        return PrivateServer(inner, epsilon, bound, clipping)
+        return PrivateServer(inner, *self._spent(server, cohort), clipping)
+
+    def _opened(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
+        """The state after a round whose clients added the noise; as it was where the sum has too few of them."""
+        check_size(self, cohort.size)
+        delta, left_out = split(message.inner)
+        delta = trees.scale(cohort.size / self.cohort, delta)
+        inner = self.inner.update(server.inner, join(message.inner, delta, left_out), cohort)
+        inner = trees.where(cohort.size >= jnp.asarray(self.min_sum), inner, server.inner)
+        return PrivateServer(inner, *self._spent(server, cohort), server.clipping)
+
+    def _spent(self, server: PrivateServer, cohort: Cohort) -> tuple[Any, Any]:
+        """Epsilon after the round, and Renyi's bound of it."""
+        epsilon, bound = self.epsilon_after(cohort.round + 1), self.renyi_epsilon_after(cohort.round + 1)
+        return epsilon.astype(server.epsilon.dtype), bound.astype(server.epsilon.dtype)
 
     def epsilon_after(self, rounds: Scalar) -> Any:
         """The epsilon of a number of rounds at delta.

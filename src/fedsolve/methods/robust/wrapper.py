@@ -71,7 +71,7 @@ class Robust(Wrapper):
         super().__post_init__()
         if self.inner.traits.only_mean:
             raise InvalidInput(f"Robust cannot wrap {name_of(self.inner)}: {self.inner.traits.only_mean}")
-        if self.inner.traits.privacy == "central":
+        if self.inner.traits.privacy in ("central", "distributed"):
             raise InvalidInput(
                 f"Robust cannot wrap {name_of(self.inner)}: its noise is measured for a mean of clipped messages"
             )
