@@ -117,7 +117,7 @@ def test_of_one_client_never_both_secrets_are_given(tmp_path):
     """Its own if it arrived, those with others if it is missing; nothing of pairs that both arrived or both miss."""
     small = Small(tmp_path, 5)
     sums = small.gather(small.begin(), [0, 2, 4])
-    assert sums._lists.pairs() == [(u, v) for u in (0, 2, 4) for v in (u, 1, 3)]
+    assert sums._lists.pairs == [(u, v) for u in (0, 2, 4) for v in (u, 1, 3)]
 
 
 def test_every_key_is_bound_to_its_attempt(tmp_path):

@@ -91,6 +91,7 @@ class MaskGraph:
         if self.width is not None:
             self._ring.sort(key=lambda client: hashlib.sha256(context + number(client, 4)).digest())
         self._place = {client: i for i, client in enumerate(self._ring)}
+        self._neighbours: dict[int, list[int]] = {}
 
     @property
     def degree(self) -> int:
@@ -99,6 +100,11 @@ class MaskGraph:
 
     def neighbours(self, client: int) -> list[int]:
         """Whom a client of the cohort shares a mask with, ascending."""
+        if client not in self._neighbours:
+            self._neighbours[client] = self._find(client)
+        return self._neighbours[client]
+
+    def _find(self, client: int) -> list[int]:
         if self.width is None:
             return [other for other in self._ring if other != client]
         n, here = len(self._ring), self._place[client]

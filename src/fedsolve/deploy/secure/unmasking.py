@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets as system
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations
 from math import comb
 
@@ -61,11 +61,12 @@ class Lists:
         """The lists as a message has them."""
         return client_list(self.arrived) + client_list(self.missing)
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What an answer is bound to."""
         return p.digest("lists", self.attempt.context, self.to_bytes())
 
+    @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """The secrets that open the sum, in order: (u, u) is that of u alone, (u, v) that of u with a missing v."""
         gone, graph = set(self.missing), self.attempt.graph
@@ -137,7 +138,7 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> dict[tuple[int, int
     if (said := reader.number(4)) != member or member not in attempt.roster.committee:
         raise ProtocolError(f"{what} says that it is of client {said}, or that is no member")
     shares, given = {}, False
-    for client, other in lists.pairs():
+    for client, other in lists.pairs:
         if client == other:
             given = reader.number(1) == 1
         value = reader.number(shamir.SHARE)
@@ -169,7 +170,7 @@ class Opening:
     """
 
     def __init__(self, lists: Lists, digests: Mapping[tuple[int, int], bytes]) -> None:
-        self._lists, self._digests, self._pairs = lists, digests, lists.pairs()
+        self._lists, self._digests, self._pairs = lists, digests, lists.pairs
         roster = lists.attempt.roster
         self._threshold = roster.threshold
         self._seat = {member: i for i, member in enumerate(roster.committee, 1)}
