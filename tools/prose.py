@@ -45,12 +45,11 @@ def prose(page: str) -> str:
 def vocabulary(glossary: str) -> dict[str, str]:
     """Each word that the glossary abandons, with what it says in its place.
 
-    >>> vocabulary("## Abandoned words\\n\\n| not | but |\\n|---|---|\\n| old, older | new |\\n")
+    >>> vocabulary("## Abandoned words\\n\\n* old, older: new\\n")
     {'old': 'new', 'older': 'new'}
     """
-    rows = [line for line in glossary.partition("## Abandoned words")[2].splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
-    return {word.lower(): instead for words, instead in cells for word in words.split(", ")}
+    items = re.findall(r"^\* ([^:\n]+): (.+)$", glossary.partition("## Abandoned words")[2], re.MULTILINE)
+    return {word.lower(): instead for words, instead in items for word in words.split(", ")}
 
 
 def checks(words: dict[str, str]) -> Config:

@@ -26,9 +26,8 @@ ALLOWED: dict[str, set[str]] = {
 
 
 def terms(page: str) -> list[str]:
-    """The first column of a table, without its head."""
-    cells = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("|")]
-    return [cell for cell in cells[2:] if cell]
+    """What each item of a list is about, which stands before its colon."""
+    return [line[2:].partition(":")[0] for line in page.splitlines() if line.startswith("* ")]
 
 
 def abandoned() -> list[str]:
