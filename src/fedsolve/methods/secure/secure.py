@@ -114,8 +114,8 @@ class Secure(Wrapper):
         """Check that no round has more messages than fit into a sum."""
         super().check(sampling, population)
         expected = sampling.expected(population)
-        is_random = expected is None or getattr(sampling, "scheme", "") == "poisson"
-        if (most := population if is_random else expected) > self.max_clients:
+        most = population if expected is None or sampling.scheme == "poisson" else expected
+        if most > self.max_clients:
             raise InvalidInput(
                 f"max_clients = {self.max_clients} but a round may have {most:g} clients: give Secure at least as many"
             )

@@ -75,18 +75,20 @@ def check_inner(algorithm: Algorithm) -> None:
 def check_sum(algorithm: Algorithm, broadcast: Any, message: Any, client: Any) -> None:
     """Raise `InvalidInput` unless the server of a method needs sums of messages alone."""
     as_sent = introspect.is_forwarded(algorithm, broadcast, message, client)
-    if reason := why_not_a_sum(algorithm, as_sent, message):
-        remedy = next(
-            (words for of, words in _REMEDIES.items() if of in name_of(algorithm)), "take another method"
-        )
-        raise InvalidInput(f"Secure cannot wrap {name_of(algorithm)}: {reason}; {remedy}")
+    reason = why_not_a_sum(algorithm, as_sent, message)
+    if not reason:
+        return
+    name, has_codes = name_of(algorithm), any(map(_is_code, jax.tree.leaves(message, is_leaf=_is_code)))
+    remedy = next((words for of, words in _REMEDIES.items() if of in name), "take another method")
+    if has_codes:
+        remedy = "take a linear compressor, such as fs.compression.RandomK"
+    path = _names(message)[0].split(".")
+    last = next(i for i, part in enumerate(path) if part != "inner")
+    field = "" if as_sent else f"`{'.'.join(path[: last + 1])}` is not a sum, since "
+    raise InvalidInput(f"Secure cannot wrap {name}: {field}{reason}; {remedy}")
 
 
-_REMEDIES = {
-    "FedFW": "set sends='step'",
-    "FedLiLS": "set server='one'",
-    "Compressed": "take a linear compressor, such as fs.compression.RandomK",
-}
+_REMEDIES = {"FedFW": "set sends='step'", "FedLiLS": "set server='one'"}
 
 
 class Limits(NamedTuple):
