@@ -43,7 +43,7 @@ class Agnostic(Reweighted):
     only_mean: ClassVar[str] = "the server must know the mean of all clients' weights"
 
     _: KW_ONLY
-    dual_lr: Rate = 0.1
+    dual_lr: Rate = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +78,7 @@ class Agnostic(Reweighted):
 def AFL(
     client_lr: Rate = 0.1,
     *,
-    dual_lr: Rate = 0.1,
+    dual_lr: Rate = 0.01,
     server_lr: Rate = 1.0,
     **client: Unpack[ClientOptions],
 ) -> Agnostic:
@@ -99,7 +99,8 @@ def AFL(
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
-        dual_lr: eta_d > 0, a number or a schedule by round, in units of an inverse loss. 0.1 (public code).
+        dual_lr: eta_d > 0, a number or a schedule by round, in units of an inverse loss. 0.01 is
+            where to begin: a rate that is too large leaves the weight with a few clients, whose steps are then long.
         server_lr: eta_g > 0, a number or a schedule by round (1).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 

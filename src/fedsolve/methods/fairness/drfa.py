@@ -70,7 +70,7 @@ class SnapshotAgnostic(Agnostic):
 def DRFA(
     client_lr: Rate = 0.1,
     *,
-    dual_lr: Rate = 0.1,
+    dual_lr: Rate = 0.01,
     server_lr: Rate = 1.0,
     **client: Unpack[ClientOptions],
 ) -> SnapshotAgnostic:
@@ -95,7 +95,7 @@ def DRFA(
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
-        dual_lr: eta_d > 0, the paper's K gamma, a number or a schedule by round, in units of an inverse loss. 0.1 is
+        dual_lr: eta_d > 0, the paper's K gamma, a number or a schedule by round, in units of an inverse loss. 0.01 is
             where to begin (`AFL`).
         server_lr: eta_g > 0, a number or a schedule by round (1, the paper's).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
