@@ -88,4 +88,4 @@ def test_one_runs_by_its_name(others, call):
     page = Path("runs", "theirs-2", "page.html").read_text()
     assert "A study of others" in page
     assert "doe2026other ·" in page  # a paper that is not in our list has its key alone
-    assert "Made again by: fedsolve reproduce theirs-2" in page
+    assert "Run it again: fedsolve reproduce theirs-2" in page

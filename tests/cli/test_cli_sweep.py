@@ -39,7 +39,7 @@ def test_a_sweep_leaves_its_tables_pictures_and_page(call):
         "map-client_lr-server_lr.png", "best-client_lr.png", "best-server_lr.png", "best-setting.png",
     }  # fmt: skip
     assert "FedAvg on digits, 3 client_lr x 2 server_lr x 2 seeds, into s: 12 runs of 3 rounds" in ended.err
-    assert "of 36 trial-rounds, 0 diverged" in ended.err
+    assert "of 36 rounds of all trials, 0 diverged" in ended.err
     assert "\x1b" not in ended.out + ended.err
     found = load("s")
     assert found.grid == {"client_lr": (0.01, 0.1, 1.0), "server_lr": (0.1, 1.0)}
@@ -144,7 +144,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(call, no_pictures, monkey
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
     assert last.startswith("error: interrupted after 2")
-    assert last.endswith("of 36 trial-rounds; resume with: fedsolve sweep --resume 'a folder'")
+    assert last.endswith("of 36 rounds of all trials; resume with: fedsolve sweep --resume 'a folder'")
     assert not {"sweep.json", "page.html"} & files("a folder")
     shown = call("show", "a folder")
     assert shown.code == 0
@@ -311,6 +311,6 @@ def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch, 
             board(SweepProgress("X", done, 1000, diverged, ("in 2 parts",)))
     lines = capsys.readouterr().err.splitlines()
     assert lines[:3] == ["X: preparing", "X: compiling", "note: in 2 parts"]
-    assert lines[3] == "X: 100 of 1,000 trial-rounds, 1 diverged"
-    assert lines[4].startswith("X: 200 of 1,000 trial-rounds, 3 diverged, about ")
+    assert lines[3] == "X: 100 of 1,000 rounds of all trials, 1 diverged"
+    assert lines[4].startswith("X: 200 of 1,000 rounds of all trials, 3 diverged, about ")
     assert lines[4].endswith(" left")

@@ -252,9 +252,7 @@ def test_data_by_seed(tmp_path):
 def test_settings_say_once_what_all_problems_have_alike():
     longer = replace(PROBLEM, title="longer", options={**PROBLEM.options, "rounds": 8})
     told = settings(replace(STUDY, problems={"small": PROBLEM, "long": longer}))
-    alike = (
-        "eval_every 2, local_steps 1, compared train_loss, mean of the last rounds 1, chosen by training-loss"
-    )
+    alike = "eval_every 2, local_steps 1, compared train_loss (last round), chosen by training-loss"
     assert told == {
         "seeds": [0, 1],
         "tuned on seed": 0,

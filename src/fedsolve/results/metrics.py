@@ -84,7 +84,8 @@ def describe(name: str) -> Metric:
     """
     base = name.removesuffix(AVERAGED)
     words = base.split("_")
-    title = _TITLES.get(base) or " ".join(_ACRONYMS.get(word, word) for word in words)
+    spelt = ["training", *words[1:]] if words[0] == "train" else words
+    title = _TITLES.get(base) or " ".join(_ACRONYMS.get(word, word) for word in spelt)
     title = title[0].upper() + title[1:] if title else title
     fraction = "accuracy" in words
     unit = _UNITS.get(base, "%" if fraction else "mean per example" if "loss" in words else "")

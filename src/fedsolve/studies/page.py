@@ -73,7 +73,7 @@ def write_results(
     if experiment.citation:
         named = title(experiment.citation)  # "" of a key that is none of ours
         paper = short(experiment.citation) + (f", “{named}”" if named else "")
-    intro = f"{experiment.summary}\n\nMade again by: {command(name)}"
+    intro = f"{experiment.summary}\n\nRun it again: {command(name)}"
     intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
     settings = {str(key): dumps(value).strip('"') for key, value in outcome.settings.items()}
     parts = {

@@ -44,7 +44,7 @@ class SweepLines(Lines):
             if self._start is None:  # what went before held compilation
                 self._start = time.monotonic(), progress.done
             self.advance(progress)
-        self._file("trial-rounds", progress.done, progress.total)
+        self._file("rounds of all trials", progress.done, progress.total)
 
     def finished(self) -> None:
         """The sweep has ended: what it leaves says so."""
@@ -54,7 +54,7 @@ class SweepLines(Lines):
         """Rounds of trials done of all, in words."""
         if self.last is None:
             return "no round"
-        return f"{self.last.done:,} of {self.last.total:,} trial-rounds"
+        return f"{self.last.done:,} of {self.last.total:,} rounds of all trials"
 
     def counted(self, progress: SweepProgress) -> None:
         """It is known how much there is to do: the rounds are compiled."""
@@ -92,7 +92,7 @@ class SweepBar(SweepLines):
         super().__init__(label, folder)
         from rich.progress import TextColumn
 
-        count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} trial-rounds", markup=False)
+        count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} rounds of all trials", markup=False)
         self._bars = rich_progress(30, count)
         self._bar = self._bars.add_task(visible(label), total=1, note="")
 
