@@ -26,10 +26,10 @@ def blocks_of(page):
 
 def run_blocks(*which):
     """These programs of docs/quickstart.md in one session, as a reader would type them; they end with good results."""
-    for package in ("sklearn", "matplotlib", "flax"):
+    for package in ("sklearn", "matplotlib"):
         pytest.importorskip(package)
     blocks = blocks_of(QUICKSTART)
-    assert len(blocks) == 8
+    assert len(blocks) == 7
     names: dict = {}
     exec("import fedsolve as fs", names)
 
@@ -48,10 +48,6 @@ def run_blocks(*which):
         assert names["result"].params["w"].dtype == np.float64
         np.testing.assert_allclose(names["result"].params["w"], names["truth"], atol=0.05)
 
-    def network():
-        loss = names["result"].metrics["train_loss"]
-        assert loss[-1] < 0.1 * loss[0]
-
     def frank_wolfe():
         gap = names["result"].metrics["gap"]
         assert (gap > 0).all()
@@ -62,20 +58,20 @@ def run_blocks(*which):
     def sweep():
         assert names["found"].best_settings == {"client_lr": 0.03, "server_lr": 1.0}
 
-    ends = (digits, comparison, callbacks, regression, network, frank_wolfe, sweep, lambda: None)
+    ends = (digits, comparison, callbacks, regression, frank_wolfe, sweep, lambda: None)
     for i in which:
         exec(blocks[i], names)
         ends[i]()
 
 
 def test_small_problems_of_the_quickstart_run():
-    run_blocks(3, 5)
+    run_blocks(3, 4)
 
 
 @pytest.mark.full
 def test_all_programs_of_the_quickstart_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_blocks(*range(8))
+    run_blocks(*range(7))
 
 
 def test_the_programs_of_the_readme_run():
