@@ -11,12 +11,12 @@ from secure_small import N32, N64, Small, plain_sum, words
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
-from fedsolve.deploy.secure.attempt import Attempt
+from fedsolve.deploy.secure.attempt import Attempt, AttemptLog, Step
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
-from fedsolve.deploy.secure.committee import AttemptLog, Step, committee, threshold
 from fedsolve.deploy.secure.identity import Member
 from fedsolve.deploy.secure.masked_reply import mask_key, pair_secret, seal_key, secret_digest, words_key
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
+from fedsolve.deploy.secure.roster import committee, threshold
 from fedsolve.deploy.secure.secure_server import SecureServer
 
 

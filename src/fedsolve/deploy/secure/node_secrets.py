@@ -16,8 +16,8 @@ from pathlib import Path
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
+from fedsolve.deploy.secure.attempt import AttemptLog
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader
-from fedsolve.deploy.secure.committee import AttemptLog
 from fedsolve.deploy.secure.identity import (
     Member,
     Owner,

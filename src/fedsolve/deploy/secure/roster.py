@@ -1,5 +1,9 @@
 """The roster: the long-lived keys of all clients of an experiment; its digest is in every signature and key.
 
+From it follows the committee, which opens the sums: all clients up to 31, else 31 that nobody chooses. Any threshold of
+its c members, floor(2 c / 3) + 1, open a sum. Two different lists of one attempt could only be opened if more than a
+third of them, 2 threshold - c, answered twice: an honest one answers once.
+
 A client checks it against its owner's file of peers; without one it pins the first roster that it sees, and then trusts
 the server to have shown everybody the same.
 """
@@ -14,7 +18,6 @@ from pathlib import Path
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure.byte_reader import LARGEST_LIST, ProtocolError, Reader, names, number
-from fedsolve.deploy.secure.committee import committee, threshold
 from fedsolve.deploy.secure.identity import Member, read_hello
 from fedsolve.deploy.secure.primitives import KEY, digest
 from fedsolve.folders.untrusted import read_text
@@ -22,6 +25,26 @@ from fedsolve.folders.untrusted import read_text
 _ROSTER = b"fsr1"
 SMALLEST = 3
 """Clients that an experiment with secure sums has at least."""
+COMMITTEE = 31
+"""Members of a committee at most."""
+
+
+def committee(members: Iterable[Member]) -> tuple[int, ...]:
+    """The clients that open the sums, ascending: the same for a whole experiment, by a hash of the identities alone."""
+    listed = sorted(members)
+    if len(listed) > COMMITTEE:
+        seed = digest("committee", *(number(m.client, 4) + m.identity for m in listed))
+        listed = sorted(listed, key=lambda m: digest("seat", seed, number(m.client, 4)))[:COMMITTEE]
+    return tuple(sorted(m.client for m in listed))
+
+
+def threshold(members: int) -> int:
+    """How many of the members must answer.
+
+    >>> [threshold(c) for c in (3, 4, 10, 31)]
+    [3, 3, 7, 21]
+    """
+    return 2 * members // 3 + 1
 
 
 def experiment_digest(experiment: str) -> bytes:

@@ -79,8 +79,7 @@ class Lists:
 
 def request_bytes(lists: Lists, sealed: Mapping[int, bytes]) -> bytes:
     """The request to one member, with the shares that the clients that arrived have encrypted to it."""
-    listed = b"".join(sealed[client] for client in lists.arrived)
-    return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + listed
+    return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + b"".join(sealed[u] for u in lists.arrived)
 
 
 def read_request(request: bytes, roster: Roster, member: int, min_sum: int) -> tuple[Lists, dict[int, bytes]]:
