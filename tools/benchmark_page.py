@@ -15,15 +15,12 @@ HEAD = """\
 
 For readers who want to know what fedsolve costs. After this page you can repeat each measurement.
 
-`make bench` runs each program and the same work written by hand in plain JAX or PyTorch in turns, in one process
-(`benchmarks/handwritten.py`, `benchmarks/torch_loop.py`). A ratio is the median over repetitions of the time of a
-program divided by the time of the program beside it, so less than 1 is faster; of sweeps it is how many times longer
-than the sweep. The bound that a ratio should keep to is in parentheses; some ratios do not keep to theirs. Which of JAX
-and PyTorch is faster depends on the kind of processor.
+`make bench` runs each program and the same work written by hand in plain JAX or PyTorch in turns, in one process. A
+ratio is the median of the time of a program divided by the time of the program beside it, so less than 1 is faster; of
+sweeps it is how many times longer than the sweep. The bound of a ratio is in parentheses; some ratios exceed theirs.
 
 `python benchmarks/bench.py --store` replaces the results of its processor, and `make generate` writes this page.
-`benchmarks/FINDINGS.md` explains what makes the programs fast. `python benchmarks/accuracies.py` measures what networks
-reach on federated data; its rows are in `benchmarks/accuracies.csv`.
+`benchmarks/FINDINGS.md` explains the numbers. `benchmarks/accuracies.csv` has what networks reach on federated data.
 """
 
 

@@ -125,8 +125,7 @@ def markdown() -> str:
         lines += ["", f"## {heading}", ""]
         for name, subject, size, experiments in rows:
             if any("](" in text for text in experiments):
-                named = f"**{name}**, {subject}" if name not in experiments[0] else subject
-                about = f"{named} ({size})" if size else named
+                about = f"**{name}** ({size})" if size else subject
                 lines.append(f"* {about}: {'; '.join(text for text in experiments if '](' in text)}.")
     return "\n".join([*lines, ""])
 
