@@ -139,12 +139,10 @@ def test_noise_in_shares(tmp_path):
     other, _, _ = deploy(shared_noise(1e-3, 3), tmp_path / "other", rounds=1)
     assert bits(one) != bits(other)
     for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(silent), strict=True):
-        assert (
-            0 < np.abs(mine - theirs).max() < 0.01
-        )  # the noise of the mean: 1e-3 sqrt(2) / 6
+        assert 0 < np.abs(mine - theirs).max() < 0.01  # the noise of the mean: 1e-3 sqrt(2) / 6
     assert np.isfinite(history.evaluations["train_loss"]).all()
     with pytest.raises(
-        Unavailable, match="noise of .* is for sums of at least 5 clients.*give client_app min_sum=5"
+        Unavailable, match=r"noise of .* is for sums of at least 5 clients.*give client_app min_sum=5"
     ):
         deploy(shared_noise(1e-3, 5), tmp_path / "few", rounds=1, repeats=0)
 

@@ -57,6 +57,32 @@ def test_they_are_those_of_the_simulation(tmp_path, capsys):
     assert given == fs.data.statistics(SITES, {"age": (40, 60)}, min_rows=1)
 
 
+def test_secure_sums(tmp_path):
+    """Statistics of numbers are the same, counts exactly; each reply is masked; one that is too short is left out."""
+    sums = client_app(no_model, statistics=lambda node: SITES[node.client], min_sum=3)
+    found = collect(tmp_path, app=sums, columns="age, ill", secure=True)
+    wanted = fs.data.statistics(SITES, "age, ill")
+    for name in ("age", "ill"):
+        mine, theirs = found[name], wanted[name]
+        assert (mine.clients, mine.rows, mine.missing) == (theirs.clients, theirs.rows, theirs.missing)
+        assert mine.mean == pytest.approx(theirs.mean, rel=1e-12)
+        assert mine.variance == pytest.approx(theirs.variance, rel=1e-12)
+        assert mine.counts == theirs.counts
+
+    def cut(node, kind, content):
+        if kind == "query.statistics" and node == 104:
+            content["masks"]["bytes"].data = content["masks"]["bytes"].data[:-8]
+        return content
+
+    without = collect(tmp_path / "cut", app=sums, columns="age", secure=True, tamper=cut)
+    assert without["age"].rows == 190
+    with pytest.raises(Unavailable, match="allows sums of at least 3 clients alone"):
+        collect(tmp_path / "clear", app=sums, columns="age")
+    with pytest.raises(fs.InvalidInput, match="categories have names"):
+        collect(tmp_path / "names", app=sums, columns="ill=categories", secure=True)
+    assert "smoker" not in collect(tmp_path / "text", app=sums, columns="smoker, age", secure=True).columns
+
+
 def test_owners_decide_and_the_server_decides(tmp_path):
     """A client with more rows as its minimum, one that allows nothing, one column that only two have."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,6 +77,19 @@ class _Unreported(Exception):
     """Why a column is not reported."""
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """The replies about a column.
+
+    Attributes:
+        clients: that have replied.
+        replies: of each, in the order of clients; or one, the sum of all.
+    """
+
+    clients: int
+    replies: Sequence[Reply]
+
+
 class Rounds:
     """The rounds of a statistic; whoever sends messages takes `requests` and gives `replies` until there are no more.
 
@@ -92,7 +105,7 @@ class Rounds:
         self._minimum, self._names = minimum, names
         self.all_columns = not asked
         self.requests: dict[str, Request] = {}
-        self._running: dict[str, Generator[Request, dict[int, Reply], ColumnStatistics]] = {}
+        self._running: dict[str, Generator[Request, Gathered, ColumnStatistics]] = {}
         self._reported: dict[str, ColumnStatistics] = {}
         self._unreported: dict[str, str] = {}
         self._notes: dict[str, None] = {}
@@ -112,7 +125,13 @@ class Rounds:
             self.all_columns = False
         for name, request in list(self.requests.items()):
             valid = {client: of[name] for client, of in sorted(replies.items()) if name in of}
-            self._advance(name, self._believed(name, request, valid))
+            believed = self._believed(name, request, valid)
+            self._advance(name, Gathered(len(believed), list(believed.values())))
+
+    def add_sums(self, sums: Mapping[str, Gathered]) -> None:
+        """The sums of a round's replies, by column, where nobody sees single replies."""
+        for name in list(self.requests):
+            self._advance(name, sums[name])
 
     def result(self) -> Statistics:
         """The statistics, once the rounds are over."""
@@ -141,9 +160,9 @@ class Rounds:
                 self.note(f"{self._names(client)}, column {name}: {error}")
         return believed
 
-    def _advance(self, name: str, replies: dict[int, Reply]) -> None:
+    def _advance(self, name: str, gathered: Gathered) -> None:
         try:
-            self.requests[name] = self._running[name].send(replies)
+            self.requests[name] = self._running[name].send(gathered)
             return
         except StopIteration as end:
             self._reported[name] = end.value
@@ -152,47 +171,47 @@ class Rounds:
         del self.requests[name]
 
 
-def _rounds_of_column(
-    about: Asked, minimum: Minimum
-) -> Generator[Request, dict[int, Reply], ColumnStatistics]:
+def _rounds_of_column(about: Asked, minimum: Minimum) -> Generator[Request, Gathered, ColumnStatistics]:
     """The requests about a column, each after the replies to the one before; in the end, its statistics."""
-    replies = _enough((yield FindRange(about.categorical)), minimum)
-    if any(isinstance(reply, CategoryNames) for reply in replies):
+    gathered = _enough((yield FindRange(about.categorical)), minimum)
+    if any(isinstance(reply, CategoryNames) for reply in gathered.replies):
         if about.range is not None:
             raise _Unreported("it has categories, and a range was given for it")
-        if not all(isinstance(reply, CategoryNames) for reply in replies):
-            replies = _enough((yield FindRange(categorical=True)), minimum)
-        known = dict.fromkeys(name for reply in _of(CategoryNames, replies) for name in reply.names)
+        if not all(isinstance(reply, CategoryNames) for reply in gathered.replies):
+            gathered = _enough((yield FindRange(categorical=True)), minimum)
+        known = dict.fromkeys(name for reply in _of(CategoryNames, gathered) for name in reply.names)
         names = tuple(sorted(known))
-        counted = _of(CategoryCounts, _enough((yield CountCategories(names)), minimum))
-        return _of_categories(names, counted, minimum)
-    found = _of(Magnitudes, replies)
+        counted = _enough((yield CountCategories(names)), minimum)
+        return _of_categories(names, counted.clients, _of(CategoryCounts, counted), minimum)
+    found = _of(Magnitudes, gathered)
     shift = math.fsum(reply.total for reply in found) / sum(reply.rows for reply in found)
     if about.range is None:
         low, high = _occupied(MAGNITUDE_EDGES, _added(found))
         fine = Measure(shift, low, high, _FINE_BINS)
         sums = _of(Sums, _enough((yield fine), minimum))
         low, high = _occupied(fine.edges[1:-1], _added(sums)[1:-1])
+        shift += math.fsum(reply.total for reply in sums) / sum(reply.rows for reply in sums)
     else:
         low, high = about.range
     request = Measure(shift, low, high, BINS)
-    return _of_numbers(request, _of(Sums, _enough((yield request), minimum)), minimum)
+    measured = _enough((yield request), minimum)
+    return _of_numbers(request, measured.clients, _of(Sums, measured), minimum)
 
 
-def _enough(replies: dict[int, Reply], minimum: Minimum) -> list[Reply]:
-    """The replies in the order of clients, if there are enough, of enough rows."""
-    if len(replies) < minimum.clients:
+def _enough(gathered: Gathered, minimum: Minimum) -> Gathered:
+    """The replies, if there are enough, of enough rows."""
+    if gathered.clients < minimum.clients:
         raise _Unreported(
-            f"it has {len(replies)} clients, and {minimum.clients} are the minimum (min_clients)"
+            f"it has {gathered.clients} clients, and {minimum.clients} are the minimum (min_clients)"
         )
-    if (rows := sum(getattr(reply, "rows", 0) for reply in replies.values())) < minimum.rows:
+    if (rows := sum(getattr(reply, "rows", 0) for reply in gathered.replies)) < minimum.rows:
         raise _Unreported(f"it has {rows} rows, and {minimum.rows} are the minimum (min_rows)")
-    return [reply for _, reply in sorted(replies.items())]
+    return gathered
 
 
-def _of(kind: type[T], replies: list[Any]) -> list[T]:
+def _of(kind: type[T], gathered: Gathered) -> list[T]:
     """The replies, each of which has been checked to be one to the request."""
-    return [reply for reply in replies if isinstance(reply, kind)]
+    return [reply for reply in gathered.replies if isinstance(reply, kind)]
 
 
 def _added(replies: list[Any]) -> np.ndarray:
@@ -208,14 +227,14 @@ def _occupied(edges: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
     return (low, high) if high - low > _NARROWEST else (low, low + 1.0)
 
 
-def _of_numbers(request: Measure, sums: list[Sums], minimum: Minimum) -> NumberStatistics:
+def _of_numbers(request: Measure, clients: int, sums: list[Sums], minimum: Minimum) -> NumberStatistics:
     rows = sum(reply.rows for reply in sums)
     total = math.fsum(reply.total for reply in sums)
     squares = math.fsum(reply.squares for reply in sums)
     variance = max(squares - total**2 / rows, 0.0) / (rows - 1) if rows > 1 else math.nan
     edges, counts = merge_bins(request.edges, _added(sums), minimum.rows)
     return NumberStatistics(
-        clients=len(sums),
+        clients=clients,
         rows=rows,
         missing=sum(reply.missing for reply in sums),
         mean=request.shift + total / rows,
@@ -228,10 +247,10 @@ def _of_numbers(request: Measure, sums: list[Sums], minimum: Minimum) -> NumberS
 
 
 def _of_categories(
-    names: tuple[str, ...], counted: list[CategoryCounts], minimum: Minimum
+    names: tuple[str, ...], clients: int, counted: list[CategoryCounts], minimum: Minimum
 ) -> CategoryStatistics:
     counts = dict(zip(names, _added(counted).tolist(), strict=False))
     named = {name: rows for name, rows in counts.items() if rows >= minimum.rows}
     rows = sum(reply.rows for reply in counted)
     missing = sum(reply.missing for reply in counted)
-    return CategoryStatistics(len(counted), rows, missing, named, rows - sum(named.values()))
+    return CategoryStatistics(clients, rows, missing, named, rows - sum(named.values()))

@@ -66,8 +66,8 @@ def client_app(
             rows, without noise. None allows no statistics.
         min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named.
         min_sum: number of clients whose sum the server may see, >= 3; the client then takes part in methods under
-            `fs.Secure` alone, and in no statistics. None: it answers other methods too, and takes part in sums of at
-            least 3 clients.
+            `fs.Secure` and in statistics with `--secure` alone. None: it answers others too, and takes part in sums of
+            at least 3 clients.
         peers: TOML file with the public keys of all clients, for sums under `fs.Secure`: client number = key. None to
             trust those that the server sends first.
 
@@ -76,7 +76,7 @@ def client_app(
 
     Raises:
         InvalidInput: an argument that is unknown or out of its range, what is trusted no class or function, or
-            statistics beside a bound on epsilon or a `min_sum`, which they do not keep.
+            statistics beside a bound on epsilon, which they do not keep.
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`), and may say what its site
     is called (`site`) and where its state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client
@@ -88,7 +88,8 @@ def client_app(
     """
     app = ClientApp()
     budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
-    allowed, sums = AllowedColumns(statistics, min_rows, max_epsilon, min_sum), SecureSums(min_sum, peers)
+    sums = SecureSums(min_sum, peers)
+    allowed = AllowedColumns(statistics, min_rows, max_epsilon, sums)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -105,7 +106,10 @@ def client_app(
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        return _answer(message, context, lambda _, node, record: allowed.reply(node, record, _log))
+        return _answer(message, context, answer_about_columns)
+
+    def answer_about_columns(_: int, node: NodeContext, record: RecordDict) -> RecordDict:
+        return allowed.reply(node, _states(node.node_config), record, _log)
 
     @app.query(SECURE)
     def secure(message: Message, context: Context) -> Message:

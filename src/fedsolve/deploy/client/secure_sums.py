@@ -92,6 +92,8 @@ class SecureSums:
             InvalidInput: a question that cannot be used, or that the protocol refuses.
         """
         question, client = read_question(record), node.client
+        if question.step == "who":
+            return answer_record(client, client.to_bytes(8, "little"))
         if question.step == "metrics":
             names = check_metric_names(json.loads(question.data))
             with problem() as own:
@@ -114,15 +116,18 @@ class SecureSums:
         if method.traits.privacy == "distributed":
             message = with_share_of_noise(method, message)
         counts = count_words(message)
-        return self._mask(folder, request, to_words(message), counts.n32, counts.n64, log)
-
-    def masked_words(self, folder: Path, request: Request, words: bytes, log: _Log) -> bytes:
-        """Words of 64 bits, likewise."""
-        return self._mask(folder, request, words, 0, len(words) // 8, log)
-
-    def _mask(self, folder: Path, request: Request, words: bytes, n32: int, n64: int, log: _Log) -> bytes:
         secrets = self._secrets(folder, request.experiment, request.client, log)
-        return secrets.mask(request.masks, words, n32, n64)
+        return secrets.mask(request.masks, to_words(message), counts.n32, counts.n64)
+
+    def mask(
+        self, folder: Path, experiment: str, client: int, order: bytes | None, words: bytes, log: _Log
+    ) -> bytes:
+        """Words of 64 bits as the server is sent them.
+
+        Raises:
+            InvalidInput: the protocol refuses the order.
+        """
+        return self._secrets(folder, experiment, client, log).mask(order, words, 0, len(words) // 8)
 
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
         """The client's keys in an experiment, kept below a folder of the node."""

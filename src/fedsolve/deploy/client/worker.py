@@ -100,7 +100,9 @@ class Worker:
                 parts = self.problem.measure(model, request.metrics)
         if request.masks is not None:
             summed = SummedMetrics(request.metrics, kinds_of(parts, request.metrics), request.population)
-            masked = self.sums.masked_words(self.folder, request, summed.to_words(parts), self.log)
+            words = summed.to_words(parts)
+            of = request.experiment, request.client, request.masks
+            masked = self.sums.mask(self.folder, *of, words, self.log)
             return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
         in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flwr.app import RecordDict
@@ -11,7 +12,15 @@ from flwr.app import RecordDict
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.data.column_statistics.replies import replies_to
-from fedsolve.deploy.jobs.column_records import ClientReply, read_request, reply_record
+from fedsolve.data.column_statistics.sums import to_numbers
+from fedsolve.deploy.client.secure_sums import SecureSums
+from fedsolve.deploy.jobs.column_records import (
+    ClientReply,
+    masked_record,
+    read_masks,
+    read_request,
+    reply_record,
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,7 @@ class AllowedColumns:
         columns_of: node -> the columns, by name; None where statistics are not allowed.
         min_rows: rows with a value that a column must have, at least 1.
         max_epsilon: the client's bound on epsilon, which statistics would not keep; None for no bound.
-        min_sum: clients whose sum alone the server may see, which statistics would not keep; None for any.
+        sums: the client's part in secure sums.
 
     Raises:
         InvalidInput: no integer of at least 1, or columns beside a bound.
@@ -31,29 +40,40 @@ class AllowedColumns:
     columns_of: Callable[[Any], Mapping[str, Any]] | None
     min_rows: int
     max_epsilon: float | None
-    min_sum: int | None = None
+    sums: SecureSums = field(default_factory=SecureSums)
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
         if self.columns_of is not None and self.max_epsilon is not None:
             raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
-        if self.columns_of is not None and self.min_sum is not None:
-            raise InvalidInput(
-                "give statistics or min_sum, not both: the server sees each client's statistics"
-            )
 
-    def reply(self, node: Any, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
-        """Sums and counts over the rows of a node's columns; `log` is told what was asked.
+    def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
+        """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients.
+
+        Args:
+            node: on which the client runs.
+            folder: where the node keeps its states.
+            record: the request.
+            log: told what was asked.
 
         Raises:
             InvalidInput: statistics are not allowed, the request cannot be used, or the columns are none.
         """
         if self.columns_of is None:
             raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
+        masks = read_masks(record)
+        if masks is None and self.sums.min_sum is not None:
+            raise InvalidInput(
+                f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with --secure"
+            )
         requests, all_columns = read_request(record)
         log(f"sums and counts are asked of {'all columns' if all_columns else ', '.join(requests)}")
         columns = self.columns_of(node)
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
         replies = replies_to(requests, all_columns, columns, self.min_rows)
+        if masks is not None:
+            words = to_numbers(requests, replies).astype("<i8").tobytes()
+            masked = self.sums.mask(folder, masks.experiment, node.client, masks.order, words, log)
+            return masked_record(node.client, masked)
         return reply_record(ClientReply(node.client, node.site, replies))

@@ -11,14 +11,14 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.column_statistics.messages import LARGEST, Measure, Refused, Replies, Reply, Request
-from fedsolve.deploy.messages.records import check_refusal, facts_of, record_bytes
+from fedsolve.deploy.messages.records import check_refusal, facts_of, pack, record_bytes, unpack
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.deploy.site_names import check_site
 from fedsolve.folders.untrusted import loads
 
 ACTION = "statistics"
 """By which Flower calls the client app's handler: messages are of the type `query.statistics`."""
-_REQUEST, _REPLY = "request", "columns"
+_REQUEST, _REPLY, _SUM, _MASKS = "request", "columns", "sum", "masks"
 _MOST_BYTES = 16 * 2**20
 _MOST_COLUMNS, _LONGEST_NAME, _MOST_BINS, _MOST_CATEGORIES = 500, 256, 4096, 10_000
 _REQUESTS = {kind.__name__: kind for kind in get_args(Request)}
@@ -33,10 +33,55 @@ class ClientReply(NamedTuple):
     columns: Replies
 
 
-def request_record(requests: Mapping[str, Request], all_columns: bool) -> RecordDict:
-    """What is asked of every client in a round."""
-    facts = {"all_columns": all_columns, "columns": _written(requests)}
-    return RecordDict({_REQUEST: ConfigRecord(facts)})
+class Masks(NamedTuple):
+    """What a client masks its reply by, in an experiment of secure sums."""
+
+    experiment: str
+    order: bytes
+
+
+def request_record(
+    requests: Mapping[str, Request], all_columns: bool, masks: Masks | None = None
+) -> RecordDict:
+    """What is asked of every client in a round; with `masks`, for a sum of their replies."""
+    facts: dict[str, Any] = {"all_columns": all_columns, "columns": _written(requests)}
+    record = RecordDict({_REQUEST: ConfigRecord(facts)})
+    if masks is not None:
+        record[_SUM], record[_MASKS] = ConfigRecord({"experiment": masks.experiment}), pack(masks.order)
+    return record
+
+
+def read_masks(record: RecordDict) -> Masks | None:
+    """What the reply to a request is masked by; None where it is not.
+
+    Raises:
+        InvalidInput: the record is no such request of this version.
+    """
+    if _SUM not in record:
+        return None
+    with reading("the request"):
+        facts = facts_of(record, _SUM, {"experiment": str})
+        return Masks(facts["experiment"], unpack(record, _MASKS))
+
+
+def masked_record(client: int, data: bytes) -> RecordDict:
+    """What a client replies under secure sums."""
+    return RecordDict({_REPLY: ConfigRecord({"client": client}), _MASKS: pack(data)})
+
+
+def read_masked(record: RecordDict, client: int) -> bytes:
+    """The masked reply in a record.
+
+    Raises:
+        InvalidInput: the client refused, with its reason; or the record is no such reply of this client and version.
+    """
+    check_refusal(record)
+    with reading("the reply"):
+        if (length := record_bytes(record)) > _MOST_BYTES:
+            raise InvalidInput(f"it has {length:,} bytes, more than {_MOST_BYTES:,}")
+        if facts_of(record, _REPLY, {"client": int})["client"] != client:
+            raise InvalidInput("it is of another client")
+        return unpack(record, _MASKS)
 
 
 def read_request(record: RecordDict) -> tuple[dict[str, Request], bool]:

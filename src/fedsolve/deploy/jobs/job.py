@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsolve.core.checks import check_flag
 from fedsolve.core.errors import FedsolveError, InvalidInput, check_known
 from fedsolve.data.column_statistics.protocol import Asked, Minimum
 from fedsolve.data.column_statistics.statistics import asked_columns
@@ -32,16 +33,18 @@ class Job:
         model: the folder of a run, or a model's file, to evaluate; a relative path starts where the SuperLink did.
         columns: what is asked about each column, by name; all that clients allow if there are none.
         minimum: of clients and rows that a statistic must be of.
+        secure: whether statistics are sums of which the server sees no client's part.
     """
 
     name: str
     model: Path
     columns: dict[str, Asked]
     minimum: Minimum
+    secure: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Job:
-        """The job that a run's configuration names: `job`, with `model`, or `columns`, `min-clients` and `min-rows`.
+        """The job that a run's configuration names: `job`, with `model`, or `columns`, minimums and `secure`.
 
         Raises:
             InvalidInput: an unknown job, an evaluation without a model, columns or minimums that are none.
@@ -54,7 +57,9 @@ class Job:
             )
         least = Minimum()
         minimum = Minimum(config.get("min-clients", least.clients), config.get("min-rows", least.rows))
-        return cls(name, Path(model), asked_columns(config.get("columns", "")), minimum)
+        secure = config.get("secure", False)
+        check_flag("secure", secure)
+        return cls(name, Path(model), asked_columns(config.get("columns", "")), minimum, secure)
 
 
 @contextlib.contextmanager

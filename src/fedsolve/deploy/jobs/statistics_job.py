@@ -15,6 +15,7 @@ from fedsolve.data.column_statistics.protocol import Rounds
 from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.deploy.jobs.column_records import ACTION, ClientReply, read_reply, request_record
 from fedsolve.deploy.jobs.job import STATISTICS_FILE, Job, job_folder
+from fedsolve.deploy.jobs.secure_statistics import SummedColumns
 from fedsolve.deploy.jobs.statistics_file import SCHEMA_FILE, statistics_json, summary_lines
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, Polling, missing_clients_advice, watched_engine
 from fedsolve.deploy.run_log import say
@@ -42,20 +43,34 @@ def collect_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
     """
     folder = Path(settings.out)
     with job_folder(folder), watched_engine(grid):
-        asked = NodesAsked(grid, settings)
-        asked.wait_for_quorum()
-        rounds = Rounds(job.columns, job.minimum, asked.names)
-        while not rounds.are_over:
-            replies = asked.ask(rounds)
-            if not replies:
-                raise Unavailable(f"no client replies about its columns; {asked.last_refusal}")
-            rounds.add(replies)
-        found = rounds.result()
+        found = _summed(grid, settings, job) if job.secure else _asked(grid, settings, job)
         for line in summary_lines(found):
             say(line)
         write_atomically(folder / SCHEMA_FILE, found.schema())
         write_atomically(folder / STATISTICS_FILE, statistics_json(found))
         return found
+
+
+def _summed(grid: Grid, settings: Settings, job: Job) -> Statistics:
+    """Statistics from sums, of which the server sees no client's part."""
+    clients = SummedColumns(grid, settings, Path(settings.out))
+    rounds = Rounds(job.columns, job.minimum, clients.names)
+    while not rounds.are_over:
+        rounds.add_sums(clients.ask(rounds))
+    return rounds.result()
+
+
+def _asked(grid: Grid, settings: Settings, job: Job) -> Statistics:
+    """Statistics from each client's replies."""
+    asked = NodesAsked(grid, settings)
+    asked.wait_for_quorum()
+    rounds = Rounds(job.columns, job.minimum, asked.names)
+    while not rounds.are_over:
+        replies = asked.ask(rounds)
+        if not replies:
+            raise Unavailable(f"no client replies about its columns; {asked.last_refusal}")
+        rounds.add(replies)
+    return rounds.result()
 
 
 class NodesAsked:

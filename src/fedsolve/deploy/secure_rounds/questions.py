@@ -19,6 +19,8 @@ def ask(
     seconds: float,
     most_bytes: int,
     take: Callable[[int, bytes], bool],
+    *,
+    is_known: bool = True,
 ) -> dict[int, str]:
     """Ask clients, each at its node, and give `take` what they answer, until it says that this is enough.
 
@@ -28,6 +30,7 @@ def ask(
         seconds: to wait for answers.
         most_bytes: of one answer.
         take: (client, bytes) -> whether enough has come; it raises `InvalidInput` where an answer does not count.
+        is_known: whether it is known which client is at a node; else `questions` are by node.
 
     Returns:
         Why a client's answer does not count, by client; of those not waited for any more nothing is said.
@@ -49,7 +52,9 @@ def ask(
             try:
                 if isinstance(answer, str):
                     raise InvalidInput(answer)
-                is_enough = take(client, read_answer(answer, client, most_bytes)) or is_enough
+                is_enough = (
+                    take(client, read_answer(answer, client if is_known else None, most_bytes)) or is_enough
+                )
             except InvalidInput as error:
                 failed[client] = str(error)
         if mailbox.waiting and not is_enough:

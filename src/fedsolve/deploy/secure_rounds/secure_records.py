@@ -13,10 +13,10 @@ from fedsolve.folders.files import slug
 
 ACTION = "secure"
 """By which Flower calls the client app's handler: messages are of the type `query.secure`."""
-Step = Literal["hello", "roster", "metrics", "unmask"]
-"""What is asked: a client's public keys, that it enrols with those of all, what kinds its metrics are, or its shares of
-masks."""
-_STEPS = ("hello", "roster", "metrics", "unmask")
+Step = Literal["who", "hello", "roster", "metrics", "unmask"]
+"""What is asked: a client's number, its public keys, that it enrols with those of all, what its metrics are, or its
+shares of masks."""
+_STEPS = ("who", "hello", "roster", "metrics", "unmask")
 _FACTS, _DATA = "sums", "data"
 _ROOM = 4096  # bytes of facts about a message
 
@@ -55,8 +55,8 @@ def answer_record(client: int, data: bytes) -> RecordDict:
     return RecordDict({_FACTS: ConfigRecord({"client": client}), _DATA: pack(data)})
 
 
-def read_answer(record: RecordDict, client: int, most_bytes: int) -> bytes:
-    """The bytes that a client answers.
+def read_answer(record: RecordDict, client: int | None, most_bytes: int) -> bytes:
+    """The bytes that a client answers; of any client where `client` is None.
 
     Raises:
         InvalidInput: the client refused, with its reason; or the record is no answer of this client and version.
@@ -66,6 +66,6 @@ def read_answer(record: RecordDict, client: int, most_bytes: int) -> bytes:
         if (length := record_bytes(record)) > most_bytes + _ROOM:
             raise InvalidInput(f"it has {length:,} bytes, more than {most_bytes + _ROOM:,}")
         facts = facts_of(record, _FACTS, {"client": int})
-        if facts["client"] != client:
+        if client is not None and facts["client"] != client:
             raise InvalidInput(f"it is of client {facts['client']}, not of client {client}")
         return unpack(record, _DATA)

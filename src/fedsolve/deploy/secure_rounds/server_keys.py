@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.secure_rounds.questions import ask
 from fedsolve.deploy.secure_rounds.secure_records import Question, Step
 from fedsolve.deploy.secure_rounds.summed_metrics import kinds_from_bytes
@@ -22,6 +21,23 @@ KEYS_FILE = "secure-sums.bin"
 """The server's keys, which clients' pre-keys are in stock, and the attempts that were made."""
 _MOST_BYTES, _HELLO_BYTES, _KINDS_BYTES = 2**30, 2**16, 2**16
 _SHOWN = 3  # reasons of those that do not enrol
+
+
+class Clients(Protocol):
+    """Which clients are connected, and what they are called."""
+
+    @property
+    def names(self) -> Callable[[int], str]:
+        """What a client is called."""
+        ...
+
+    def poll(self) -> dict[int, int]:
+        """The clients that are connected now, each with its node."""
+        ...
+
+    def wait(self, clients: Any, seconds: float) -> dict[int, int]:
+        """Wait for these clients, until the deadline; then who is connected."""
+        ...
 
 
 class ServerKeys:
@@ -40,7 +56,7 @@ class ServerKeys:
         self,
         path: Path,
         grid: Grid,
-        registry: ClientRegistry,
+        registry: Clients,
         experiment: str,
         seconds: float,
         log: Callable[[str], None],

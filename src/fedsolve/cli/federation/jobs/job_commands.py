@@ -74,7 +74,7 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
 
 
 def statistics_command(
-    submitted: Submitted, columns: str, min_clients: int, min_rows: int, as_json: bool
+    submitted: Submitted, columns: str, min_clients: int, min_rows: int, secure: bool, as_json: bool
 ) -> None:
     """Print statistics of the clients' columns.
 
@@ -84,6 +84,7 @@ def statistics_command(
         Interrupted: Ctrl-C; the run is stopped.
     """
     config = {"columns": columns, "min-clients": min_clients, "min-rows": min_rows}
+    config |= {"secure": True} if secure else {}
     Job.of({"job": STATISTICS, **config})  # refuses here what the server would
 
     def look(folder: Path) -> Statistics | None:
@@ -134,6 +135,7 @@ def _check_app(app: Path, needed: set[str]) -> None:
     except (ValueError, KeyError, AttributeError, TypeError):
         raise InvalidInput(f"{path} describes no Flower app: give the folder of an app with --app") from None
     defaults = {"job": '"train"', "model": '""', "columns": '""', "min-clients": "3", "min-rows": "10"}
+    defaults |= {"secure": "false"}
     if missing := sorted(needed - set(config)):
         lines = "; ".join(f"{name} = {defaults.get(name, '...')}" for name in missing)
         raise InvalidInput(f"{path} lacks, below [tool.flwr.app.config]: {lines}: add what is missing")

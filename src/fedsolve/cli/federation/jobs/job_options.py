@@ -73,6 +73,10 @@ def statistics(
             help="Rows that a column, a category and a bin must have (default: 10).", show_default=False
         ),
     ] = 10,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Secure sums: the server sees no client's part (default: off)."),
+    ] = False,
     run_config: RunConfig = "",
     out: arg.Out = None,
     as_json: arg.AsJson = False,
@@ -84,4 +88,5 @@ def statistics(
     from fedsolve.cli.federation.jobs.job_commands import Submitted, statistics_command
 
     asked = ", ".join(columns or [])
-    statistics_command(Submitted(app, superlink, run_config, out), asked, min_clients, min_rows, as_json)
+    submitted = Submitted(app, superlink, run_config, out)
+    statistics_command(submitted, asked, min_clients, min_rows, secure, as_json)
