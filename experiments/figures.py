@@ -138,6 +138,8 @@ BESIDE = {
     "composite-league": "six methods for F + psi on ten problems with equal tuning budgets",
     "control-variates": "with full batches, control variates equalise client updates and halve FedDuA's steps",
     "phase-diagram": "methods by label skew and local steps",
+    "bytes-to-accuracy": "accuracy against bytes sent up, methods with compressors",
+    "compressed-extrapolation": "which norm extrapolated server steps take with compressed client updates",
     "fleet-clock": "synchronous, over-selected and buffered training by simulated time",
     "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly",
 }

@@ -1,0 +1,202 @@
+"""Accuracy against the bytes that a client sends: methods with compressors, on FEMNIST's sample and on digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import fedsolve as fs
+from experiments.compression.bytes_to_accuracy.bytes_to_target import BytesToTarget, OnlyMethods, saves_bytes
+from fedsolve.studies import Method, Problem, Statement, Study
+from fedsolve.studies.pictures import Curves
+from fedsolve.studies.rules import at_least_as_good, better
+
+EDEN, TopK = fs.compression.EDEN, fs.compression.TopK
+FEMNIST, DIGITS = "FEMNIST", "digits"
+SEEDS = (0, 1, 2, 3, 4)
+RATES = (0.1, 0.3, 1.0)
+SHARE, FACTOR = 0.9, 20.0
+"""The target is this share of FedAvg's final accuracy, to be reached with this many times fewer bytes."""
+
+
+def averaging(client_lr: float) -> fs.Algorithm:
+    """FedAvg with clients that count alike, as SCAFFOLD's do."""
+    return fs.FedAvg(client_lr, weighting="uniform")
+
+
+def adam(client_lr: float) -> fs.Algorithm:
+    """FedAdam at a server rate of 0.01."""
+    return fs.FedAdam(client_lr, server_lr=0.01, weighting="uniform")
+
+
+def compressed(
+    inner: Callable[[float], fs.Algorithm],
+    compressor: fs.compression.Compressor,
+    client_lr: float,
+    **memory: object,
+) -> fs.Algorithm:
+    """A method with compressed client updates."""
+    return fs.Compressed(inner(client_lr), compressor, **memory)  # pyright: ignore[reportArgumentType]
+
+
+def muon(client_lr: float) -> fs.Algorithm:
+    """MuLoCo at a tenth of the rate that SGD has."""
+    return fs.MuLoCo(0.1 * client_lr)
+
+
+FEW = TopK(0.01)
+MAKE: dict[str, Callable[..., fs.Algorithm]] = {
+    "FedAvg": averaging,
+    "FedAvg, bfloat16": partial(compressed, averaging, fs.compression.Cast()),
+    "FedAvg, QSGD(4)": partial(compressed, averaging, fs.compression.QSGD(4)),
+    "FedAvg, EDEN(2)": partial(compressed, averaging, EDEN(2)),
+    "FedAvg, EDEN(1)": partial(compressed, averaging, EDEN(1)),
+    "FedAvg, Sign": partial(compressed, averaging, fs.compression.Sign(), memory="feedback"),
+    "FedAvg, PowerSGD(4)": partial(compressed, averaging, fs.compression.PowerSGD(4), memory="feedback"),
+    "FedAvg, TopK(1 %)": partial(compressed, averaging, FEW, memory="feedback"),
+    "EF21, TopK(1 %)": partial(compressed, averaging, FEW, memory="ef21"),
+    "EF21-SGDM, TopK(1 %)": partial(compressed, averaging, FEW, memory="ef21", momentum=0.3),
+    "SCAFFOLD": lambda client_lr: fs.SCAFFOLD(client_lr),
+    "SCALLION, EDEN(1)": lambda client_lr: fs.SCALLION(EDEN(1), client_lr),
+    "SCAFCOM, TopK(1 %)": lambda client_lr: fs.SCAFCOM(FEW, client_lr),
+    "FedAdam": adam,
+    "FedAdam, EDEN(1)": partial(compressed, adam, EDEN(1)),
+}
+MUON = {
+    "MuLoCo": muon,
+    "MuLoCo, EDEN(2)": partial(compressed, muon, EDEN(2), memory="feedback"),
+}
+
+
+def methods(problem: str) -> dict[str, Method]:
+    """All of them, on digits with MuLoCo, whose clients take part often enough to keep a momentum."""
+    made = MAKE if problem == FEMNIST else MAKE | MUON
+    return {name: Method(make, grid={"client_lr": RATES}) for name, make in made.items()}
+
+
+def femnist(data_dir: Path | None) -> fs.Task:
+    """FEMNIST's sample with ink 1 and a perceptron of 209,662 weights."""
+    return fs.tasks.femnist(data_dir, "mlp", flip=False)
+
+
+def digits(data_dir: Path | None) -> fs.Task:
+    """Digits, with class shares from Dirichlet(0.3)."""
+    return fs.tasks.digits()
+
+
+PROBLEMS = {
+    FEMNIST: Problem(
+        "FEMNIST sample, perceptron of two hidden layers",
+        "300 writers, 10 a round, 10 local steps on batches of 20, 150 rounds; 209,662 weights",
+        femnist,
+        {"rounds": 150, "clients_per_round": 10, "batch_size": 20, "local_steps": 10, "eval_every": 3},
+        last=15,
+        select="train_loss:15",
+        tuning={"rounds": 75, "eval_every": 5},
+        tested=5050,
+    ),
+    DIGITS: Problem(
+        "Digits, perceptron of one hidden layer",
+        "100 clients of 14 examples in the mean, 20 a round, 5 local steps on batches of 10, 150 rounds; 4,810 weights",
+        digits,
+        {"rounds": 150, "clients_per_round": 20, "batch_size": 10, "local_steps": 5, "eval_every": 3},
+        last=15,
+        select="train_loss:15",
+        tested=359,
+    ),
+}
+SAVERS = ("FedAvg, EDEN(1)", "FedAdam, EDEN(1)", "SCALLION, EDEN(1)", "FedAvg, Sign", "SCAFCOM, TopK(1 %)")
+TOLERANCE = 1.0
+"""Points of accuracy."""
+
+
+def on(problem: str) -> tuple[Statement, ...]:
+    """What is said of the methods on one problem."""
+    pairs = {
+        "FedAvg, EDEN(1)": "FedAvg",
+        "FedAdam, EDEN(1)": "FedAdam",
+        "SCALLION, EDEN(1)": "SCAFFOLD",
+        "FedAvg, QSGD(4)": "FedAvg",
+    } | ({"MuLoCo, EDEN(2)": "MuLoCo"} if problem == DIGITS else {})
+    where = f"on {'the FEMNIST sample' if problem == FEMNIST else problem}"
+    return (
+        *(
+            Statement(
+                f"{a} ends at most one point below {b} {where}",
+                "",
+                at_least_as_good(problem, a, b, TOLERANCE),
+            )
+            for a, b in pairs.items()
+        ),
+        Statement(
+            f"SCAFCOM ends above error feedback with the same compressor {where}",
+            "",
+            better(problem, "SCAFCOM, TopK(1 %)", "FedAvg, TopK(1 %)"),
+        ),
+        Statement(
+            f"Error feedback ends above EF21 with the same compressor {where}",
+            "",
+            better(problem, "FedAvg, TopK(1 %)", "EF21, TopK(1 %)"),
+        ),
+        Statement(
+            f"EF21-SGDM ends above EF21 {where}",
+            "",
+            better(problem, "EF21-SGDM, TopK(1 %)", "EF21, TopK(1 %)"),
+        ),
+    )
+
+
+UNBIASED = (
+    "FedAvg", "FedAvg, bfloat16", "FedAvg, QSGD(4)", "FedAvg, EDEN(2)", "FedAvg, EDEN(1)", "SCAFFOLD",
+    "SCALLION, EDEN(1)", "FedAdam, EDEN(1)",
+)  # fmt: skip
+BIASED = (
+    "FedAvg", "FedAvg, EDEN(1)", "FedAvg, Sign", "FedAvg, PowerSGD(4)", "FedAvg, TopK(1 %)", "EF21, TopK(1 %)",
+    "EF21-SGDM, TopK(1 %)", "SCAFCOM, TopK(1 %)",
+)  # fmt: skip
+STUDY = Study(
+    title="Accuracy against bytes sent up",
+    summary="Methods with compressors on FEMNIST's sample and digits: bytes to 90 % of FedAvg's final accuracy.",
+    problems=PROBLEMS,
+    quick=PROBLEMS[DIGITS],
+    methods=methods,
+    seeds=SEEDS,
+    statements=(
+        *(
+            Statement(
+                f"{name} reaches 90 % of FedAvg's final accuracy on the FEMNIST sample with at most a twentieth of its "
+                "bytes",
+                "",
+                saves_bytes(FEMNIST, name, "FedAvg", SHARE, FACTOR),
+            )
+            for name in SAVERS
+        ),
+        *on(FEMNIST),
+        *on(DIGITS),
+    ),
+    pictures={
+        "unbiased": OnlyMethods(
+            UNBIASED,
+            Curves("Accuracy by the bytes that one client has sent: unbiased compressors.", x="bytes_up"),
+        ),
+        "memories": OnlyMethods(
+            BIASED, Curves("The same with memories for what a compressor loses.", x="bytes_up")
+        ),
+        "bytes": BytesToTarget(
+            "How many times fewer bytes than FedAvg's a method needs to 90 % of FedAvg's final accuracy, geometric "
+            "mean with its 95 % interval over seeds; methods that miss it on a seed are left out.",
+            "FedAvg",
+            SHARE,
+        ),
+    },
+    deviations=(
+        "Not of a paper. Bytes are those that `bytes_up` logs: of a client that takes part in every round, as encoded.",
+        f"Client rates are the best of {', '.join(map(str, RATES))} by training loss on the first seed, on the FEMNIST "
+        "sample over 75 rounds; MuLoCo's are a tenth of these. Nothing else is tuned: FedAdam's server rate is 0.01, "
+        "the momentum of EF21-SGDM 0.3, SCAFCOM's beta 0.2, its default.",
+        "Leaves of fewer than 256 numbers, the biases, are sent as they are.",
+        "On the FEMNIST sample a client takes part in one of 30 rounds: memories are old. All clients count alike.",
+        "Intervals are over seeds of start, cohorts and batches, on one deal of the data.",
+    ),
+)
