@@ -44,13 +44,17 @@ def filled(part, rng):
     if isinstance(part, wire.Packed):
         value = rng.integers(0, 2**part.bits, size=part.value.shape)
         return wire.Packed(jnp.asarray(value, part.value.dtype), part.bits)
+    if isinstance(part, wire.Ring):
+        most = 2**16 if part.bits == 64 else 2**32
+        value = rng.integers(0, most, size=part.value.shape)
+        return wire.Ring(jnp.asarray(value, jnp.uint32), jnp.zeros_like(part.fine), part.bits)
     if part.dtype == bool:
         return jnp.asarray(rng.integers(0, 2, part.shape), bool)
     return jnp.asarray(rng.standard_normal(part.shape), part.dtype)
 
 
 def is_part(x):
-    return isinstance(x, wire.Index | wire.Packed | wire.OneOf)
+    return isinstance(x, wire.Index | wire.Packed | wire.Ring | wire.OneOf)
 
 
 def fill(message, rng):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core import introspect
+from fedsolve.core import introspect, wire
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.types import module, reductions
 from fedsolve.deploy.communication import MODEL, STEPS, examples
+from fedsolve.engine.compute.reduce import reduce_stacked
 from fedsolve.methods.secure.fixed_point import scale_exponent, single
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -70,9 +71,24 @@ def broadcast_of(algorithm: fs.Algorithm, model: Any) -> tuple[Any, Any]:
     return broadcast, jax.eval_shape(algorithm.enrol, broadcast, model)
 
 
+def added_as_bytes(messages: list[Any]) -> Any:
+    """The sum of messages as a server makes it of the clients' bytes: word by word, modulo 2^32 or 2^64."""
+    data, start, sums = [wire.encode(message) for message in messages], 0, []
+    for part in jax.tree.leaves(messages[0], is_leaf=lambda x: isinstance(x, wire.Ring)):
+        stop = start + wire.size(part)
+        words = [np.frombuffer(x[start:stop], f"<u{part.bits // 8}") for x in data]
+        sums.append(np.add.reduce(words, dtype=words[0].dtype).tobytes())  # unsigned words wrap around
+        start = stop
+    assert start == len(data[0])
+    return wire.decode(b"".join(sums), messages[0])
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSED])
 def test_the_mean_is_that_of_the_messages(name):
-    """Random messages of three clients of 5, 16 and 2 examples: each number's error is below a unit a client."""
+    """Random messages of three clients of 5, 16 and 2 examples: each number's error is below a unit a client.
+
+    The engine's sum and that of the clients' bytes are the same to the bit.
+    """
     algorithm, rng = METHODS[name], np.random.default_rng(0)
     with jax.enable_x64(True):
         model = jax.tree.map(lambda x: jnp.zeros(x.shape), MODEL)
@@ -81,8 +97,13 @@ def test_the_mean_is_that_of_the_messages(name):
         sent = [jax.tree.map(lambda s: jnp.asarray(rng.uniform(-1, 1, s.shape)), shape) for _ in SIZES]
         outer = fs.Secure(Replayed(algorithm, sent), bound=BOUND, max_clients=CLIENTS, max_examples=16)
         rings = [outer.train(broadcast, client, Client(i, n))[0] for i, n in enumerate(SIZES)]
-        total = jax.tree.map(lambda *x: sum(x[1:], x[0]), *rings)
-        found = outer.decode(outer.init(model), total, Cohort(0, 3, 4))
+        ones = jnp.ones(3)
+        total = reduce_stacked(outer, jax.tree.map(lambda *x: jnp.stack(x), *rings), ones, ones > 0)
+        found, again = (
+            outer.decode(outer.init(model), x, Cohort(0, 3, 4)) for x in (total, added_as_bytes(rings))
+        )
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(again), strict=True):
+        assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
     by_examples = algorithm.traits.weighting == "examples"
     share = np.array(SIZES) / sum(SIZES) if by_examples else np.full(3, 1 / 3)
     weight = sum(SIZES) / 16 if by_examples else 3
@@ -100,7 +121,10 @@ def test_the_mean_is_that_of_the_messages(name):
 @pytest.mark.parametrize("name", [name for name in REFUSED if name in METHODS])
 def test_what_is_no_sum_is_refused(name):
     """By the name of what is no sum, with what would make it one."""
-    with pytest.raises(fs.InvalidInput, match=f"Secure cannot wrap .*{REFUSED[name]}"):
+
+    def begin() -> None:
         outer = fs.Secure(METHODS[name], bound=BOUND, max_clients=CLIENTS, max_examples=16)
-        broadcast, client = broadcast_of(outer, MODEL)
-        introspect.message_shape(outer, broadcast, client, STEPS)
+        introspect.message_shape(outer, *broadcast_of(outer, MODEL), STEPS)
+
+    with pytest.raises(fs.InvalidInput, match=f"Secure cannot wrap .*{REFUSED[name]}"):
+        begin()
