@@ -124,7 +124,7 @@ plt.show()
 # %% [markdown]
 # ## Ranks with a critical difference
 #
-# Mean ranks over problems; methods under one bar cannot be told apart at the 5 % level (Friedman's test and
+# Mean ranks over problems; methods under one bar do not differ significantly at the 5 % level (Friedman's test and
 # Nemenyi's critical difference, as [studies](studies) have them).
 
 # %%

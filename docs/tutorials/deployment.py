@@ -50,8 +50,7 @@ for round in range(ROUNDS):
 # %% [markdown]
 # ## The simulation's numbers
 #
-# What was tuned in simulation is what is deployed: the engine, one client at a time, gives this model to the last
-# bit.
+# The engine runs the same method. If it trains one client at a time, its model has the same bits.
 
 # %%
 simulated = fs.run(method, dataclasses.replace(task, init=lambda key: start), rounds=ROUNDS, chunk=1)

@@ -19,8 +19,6 @@ ALLOWED: dict[str, set[str]] = {
         "src/fedsolve/folders/run_folder.py",
         "src/fedsolve/results/sweep_files.py",
     },
-    "told apart": {"src/fedsolve/studies/pictures/comparisons.py"},  # what kept pages say
-    "told from": {"src/fedsolve/studies/rules/ranks.py"},
 }
 """Word -> files and folders that still have it; no new ones."""
 

@@ -114,13 +114,13 @@ def lower_loss(a: str, *others: str) -> Rule:
 WITHOUT, WITH = tuple(STEPPING), tuple(CORRECTED.values())
 STATEMENTS = (
     Statement(
-        f"With control variates the displacements become equal: their diversity ends at {NEAR:g} or less",
+        f"With control variates the client updates become equal: their diversity ends at {NEAR:g} or less",
         "",
         diversity(tuple(CELLS), WITH, 1),
     ),
-    Statement("Without them the displacements stay apart", "", diversity(tuple(CELLS), WITHOUT, -1)),
+    Statement("Without control variates the client updates stay different", "", diversity(tuple(CELLS), WITHOUT, -1)),
     Statement(
-        "Long local work keeps them apart with control variates too (K eta = 100)",
+        "With long local work (K eta = 100) they stay different with control variates too",
         "",
         diversity((name_of(0.1, 10, 100.0),), WITH, -1),
     ),
@@ -170,7 +170,7 @@ have neither."""
 
 STUDY = Study(
     title="Control variates undo FedDuA's extrapolation",
-    summary="The diversity of the clients' displacements by label skew and local steps, with and without "
+    summary="The diversity of the client updates by label skew and local steps, with and without "
     "SCAFFOLD's control variates, and what is left of FedExP's and FedDuAdagrad's steps.",
     problems={name: problem(*cell) for name, cell in {**CELLS, **LONGER}.items()},
     quick=problem(1.0, 1),
@@ -181,7 +181,7 @@ STUDY = Study(
     pictures={
         "diversity": Curves(
             "The diversity by round, at the strongest and the weakest label skew and the fewest and most local "
-            "steps; 1 is the least possible, where all displacements are equal.",
+            "steps; 1 is the least possible, where all client updates are equal.",
             "diversity",
             problems=tuple(name_of(alpha, steps) for alpha in ALPHAS[::2] for steps in STEPS[::2]),
         ),

@@ -26,7 +26,7 @@ class Winner:
     Attributes:
         name, second: the best and the second best method.
         mean, second_mean: their metric at the end, in the unit that is shown.
-        tied: the methods from which the best cannot be told: the interval of the difference, paired by seed, holds
+        tied: the methods without a significant difference to the best: the interval of the difference, paired by seed, holds
             zero; the intervals against all others share the 5 %.
     """
 
@@ -88,7 +88,7 @@ class WinnerMap:
         metric = describe(next(iter(cells.problems.values())).metric)
         reading = (
             f"Each tile: the best method, its {metric.title.lower()} at the end, the second best and by what "
-            "factor its own is larger. Hatched: the best cannot be told from so many of the others (95 % "
+            "factor its own is larger. Hatched: no significant difference to so many of the others (95 % "
             "intervals paired by seed, shared over all others)."
         )
         return f"{self.caption} {reading} {study.seeds_in_words}", figure

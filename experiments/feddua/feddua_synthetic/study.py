@@ -119,7 +119,7 @@ STATEMENTS = (
         f"{REAL}; the factor is ours; here after 50 rounds of the regression",
         incomparable(
             flat(RATES, DUA, "eps_g", 2.0, PAPER_EPS_G),
-            "epsilon_g has the unit of a squared displacement, and the paper's values are for its data",
+            "epsilon_g has the unit of a squared client update, and the paper's values are for its data",
         ),
     ),
     Statement(
@@ -170,8 +170,8 @@ STUDY = Study(
         "loss": families("Training loss by round at the tuned rates.", "train_loss"),
         "rates": families(
             "Global learning rates by round, geometric mean of 50 rounds. FedDuA's multiplies a step that the "
-            "preconditioner has scaled, FedExP(M)'s the mean displacement: they are compared within a line, not "
-            "between them.",
+            "preconditioner has scaled, FedExP(M)'s the mean client update: compare within a line, not between "
+            "lines.",
             "server_lr",
             10,
         ),

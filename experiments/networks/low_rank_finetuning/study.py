@@ -204,7 +204,7 @@ STUDY = Study(
         f"Rates are half a decade apart; FedFW's settings are {words(MIDDLE)} and others drawn "
         "from a decade to either side. FedDualAvg's penalty is 0.003, not tuned.",
         "FedFW takes one step on all of a client's posts a round, the others an epoch of batches of 8. Its head lies "
-        "in an l2 ball, whose vertex is dense. FedDualAvg sends dense displacements. Bytes down are not in the "
+        "in an l2 ball, whose vertex is dense. FedDualAvg sends dense client updates. Bytes down are not in the "
         "picture.",
     ),
     minutes=27,

@@ -77,8 +77,8 @@ def compare(
         algorithms: the methods, under the labels that tables show, or as a list under their names.
         task: the problem.
         **options: those of a run, as `fedsolve.engine.options.RunOptions` has them.
-        weighting: how all methods weigh clients, `uniform` or by `examples`, so that they minimise one objective;
-            None for each method's own.
+        weighting: client weights for all methods, `uniform` or by `examples`, so that all minimise the same
+            objective; None for each method's own.
         seeds: how many (0, 1, ...), or which, in place of `seed`.
         out: folder for a page of all, and in it a folder for each method with what `fedsolve.run` leaves there.
         resume: continue what `out` holds; methods and seeds that it lacks begin.

@@ -117,10 +117,10 @@ def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
 
 def _claim(claim: Claim, without_paper: bool) -> str:
     rows = {
-        "Theirs": claim.theirs, "Ours": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
+        "Paper": claim.theirs, "This run": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
     }  # fmt: skip
     if without_paper and claim.own:
-        rows = {"Result": rows.pop("Ours"), **rows, "Theirs": ""}
+        rows = {"Result": rows.pop("This run"), **rows, "Paper": ""}
     items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
     verdict = ""
     if claim.verdict is not None:

@@ -166,7 +166,7 @@ class CriticalDifference:
             _draw(axis, ranks, f"{title}: {_words(ranks)}")
         figure.suptitle(study.title, x=0.01, ha="left", fontsize=10.5)
         said = "; ".join(f"{title}: {_words(ranks)}" for title, ranks in ranks_by_title.items())
-        caption = f"{self.caption} Methods under one bar cannot be told apart. {said}."
+        caption = f"{self.caption} Between methods under one bar there is no significant difference. {said}."
         return caption, figure
 
 

@@ -135,7 +135,7 @@ def ranks_above(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> 
         f"mean ranks of {len(ranks.methods)} methods on {ranks.by_problem.shape[1]} problems: Friedman's p = "
         f"{ranks.p:.2g}, Nemenyi's critical difference {room:.2f}"
     )
-    reason += ": no method can be told from another" if ranks.alike else which
+    reason += ": no significant difference between any two methods" if ranks.alike else which
     reason += f"; below {below}" if verdict == "not reproduced" and not ranks.alike else ""
     places = ", ".join(f"{m} {ranks.of(m):.2f}" for m in (a, *others))
     return Decision(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)
