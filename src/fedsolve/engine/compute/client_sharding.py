@@ -16,10 +16,11 @@ from fedsolve.engine.compute.groups import Group
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 
 
-def local_shard(
-    program: Program, packed: PackedClients, ids: Array, present: Array
-) -> tuple[Array, Array, int]:
-    """This device's part of the cohort, padded to whole chunks; clients of like length share a chunk."""
+def shards(program: Program, packed: PackedClients, ids: Array, present: Array) -> tuple[Array, Array, int]:
+    """Every device's part of the cohort, shape (devices, places), and how many clients share a chunk.
+
+    Parts are padded to whole chunks; clients of like length share a chunk.
+    """
     devices = program.num_shards
     per_device, chunk = _places(program, len(ids))
     by = ordered_by(program, len(ids))
@@ -28,13 +29,17 @@ def local_shard(
         order = jnp.argsort(jnp.where(present, -length[ids], 1), stable=True)
         ids, present = ids[order], present[order]
     ids, present = _padded(ids, present, per_device * devices - len(ids))
-    if devices > 1:
-        # every devices-th client of the sorted cohort: each device gets long and short ones, so that all end together
-        share = lax.axis_index(CLIENT_AXIS) + devices * jnp.arange(per_device)
-        ids, present = ids[share], present[share]
+    # every devices-th client of the sorted cohort: each device gets long and short ones, so that all end together
+    ids, present = (x.reshape(per_device, devices).T for x in (ids, present))
     # the last chunk of a group may reach beyond its clients
     room = max((group.chunk for group in program.groups), default=0)
     return *_padded(ids, present, room), chunk
+
+
+def own_shard(program: Program, ids: Array, present: Array) -> tuple[Array, Array]:
+    """This device's part of `shards`."""
+    device = lax.axis_index(CLIENT_AXIS) if program.num_shards > 1 else 0
+    return ids[device], present[device]
 
 
 def ordered_by(program: Program, capacity: int) -> Literal["counts", "steps"] | None:
@@ -48,7 +53,7 @@ def ordered_by(program: Program, capacity: int) -> Literal["counts", "steps"] | 
 def clients_by_device(
     length: np.ndarray | None, ids: np.ndarray, present: np.ndarray, devices: int
 ) -> list[np.ndarray]:
-    """The clients that each device trains of a cohort, as `local_shard` has them; `length` is what orders them."""
+    """The clients that each device trains of a cohort, as `shards` has them; `length` is what orders them."""
     if devices > 1 and length is not None:
         order = np.argsort(np.where(present, -length[ids], 1), kind="stable")
         ids, present = ids[order], present[order]
@@ -65,7 +70,8 @@ def _places(program: Program, capacity: int) -> tuple[int, int]:
 def _padded(ids: Array, present: Array, empty: int) -> tuple[Array, Array]:
     if not empty:
         return ids, present
-    return jnp.pad(ids, (0, empty)), jnp.pad(present, (0, empty))
+    widths = ((0, 0),) * (ids.ndim - 1) + ((0, empty),)
+    return jnp.pad(ids, widths), jnp.pad(present, widths)
 
 
 def group_ranges(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
@@ -16,7 +18,7 @@ from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.client_oracle import client_oracle
-from fedsolve.engine.compute.client_sharding import group_ranges, local_shard, num_chunks
+from fedsolve.engine.compute.client_sharding import group_ranges, num_chunks, own_shard, shards
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
 from fedsolve.engine.compute.keys import OrderKeys
@@ -35,6 +37,8 @@ from fedsolve.engine.compute.reduce import (
     write_chunk,
 )
 
+_MEET_TOGETHER = 2**24  # bytes of a device's rows
+
 
 def train_cohort(
     program: Program,
@@ -52,26 +56,23 @@ def train_cohort(
     devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
     and among `clients`, their states.
     """
-    ids, present, chunk = local_shard(program, packed, ids, present)
+    *everyone, chunk = shards(program, packed, ids, present)
+    ids, present = own_shard(program, *everyone)
     shared = _Shared(algorithm, packed, key, broadcast)
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
-    def train(
-        work: LocalWork, ids: Array, present: Array, clients: Any, before: Any = None
-    ) -> tuple[Any, Any]:
+    def train(work: LocalWork, ids: Array, present: Array, before: Any) -> tuple[Any, Any]:
         one, bound = partial(_train_one, work), work.max_steps
         if not work.in_step:
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
-        before = _gather(clients, ids) if before is None else before
         if len(ids) == 1:
             alone = one(shared, bound, ids[0], present[0], _gather(before, 0))
             results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
         else:
             results = _side_by_side(one, (shared, bound), (ids, present, before))
         message, after, weight, used, variant = results
-        totals = collect(message, weight, used, variant, present)
-        return totals, _scatter(clients, ids, present, after)
+        return collect(message, weight, used, variant, present), after
 
     def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         totals, clients, before = carry
@@ -79,8 +80,10 @@ def train_cohort(
         # a group's last chunk reaches into the next group's clients: those are absent here
         chunk_ids, here = (lax.dynamic_slice_in_dim(x, start, group.chunk) for x in (ids, present))
         here &= start + jnp.arange(group.chunk) < stop
-        more, clients = train(group.work, chunk_ids, here, clients, before)
+        before = _gather(clients, chunk_ids) if before is None else before
+        more, after = train(group.work, chunk_ids, here, before)
         totals = merge(totals, more) if summed else write_chunk(totals, more, start)
+        clients = _scatter(clients, chunk_ids, here, after)
         return totals, clients, states_of(clients, group, start + group.chunk)
 
     def states_of(clients: Any, group: Group, start: Any) -> Any:
@@ -88,12 +91,15 @@ def train_cohort(
         # from a copy of all (JAX 0.10.2, CPU; `python benchmarks/bench.py w4`, FedFW over an l2 ball)
         return _gather(clients, lax.dynamic_slice_in_dim(ids, start, 1)) if group.chunk == 1 else None
 
+    rows = None
     if not program.groups and len(ids) == chunk:
-        totals, updated = train(program.work, ids, present, clients)
+        totals, rows = train(program.work, ids, present, _gather(clients, ids))
+        updated = clients
     else:
         # what a loop carries must have its shapes before the first chunk is trained; those of sums and of one message
         # depend neither on how many clients a chunk has nor on which, so a chunk of one is traced for them
-        shapes, _ = jax.eval_shape(partial(train, program.work), ids[:1], present[:1], clients)
+        one = (ids[:1], present[:1], _gather(clients, ids[:1]))
+        shapes, _ = jax.eval_shape(partial(train, program.work), *one)
         totals: Any = (
             empty_totals(shapes) if summed else allocate(algorithm.traits.reduction, shapes, len(ids))
         )
@@ -102,27 +108,55 @@ def train_cohort(
             step = partial(one_chunk, group, first, stop)
             carry = (totals, updated, states_of(updated, group, first))
             totals, updated, _ = lax.fori_loop(0, num_chunks(group, first, stop), step, carry)
-    if program.num_shards == 1:
-        return totals, updated
-    return _from_all_shards(program, totals, clients, updated, ids, present)
+    if program.num_shards > 1:
+        totals = _totals_of_all(program, totals)
+    return totals, _states_of_all(program, clients, updated, rows, everyone)
 
 
-def _from_all_shards(
-    program: Program, totals: Any, before: Any, updated: Any, ids: Array, present: Array
-) -> tuple[Any, Any]:
-    """The totals of all devices, and all clients' states, of which each device has `updated` those it trained."""
+def _totals_of_all(program: Program, totals: Any) -> Any:
+    """The totals of all devices."""
     if isinstance(totals, Stacked):
-        totals = all_gather_messages(totals, CLIENT_AXIS)
-    elif program.is_sharded:
-        totals = all_reduce_sharded(totals, CLIENT_AXIS)
-    else:
-        totals = all_reduce(totals, CLIENT_AXIS)
+        return all_gather_messages(totals, CLIENT_AXIS)
+    return (all_reduce_sharded if program.is_sharded else all_reduce)(totals, CLIENT_AXIS)
+
+
+def _states_of_all(program: Program, before: Any, updated: Any, rows: Any, everyone: list[Array]) -> Any:
+    """All clients' states after a round.
+
+    Args:
+        program: how many devices share the cohort.
+        before: those before it.
+        updated: those of this device's clients already written, where it trained them chunk by chunk.
+        rows: those of this device's clients, where it trained them all at once; else None.
+        everyone: places and presence of every device's clients, as `shards` gives them.
+    """
+    ids, present = own_shard(program, *everyone)
     if program.is_sharded:
-        return totals, _merge_sharded_states(before, updated, ids, present)
-    if not jax.tree.leaves(before):
-        return totals, updated
-    theirs = lax.all_gather((ids, present, _gather(updated, ids)), CLIENT_AXIS, tiled=True)
-    return totals, _scatter(before, *theirs)
+        own = updated if rows is None else _scatter(updated, ids, present, rows)
+        return _merge_sharded_states(before, own, ids, present)
+    if program.num_shards > 1 and jax.tree.leaves(
+        before
+    ):  # each device is told the states of the others' clients
+        rows = _all_gather_rows(_gather(updated, ids) if rows is None else rows)
+        ids, present = (x.reshape(-1) for x in everyone)
+    return updated if rows is None else _scatter(updated, ids, present, rows)
+
+
+def _all_gather_rows(rows: Any) -> Any:
+    """The rows of all devices, one behind another; small ones meet as one matrix, since every meeting costs a wait.
+
+    Args:
+        rows: arrays whose first axis is that of a device's clients.
+    """
+    leaves, structure = jax.tree.flatten(rows)
+    clients, alike = len(leaves[0]), {x.dtype for x in leaves}
+    if len(alike) > 1 or trees.nbytes(rows) > _MEET_TOGETHER:
+        return lax.all_gather(rows, CLIENT_AXIS, tiled=True)
+    widths = [math.prod(x.shape[1:]) for x in leaves]
+    wide = jnp.concatenate([x.reshape(clients, w) for x, w in zip(leaves, widths, strict=True)], axis=1)
+    gathered = lax.all_gather(wide, CLIENT_AXIS, tiled=True)
+    parts = jnp.split(gathered, np.cumsum(widths)[:-1], axis=1)
+    return structure.unflatten(p.reshape(len(p), *x.shape[1:]) for p, x in zip(parts, leaves, strict=True))
 
 
 class _Shared(NamedTuple):
