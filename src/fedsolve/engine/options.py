@@ -112,8 +112,8 @@ class RunOptions:
     matmul_dtype: Literal["bfloat16"] | None = field(
         default=None,
         metadata=_about(
-            "type of the operands of matrix products and convolutions in local training: bfloat16. They are rounded "
-            "to it and summed in float32; all other numbers are float32",
+            "type to which the operands of matrix products and convolutions are rounded in local training: bfloat16. "
+            "Sums and all other numbers are float32",
             "the run's type",
             words=("bfloat16",),
         ),
@@ -146,8 +146,8 @@ class RunOptions:
     systems: Fleet | Arrivals | str | None = field(
         default=None,
         metadata=_about(
-            "device profiles for simulated time: a name, whose profiles the seed draws, a `fedsolve.systems.Fleet`, or "
-            "`fedsolve.systems.Arrivals` to repeat",
+            "device profiles for simulated time: a name (the seed draws the profiles), a `fedsolve.systems.Fleet`, or "
+            "recorded `fedsolve.systems.Arrivals`",
             "no simulated time",
             words=FLEETS,
             objects=True,

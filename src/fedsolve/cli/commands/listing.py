@@ -180,7 +180,7 @@ def list_(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """List methods, tasks, partitions, penalties and sets, or others of these kinds, one per line."""
+    """List all names of one kind, such as methods, tasks or partitions, one per line."""
     kind = {"travels": "communication"}.get(kind, kind)  # its former name
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)

@@ -132,7 +132,7 @@ Metrics = Annotated[
 Target = Annotated[
     float | None,
     typer.Option(
-        help="Show the rounds until the main metric, or the first of --metrics, is this good (none)."
+        help="Show the rounds until the main metric, or the first of --metrics, reaches this value (default: none)."
     ),
 ]
 

@@ -17,10 +17,10 @@ from fedsolve.core.errors import InvalidInput
 
 federate = App(
     no_args_is_help=True,
-    help="Real federations on Flower: write an app, start its nodes, follow its clients, measure models and columns.",
+    help="Real federations on Flower: write an app, start its nodes, monitor its clients, evaluate models.",
 )
 federate.command(short_help="Write a small Flower app.")(new)
-federate.command(short_help="Let the clients measure a saved model.")(evaluate)
+federate.command(short_help="Evaluate a saved model on the clients.")(evaluate)
 federate.command(short_help="Statistics of the clients' columns, from sums.")(statistics)
 federate.command(short_help="Repeat a FedBuff or FedAsync run in simulation.")(replay)
 
@@ -92,13 +92,15 @@ def node(
     worker_messages: Annotated[
         int,
         typer.Option(
-            min=0, help="Replace the worker after so many messages (default: never).", show_default=False
+            min=0,
+            help="Replace the worker after this number of messages (default: never).",
+            show_default=False,
         ),
     ] = 0,
     worker_megabytes: Annotated[
         int,
         typer.Option(
-            min=0, help="Replace the worker when it has more memory (default: never).", show_default=False
+            min=0, help="Replace the worker when it uses more memory (default: never).", show_default=False
         ),
     ] = 0,
 ) -> None:

@@ -44,9 +44,9 @@ def evaluate(
     out: arg.Out = None,
     as_json: arg.AsJson = False,
 ) -> None:
-    """Let all connected clients measure a saved model on their own examples; nothing is trained.
+    """Evaluate a saved model on the examples of all connected clients; nothing is trained.
 
-    Start it on the machine of the SuperLink. Repeat what the run's own configuration changed, such as the method.
+    Start it on the machine of the SuperLink. Give the settings of the run, such as the method, by --run-config.
     """
     from fedsolve.cli.federation.jobs.job_commands import Submitted, evaluate_command
 
@@ -65,12 +65,12 @@ def statistics(
     app: AppFolder = Path(),
     superlink: SuperLink = "",
     min_clients: Annotated[
-        int, typer.Option(help="Clients that a column must have (default: 3).", show_default=False)
+        int, typer.Option(help="Minimum number of clients with a column (default: 3).", show_default=False)
     ] = 3,
     min_rows: Annotated[
         int,
         typer.Option(
-            help="Rows that a column, a category and a bin must have (default: 10).", show_default=False
+            help="Minimum number of rows of a column, a category or a bin (default: 10).", show_default=False
         ),
     ] = 10,
     secure: Annotated[
@@ -83,7 +83,7 @@ def statistics(
 ) -> None:
     """Ask all connected clients for sums and counts of their columns: means, deviations, quantiles, categories.
 
-    Start it on the machine of the SuperLink. The folder has the constants of the columns as a schema.toml.
+    Start it on the machine of the SuperLink. The output folder has the constants of the columns as schema.toml.
     """
     from fedsolve.cli.federation.jobs.job_commands import Submitted, statistics_command
 
