@@ -105,6 +105,10 @@ def test_no_file_is_overwritten_and_several_runs_are_not_one(call, folder, tmp_p
     ended = call("predict", tmp_path / "seeds", "--input", path / "x.csv", "--out", tmp_path / "new.csv")
     assert ended.code == 2
     assert "holds several runs: give the folder of one of them, such as seed-0" in ended.err
+    task = fs.Task.from_arrays(lambda w, x: (x @ w).mean(), np.zeros(2), [np.ones((3, 2))], name="own")
+    fs.run(fs.FedAvg(0.1), task, rounds=1).save(tmp_path / "own")
+    ended = call("predict", tmp_path / "own", "--input", tmp_path / "in.csv", "--out", tmp_path / "o.csv")
+    assert (ended.code, "predict in Python with fs.load(" in ended.err) == (2, True)
 
 
 def test_code_of_ones_own_task_is_imported_only_where_it_may(call, tmp_path, monkeypatch):

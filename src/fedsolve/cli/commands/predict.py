@@ -38,7 +38,8 @@ def predict(
     columns: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", help="Columns to use, in the order of training (all, as they stand)."
+            metavar="A,B,...",
+            help="Columns to use, in the order of training (default: all, in the order of the file).",
         ),
     ] = None,
     scores: Annotated[
@@ -59,7 +60,14 @@ def predict(
         raise InvalidInput(f"--out {out} exists already: give another file, or remove it")
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     start_jax()
+    from fedsolve.engine.outcomes.stored_task import StoredTask
+
     result = one_run(folder, own_task(folder, trust))
+    if isinstance(result.inference, StoredTask) and not result.inference.is_ready:
+        raise InvalidInput(
+            f"{folder} names no task that a command can build: predict in Python with fs.load('{folder}', task), "
+            "the task that was trained"
+        )
     inputs = read_inputs(source, chosen)
     try:
         found = result.predict(inputs, scores=scores)
