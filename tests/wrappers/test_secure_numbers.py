@@ -12,7 +12,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve import wire
-from fedsolve.core import trees
+from fedsolve.core import introspect, trees
 from fedsolve.engine.compute.reduce import reduce_stacked
 from fedsolve.methods.secure.fixed_point import Number, encode_leaf, round_at_random, scale_exponent, single
 from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
@@ -93,6 +93,19 @@ def test_a_message_that_is_not_finite_does_not_count():
     total = reduce_stacked(outer, message, jnp.ones(3), used)
     assert from_ring(total.sums[0], "float32").tolist() == [-3.0]
     assert trees.all_finite(total)
+
+
+def test_no_count_goes_beside_noise():
+    """How many numbers were clipped, and how many examples there are, would be known exactly."""
+    pytest.importorskip("dp_accounting")
+    inner = fs.privacy.DifferentialPrivacy(
+        fs.FedAvg(0.1, weighting="uniform"), 0.3, 1.0, cohort=4, population=4, delta=1e-2, sampling="none",
+        at="distributed", min_sum=4,
+    )  # fmt: skip
+    outer, model = fs.Secure(inner, bound=1.0, max_clients=4), {"w": jnp.zeros(3)}
+    broadcast = introspect.broadcast_shape(outer, model, 4)
+    message = introspect.message_shape(outer, broadcast, ())
+    assert (message.clipped, message.weight) == ((), ())
 
 
 @pytest.mark.parametrize(
