@@ -192,5 +192,9 @@ def test_refusals():
         type(fs.QFedAvg())(fs.client.Armijo())
     with pytest.raises(fs.InvalidInput, match="needs the clients' updates, which AFL does not send"):
         fs.ControlVariates(fs.AFL())
+    with pytest.raises(
+        fs.InvalidInput, match="Robust cannot wrap TERM: weighted updates are divided by the sum"
+    ):
+        fs.robust.Robust(fs.TERM(), fs.robust.Median())
     with pytest.raises(fs.InvalidInput, match="q = -1"):
         fs.QFedAvg(q=-1.0)

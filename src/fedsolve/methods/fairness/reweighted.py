@@ -71,6 +71,7 @@ class Reweighted(Algorithm):
     """
 
     sends_client_update: ClassVar[bool] = False
+    only_mean: ClassVar[str] = "weighted updates are divided by the sum of their weights"
 
     local: LocalSolver
     _: KW_ONLY

@@ -42,12 +42,6 @@ class ProximalPointBroadcast:
 class ProximalPoint(Wrapper):
     """SPPM-AS around any method, which solves the cohort's proximal problem: see `SPPMAS`.
 
-        client:  y <- y - eta_l (g_i(y) + (y - x) / gamma)                 (x is the centre, y starts at the model)
-        server:  as `inner`; after `local_rounds` of its updates x is the model
-
-    Down: what `inner` sends, and x. Up and kept on clients: as `inner`. Kept on the server: x, and a counter. With
-    one local round it is `Proximal` with mu = 1 / gamma.
-
     Args:
         inner: the method that solves the proximal problem of a cohort; its state goes on from one to the next.
         gamma: the proximal parameter, > 0, in units of a squared parameter per loss.
@@ -110,9 +104,9 @@ def SPPMAS(
 
     Up: y_i - y (d numbers) and the mean local loss. Down: y and x (2 d). Kept: both on the server. It is
     `ProximalPoint(FedAvg(...))`, with local SGD as the solver of the proximal problem, one of the paper's; put
-    `ProximalPoint` around another method for another one. K = 1 is `FedProx` with mu = 1 / gamma. The paper keeps a
-    cohort for its K rounds, drawn by any sampling that is unbiased; here each round draws its own by the run's
-    sampling, the same for K rounds if `sampling.Trace` says so.
+    `ProximalPoint` around another method for another one: it keeps and sends x besides. K = 1 is `FedProx` with
+    mu = 1 / gamma. The paper keeps a cohort for its K rounds, drawn by any sampling that is unbiased; here each round
+    draws its own by the run's sampling, the same for K rounds if `sampling.Trace` says so.
 
     Args:
         client_lr: > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
