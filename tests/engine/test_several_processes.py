@@ -138,5 +138,7 @@ def test_what_runs_in_one_process(monkeypatch):
 def test_processes_of_different_runs_do_not_meet(monkeypatch):
     """Who has another configuration or other data is named."""
     monkeypatch.setattr(processes, "process_allgather", lambda *numbers: np.array([[1], [1], [2]]))
-    with pytest.raises(fs.InvalidInput, match="process 2 has another configuration or data than process 0"):
+    with pytest.raises(
+        fs.InvalidInput, match="process 2 and process 0 differ in their configuration or data"
+    ):
         processes.check_same("configuration or data", {})

@@ -52,7 +52,7 @@ def test_each_seed_has_the_bits_of_its_run_alone():
     assert finals[1] == found[1].final("train_loss") == found.metrics["train_loss"][1, -1]
     np.testing.assert_array_equal(found.params["w"][2], found[-1].params["w"])
     assert found.seeds == (0, 3, 1)
-    with pytest.raises(fs.InvalidInput, match=r"seeds\[3\]: FedAvg has 3 runs, at the places 0 to 2"):
+    with pytest.raises(fs.InvalidInput, match=r"seeds\[3\]: FedAvg has 3 runs: give 0 to 2"):
         found[3]
 
 

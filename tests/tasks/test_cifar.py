@@ -98,9 +98,7 @@ def test_refusals_in_one_line(images, options, message):
 
 
 def test_the_former_name_says_what_to_give():
-    with pytest.raises(
-        InvalidInput, match="cifar has another name now: give cifar10, with model = 'softmax'"
-    ):
+    with pytest.raises(InvalidInput, match="cifar was renamed: give cifar10, with model = 'softmax'"):
         build("cifar")
 
 

@@ -119,7 +119,7 @@ def test_links_are_not_followed(tmp_path, follow):
         (tmp_path / "runs" / "a" / name).symlink_to(tmp_path / "other" / name)
         run = Folder(tmp_path / "runs").look()["a"]
         assert run.status == "unreadable"
-        assert "is a link: a run is followed by files of its own" in run.message
+        assert "is a symbolic link: only regular files are read" in run.message
         (tmp_path / "runs" / "a" / name).unlink()
         (tmp_path / "runs" / "a" / name).write_bytes((tmp_path / "other" / name).read_bytes())
 

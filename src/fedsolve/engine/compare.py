@@ -106,7 +106,7 @@ def compare(
     folders = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
     begun = [folder is not None and any(folder.glob(f"**/{RUN.file}")) for folder in folders]
     if resume and not any(begun):
-        raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing that could be resumed")
+        raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing to resume")
     if out is not None and any(begun) and not resume:
         raise occupied(Path(out), "comparison")
     check_all_begin(methods.values(), task, given)

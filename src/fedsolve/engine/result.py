@@ -83,7 +83,7 @@ class Result(Records):
             InvalidInput: another place.
         """
         if not is_integer(place) or place not in (0, -1):
-            raise InvalidInput(f"result[{shown(place)}]: {self.label} is one run, at the place 0")
+            raise InvalidInput(f"result[{shown(place)}]: {self.label} is one run: give 0")
         return self
 
     def final(self, metric: str) -> float:

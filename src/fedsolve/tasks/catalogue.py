@@ -178,11 +178,11 @@ def entry(name: str) -> TaskEntry:
             found when its `builder` is asked for.
     """
     if not isinstance(name, str):
-        raise InvalidInput(f"a task is named by text, not by {of_type(name)}")
+        raise InvalidInput(f"a task's name must be text, not {of_type(name)}")
     if is_reference(name):
         return _Own(name, "your own", "")
     if name in _RENAMED:
-        raise InvalidInput(f"the task {name} has another name now: {_RENAMED[name]}")
+        raise InvalidInput(f"the task {name} was renamed: {_RENAMED[name]}")
     return TASKS.find(name)
 
 

@@ -53,7 +53,7 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool,
     config = Config(
         task="digits",
         title="FedDuAdam and SCAFFOLD on a real federation: Flower, three nodes, PyTorch clients",
-        how_tuned="They were not: both have the client rate 0.1. This shows that it works, not which is better.",
+        how_tuned="Untuned: both have client learning rate 0.1. The demo does not rank the methods.",
         task_options={"num_clients": CLIENTS},
         run=RunSection(rounds=rounds, batch_size=10, epochs=1, eval_every=1),
         method=[MethodSection(name=name, settings={"client_lr": lr}) for name, lr in METHODS.items()],

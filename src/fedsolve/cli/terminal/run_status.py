@@ -88,4 +88,4 @@ def record_so_far(path: Path, label: str, task: str) -> History:
         recorder = RecordFile(path.parent).restore(manifest["record"])
         return recorder.history(label, task, manifest["identity"], 0.0, ())
     except (KeyError, TypeError, IndexError):
-        raise InvalidInput(f"the checkpoint {path} holds no record: it is of another version") from None
+        raise InvalidInput(f"the checkpoint {path} holds no record: another version wrote it") from None

@@ -189,9 +189,9 @@ def _check_files(folder: Path) -> None:
     for name in _TELLING:
         path = folder / name
         if path.is_symlink():
-            raise InvalidInput(f"{path} is a link: a run is followed by files of its own")
+            raise InvalidInput(f"{path} is a symbolic link: only regular files are read")
         if name != RUN.file and path.exists() and path.stat().st_size > _MOST_BYTES:
-            raise InvalidInput(f"{path} has more than {_MOST_BYTES:,} bytes: look at it with fs.load")
+            raise InvalidInput(f"{path} has more than {_MOST_BYTES:,} bytes: open it with fs.load")
 
 
 def _stamp(folder: Path) -> tuple[object, ...]:

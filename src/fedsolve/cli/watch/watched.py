@@ -89,7 +89,7 @@ class Watched:
             InvalidInput: it does not run, or its folder cannot be written.
         """
         if self.status != "running":
-            raise InvalidInput(f"{self.shown} does not run")
+            raise InvalidInput(f"{self.shown} is not running")
         if self.parts:
             for part in self.parts:
                 if part.status == "running":

@@ -131,7 +131,7 @@ def check_same(what: str, fact: Any) -> None:
     if (digests != digests[0]).any():
         other = int(np.flatnonzero(digests != digests[0])[0])
         raise InvalidInput(
-            f"process {other} has another {what} than process 0: start all {len(digests)} processes with the same "
+            f"process {other} and process 0 differ in their {what}: start all {len(digests)} processes with the same "
             "configuration, data and folder"
         )
 

@@ -87,7 +87,7 @@ class Seeds(Several):
         """
         if not is_integer(place) or not -len(self) <= place < len(self):
             raise InvalidInput(
-                f"seeds[{shown(place)}]: {self.label} has {len(self)} runs, at the places 0 to {len(self) - 1}"
+                f"seeds[{shown(place)}]: {self.label} has {len(self)} runs: give 0 to {len(self) - 1}"
             )
         return self.runs[place]
 

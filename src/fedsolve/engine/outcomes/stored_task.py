@@ -120,7 +120,7 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     from fedsolve.tasks.torch_modules.module_outputs import likeliest
 
     if not isinstance(module, nn.Module):
-        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an object and no class")
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
     shapes = {name: np.shape(x) for name, x in params.items()}
     own = module.named_parameters()
     layers = {name: tuple(p.shape) for name, p in own if p.requires_grad or name in shapes}

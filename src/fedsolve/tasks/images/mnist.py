@@ -70,7 +70,7 @@ def mnist_by_writer(
     by_writer = isinstance(deal, Natural)
     if num_clients is None and not by_writer:
         raise InvalidInput(
-            f"partition {deal.name} needs num_clients: give the clients to deal to, such as 100"
+            f"partition {deal.name} needs num_clients: give the number of clients, such as 100"
         )
     folder = sources.data_dir(data_dir) / "mnist"
     for name, sha256 in SHA256.items():

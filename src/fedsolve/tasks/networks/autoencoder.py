@@ -33,7 +33,7 @@ class Autoencoder:
     def __post_init__(self) -> None:
         if not isinstance(self.sizes, tuple | list) or len(self.sizes) < 2:
             raise InvalidInput(
-                f"sizes = {self.sizes!r} must be an input and a code at least, such as (784, 30)"
+                f"sizes = {self.sizes!r} must have at least an input and a code size, such as (784, 30)"
             )
         object.__setattr__(self, "sizes", tuple(check_integer("sizes", n, 1) for n in self.sizes))
 

@@ -82,7 +82,7 @@ def from_torch(
     from fedsolve.pytorch.translation.trial import outputs_of
 
     if not isinstance(module, torch.nn.Module):
-        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an object and no class")
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
     _refuse_halves(module)
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
