@@ -106,17 +106,11 @@ def client_app(
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        return _answer(message, context, answer_about_columns)
-
-    def answer_about_columns(_: int, node: NodeContext, record: RecordDict) -> RecordDict:
-        return allowed.reply(node, _states(node.node_config), record, _log)
+        return _answer(message, context, partial(_about_columns, allowed))
 
     @app.query(SECURE)
     def secure(message: Message, context: Context) -> Message:
-        return _answer(message, context, answer_about_sums)
-
-    def answer_about_sums(run: int, node: NodeContext, record: RecordDict) -> RecordDict:
-        return sums.answer(node, _states(node.node_config), record, partial(kept.during, run, node), _log)
+        return _answer(message, context, partial(_about_sums, sums, kept))
 
     def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""
@@ -150,6 +144,18 @@ def client_app(
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)
     return app
+
+
+def _about_columns(allowed: AllowedColumns, _: int, node: NodeContext, record: RecordDict) -> RecordDict:
+    """What a client replies about its columns."""
+    return allowed.reply(node, _states(node.node_config), record, _log)
+
+
+def _about_sums(
+    sums: SecureSums, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict
+) -> RecordDict:
+    """What a client answers to the questions of secure sums."""
+    return sums.answer(node, _states(node.node_config), record, partial(kept.during, run, node), _log)
 
 
 def _reply_to_order(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import RecordDict
@@ -30,6 +30,16 @@ LEAST_SUM = 3
 """Clients of a sum, at least: of two, each could subtract its own message."""
 
 _Log = Callable[[str], None]
+
+
+class SumOrder(NamedTuple):
+    """What a client is to add to: the experiment, its own number, the kind and round of the sum, and its masks."""
+
+    experiment: str
+    client: int
+    kind: str
+    round: int | None
+    masks: bytes | None
 
 
 @dataclass(frozen=True)
@@ -117,17 +127,18 @@ class SecureSums:
             message = with_share_of_noise(method, message)
         counts = count_words(message)
         secrets = self._secrets(folder, request.experiment, request.client, log)
-        return secrets.mask(request.masks, to_words(message), counts.n32, counts.n64)
+        words = to_words(message)
+        return secrets.mask(request.masks, words, *counts, kind="train", round=request.round)
 
-    def mask(
-        self, folder: Path, experiment: str, client: int, order: bytes | None, words: bytes, log: _Log
-    ) -> bytes:
+    def mask(self, folder: Path, order: SumOrder, words: bytes, log: _Log) -> bytes:
         """Words of 64 bits as the server is sent them.
 
         Raises:
             InvalidInput: the protocol refuses the order.
         """
-        return self._secrets(folder, experiment, client, log).mask(order, words, 0, len(words) // 8)
+        secrets = self._secrets(folder, order.experiment, order.client, log)
+        count = len(words) // 8
+        return secrets.mask(order.masks, words, 0, count, kind=order.kind, round=order.round)
 
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
         """The client's keys in an experiment, kept below a folder of the node."""

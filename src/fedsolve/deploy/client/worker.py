@@ -16,7 +16,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.client import local_work
 from fedsolve.deploy.client.client_state import ClientState, StateLost
 from fedsolve.deploy.client.ledger import Ledger, PrivacyBudget
-from fedsolve.deploy.client.secure_sums import SecureSums
+from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.messages.fact_checks import check_buffers, check_known_metrics, check_unprotected
 from fedsolve.deploy.messages.message import (
     EvaluateReply,
@@ -101,8 +101,8 @@ class Worker:
         if request.masks is not None:
             summed = SummedMetrics(request.metrics, kinds_of(parts, request.metrics), request.population)
             words = summed.to_words(parts)
-            of = request.experiment, request.client, request.masks
-            masked = self.sums.mask(self.folder, *of, words, self.log)
+            order = SumOrder(request.experiment, request.client, "evaluate", request.round, request.masks)
+            masked = self.sums.mask(self.folder, order, words, self.log)
             return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
         in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)

@@ -12,8 +12,8 @@ from flwr.app import RecordDict
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.data.column_statistics.replies import replies_to
-from fedsolve.data.column_statistics.sums import to_numbers
-from fedsolve.deploy.client.secure_sums import SecureSums
+from fedsolve.data.column_statistics.summed_columns import to_numbers
+from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.jobs.column_records import (
     ClientReply,
     masked_record,
@@ -74,6 +74,7 @@ class AllowedColumns:
         replies = replies_to(requests, all_columns, columns, self.min_rows)
         if masks is not None:
             words = to_numbers(requests, replies).astype("<i8").tobytes()
-            masked = self.sums.mask(folder, masks.experiment, node.client, masks.order, words, log)
+            order = SumOrder(masks.experiment, node.client, "statistics", None, masks.order)
+            masked = self.sums.mask(folder, order, words, log)
             return masked_record(node.client, masked)
         return reply_record(ClientReply(node.client, node.site, replies))

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.data.column_statistics.protocol import Gathered, Rounds
-from fedsolve.data.column_statistics.sums import MOST_CLIENTS, from_numbers, width
+from fedsolve.data.column_statistics.summed_columns import MOST_CLIENTS, from_numbers, width
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
 from fedsolve.deploy.jobs.column_records import ACTION, Masks, read_masked, request_record
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, Polling, missing_clients_advice

@@ -76,6 +76,7 @@ class ServerKeys:
 
         try:
             self._server = SecureServer.from_bytes(read_bytes(self._path, _MOST_BYTES))
+            self._send_again()
             return
         except FileNotFoundError:
             pass
@@ -95,12 +96,19 @@ class ServerKeys:
             raise InvalidInput("clients say in their keys that they are others")
         self._server = server
         self._save()
-        roster = server.roster.to_bytes()
-        self._ask_all("roster", dict.fromkeys(clients, roster), 0, lambda client, _: None)
+        roster: bytes = server.roster.to_bytes()
+        self._ask_all("roster", dict.fromkeys(clients, roster), 0, lambda *_: None)
         self._log(
             f"secure sums: {population} clients have each other's keys; {server.roster.threshold} of "
             f"{len(server.roster.committee)} open a sum"
         )
+
+    def _send_again(self) -> None:
+        """Send the keys of all to those that are connected: some may not have had them when the server stopped."""
+        roster: bytes = self._server.roster.to_bytes()
+        failed = self._ask("roster", dict.fromkeys(self._registry.poll(), roster), 0, lambda *_: None)
+        for client, reason in sorted(failed.items()):
+            self._log(f"{self._registry.names(client)} takes no part in secure sums: {reason}")
 
     def kinds(self, names: Sequence[str], clients: Sequence[int]) -> tuple[SumMetric | None, ...]:
         """What the metrics of these clients are, which must agree.
