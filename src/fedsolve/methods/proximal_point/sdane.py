@@ -115,7 +115,7 @@ def SDANE(
     Args:
         client_lr: > 0, of the SGD steps on local problems, a number or a schedule by round; not used by `exact`.
         lam: > 0, in units of the loss per squared parameter; 1 is where to begin: the paper tunes it, of the size of
-            the differences between clients' Hessians.
+            the differences between clients' Hessians. Local steps that go too short a way for it make v overshoot.
         mu: strong convexity of the losses, at least 0, in the units of lam (0, the authors' code).
         solver: the run's local steps of SGD, or `exact`, conjugate gradients, where losses are quadratic.
         weighting: of clients in all means, `uniform` as in the paper or by `examples`.
