@@ -44,6 +44,7 @@ def test_no_sum_can_overflow(bound, bits, dtype):
         total = wire.Ring(ring.value * jnp.uint32(clients), ring.fine, bits)
         found = np.asarray(from_ring(total, "float32"), float)
     assert count == 2
+    assert within <= bound
     assert math.ceil(math.ldexp(within, number.exponent)) * clients < 2 ** (bits - 1)
     np.testing.assert_allclose(found, clients * one, rtol=1e-6)
     largest = math.ldexp(within, number.exponent)
