@@ -56,8 +56,13 @@ def _typeset(row: str) -> str:
 
 _SUMS = """## Sums
 
-Secure aggregation gives the server only sums over the cohort. It cannot then exclude a client whose message is not
-finite. These methods need more than sums:
+`fs.Secure(fs.FedAvg(0.1), bound=1.0, max_clients=100, max_examples=5_000)` gives the server only sums over the cohort
+(`docs/privacy.md`). It sends 4 bytes a number, 8 with `bits=64`, and 8 bytes a scalar. A maximum that is only logged,
+`search.step` of FedLiLS, becomes a mean.
+
+The server cannot then exclude a client whose message is not finite: that client sends nothing. `fs.Secure` refuses
+FedBuff and FedAsync, whose clients begin at different times, and noise that the server adds. These methods need more
+than sums:
 """
 
 _COMPRESSED = """## Compressed client updates

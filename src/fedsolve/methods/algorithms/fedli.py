@@ -34,9 +34,9 @@ def FedLiLS(
         client:  y <- y - eta g,   eta from `client.Armijo`: f(y - eta g) <= f(y) - c eta |g|^2 on the minibatch
         server:  w <- w + D,   or w <- w + (max over S of the last accepted eta) D
 
-    Up: D, the last accepted step (the run logs its maximum as `client_step`), and the number of loss evaluations
-    that searches made (logged per participant as `loss_evaluations`). Down: w. Kept: nothing; every round starts
-    at eta_max. The paper gives no constants, the defaults are its public code's.
+    Up: D, the last accepted step (the run logs its maximum as `client_step`, under `fs.Secure` its mean), and the
+    number of loss evaluations that searches made (logged per participant as `loss_evaluations`). Down: w. Kept:
+    nothing; every round starts at eta_max. The paper gives no constants, the defaults are its public code's.
 
     Args:
         eta_max: largest client step, > 0 (1).
