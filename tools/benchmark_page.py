@@ -53,7 +53,8 @@ def _item(table: dict[str, Any], is_dated: bool) -> str:
     dated = f" ({table['date']})" if is_dated else ""
     unit = time.replace(" (median)", "")
     base = columns[ratio].removeprefix("ratio to ").removeprefix("times the ")
-    entries = [f"{row[0]} {_ratio(row, ratio, unit)}" for row in table["rows"] if row[0] != base]
+    others = [row for row in table["rows"] if row[0] != base and not row[0].endswith("side by side")]
+    entries = [f"{row[0]} {_ratio(row, ratio, unit)}" for row in others]
     (of_base,) = [row[1] for row in table["rows"] if row[0] == base]
     first = f"{base[0].upper()}{base[1:]}: {of_base} {unit}"
     return f"* **{name}**: {title}{dated}. {first}. {'; '.join(entries)}."

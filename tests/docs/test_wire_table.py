@@ -9,20 +9,17 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
-from fedsolve.geometry import L1, GroupL1Ball, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
+from fedsolve.geometry import L1, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 
 PAGE = (Path(__file__).parents[2] / "docs" / "composite.md").read_text()
 MODEL = MLP((784, 900, 300, 62))
 ROWS = {
     "`FedAvg` |": lambda: fs.FedAvg(0.1),
-    "`SCAFFOLD` |": lambda: fs.SCAFFOLD(0.1),
     "`FedDualAvg` |": lambda: fs.FedDualAvg(L1(0.1), 0.1),
-    "`FedDR` |": lambda: fs.FedDR(L1(0.1), 0.1),
     r"`FedFW`, $\ell_1$ ball": lambda: fs.FedFW(L1Ball(1e6)),
     r"`FedFW`, one $\ell_1$ ball per leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
     "`FedFW`, $k$-support": lambda: fs.FedFW(KSupportBall(1e6, 100)),
-    "`FedFW`, group": lambda: fs.FedFW(GroupL1Ball(1e6).on("weight") + L2Ball(1.0).on("bias")),
     "`FedFW`, nuclear": lambda: fs.FedFW(NuclearBall(1e6).on("weight") + L2Ball(1.0).on("bias")),
     r"`FedFW`, $\ell_\infty$": lambda: fs.FedFW(LInfBall(10.0)),
     r"`FedFW`, $\ell_2$": lambda: fs.FedFW(L2Ball(1e6)),
