@@ -116,6 +116,22 @@ def test_a_sweep_is_read_and_written_with_its_axes(tmp_path):
     assert again[swept.best].final("test_loss").tolist() == [swept.final("test_loss")[swept.best].tolist()]
 
 
+def test_results_that_load_would_mix_do_not_share_a_folder(tmp_path):
+    found = fs.compare(METHODS, TASK, seeds=2, **OPTIONS)
+    found.save(found.save(tmp_path / "c"))  # the same again
+    found["fast"].save(tmp_path / "seeds")
+    for other in (found["fast"][0], found["fast"]):
+        fs.sweep("FedAvg", TASK, {"client_lr": [0.1]}, **OPTIONS).save(tmp_path / "s")
+        with pytest.raises(
+            fs.InvalidInput, match=r"s holds (a sweep|another result, sweep.json): choose another"
+        ):
+            other.save(tmp_path / "s")
+    with pytest.raises(fs.InvalidInput, match="seeds holds another result, seed-1: choose another folder"):
+        fs.Seeds((found["fast"][0],)).save(tmp_path / "seeds")
+    with pytest.raises(fs.InvalidInput, match="c holds another result, slow"):
+        fs.Results([found["fast"]]).save(tmp_path / "c")
+
+
 def test_bands_over_seeds_are_what_is_asked_for():
     """Three seeds, values 1, 2 and 6: mean 3, sample deviation sqrt 7, t at 97.5 % with 2 degrees 4.3027."""
     values = np.array([[1.0], [2.0], [6.0]])

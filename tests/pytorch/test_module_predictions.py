@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_one_line(tmp_path):
             r"has the weights of a model and not its code: give fs.load\(.*module",
         ),
         (lambda: fs.load(tmp_path, module=nn.Linear(6, 3)), "'weight' is missing"),
-        (lambda: fs.load(tmp_path, module="net"), "module = 'net' must be a torch.nn.Module, an object"),
+        (lambda: fs.load(tmp_path, module="net"), "module = 'net' must be a torch.nn.Module, an instance"),
         (lambda: fs.load(tmp_path, task, module=network()), "give task or module, not both"),
         (
             lambda: fs.load(tmp_path, module=network()).predict(X[:, :2]),

@@ -19,6 +19,7 @@ from fedsolve.report.fleet import waiting
 from fedsolve.report.records import Records
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_failure, write_record
+from fedsolve.results.sweep_files import SUMMARY
 from fedsolve.tasks.inference import Inference
 
 if TYPE_CHECKING:
@@ -208,9 +209,11 @@ class Result(Records):
             The folder.
 
         Raises:
-            InvalidInput: the folder cannot be written.
+            InvalidInput: the folder cannot be written, or holds a sweep.
         """
         path = check_path("folder", folder)
+        if (path / SUMMARY).exists():
+            raise InvalidInput(f"{path} holds a sweep: choose another folder")
         if self.failure:
             write_failure(path, self.history, self.failure)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown, unknown
 from fedsolve.core.types import Params
-from fedsolve.engine.outcomes.several_seeds import Seeds, Several, no_result, not_seeds
+from fedsolve.engine.outcomes.several_seeds import Seeds, Several, check_replaces, no_result, not_seeds
 from fedsolve.engine.result import Result
 from fedsolve.results.record_files import method_folders
 from fedsolve.results.seeds import over_seeds
@@ -152,9 +152,11 @@ class Results(Several):
             The folder.
 
         Raises:
-            InvalidInput: the folder cannot be written.
+            InvalidInput: the folder cannot be written, or holds other results.
         """
-        for method, inside in zip(self.methods, method_folders(Path(folder), self.labels), strict=True):
+        folders = method_folders(Path(folder), self.labels)
+        check_replaces(Path(folder), folders)
+        for method, inside in zip(self.methods, folders, strict=True):
             method.save(inside)
         return Path(folder)
 

@@ -15,8 +15,9 @@ from fedsolve.core.types import Params
 from fedsolve.engine.result import Result
 from fedsolve.report.records import Records
 from fedsolve.results.history import History
-from fedsolve.results.record_files import seed_folder, stacked_leaves
+from fedsolve.results.record_files import HISTORY, seed_folder, stacked_leaves
 from fedsolve.results.seeds import over_seeds, same_columns
+from fedsolve.results.sweep_files import SUMMARY
 
 
 class Several(Records):
@@ -183,11 +184,26 @@ class Seeds(Several):
             The folder.
 
         Raises:
-            InvalidInput: the folder cannot be written.
+            InvalidInput: the folder cannot be written, or holds other results.
         """
-        for i, run in enumerate(self.runs):
-            run.save(seed_folder(Path(folder), run.history.settings.get("seed", i)))
+        seeds = [
+            seed_folder(Path(folder), run.history.settings.get("seed", i)) for i, run in enumerate(self.runs)
+        ]
+        check_replaces(Path(folder), seeds)
+        for run, inside in zip(self.runs, seeds, strict=True):
+            run.save(inside)
         return Path(folder)
+
+
+def check_replaces(folder: Path, folders: Sequence[Path]) -> None:
+    """Raise `InvalidInput` if a folder holds results besides those in some folders of it, which `load` would mix in."""
+    for path in sorted(folder.glob("*")):
+        is_result = path.name in (HISTORY, SUMMARY) or any(
+            next(path.glob(pattern), None)
+            for pattern in (HISTORY, f"{seed_folder(path, '*').name}/{HISTORY}")
+        )
+        if is_result and path not in folders:
+            raise InvalidInput(f"{folder} holds another result, {path.name}: choose another folder")
 
 
 def _checked_runs(runs: Sequence[Result]) -> tuple[Result, ...]:
