@@ -77,7 +77,13 @@ before it decodes them. `down=fs.compression.Cast()` compresses the model that c
 * Noisy client updates and a biased compressor: `memory="ef21", momentum=0.1` is EF21-SGDM.
 * Few clients that run Muon: `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(2), memory="feedback")`.
 * `FedExP` and `FedDuA` step by $|D_i|^2$, which clients send beside the code; a deployment cannot check it.
-  `norms="decoded"` takes $|Q(D_i)|^2/(1+\\omega)$ instead.
+  `norms="decoded"` takes $|Q(D_i)|^2/(1+\\omega)$ instead, which is never significantly better, and significantly worse
+  with `QSGD`, whose omega is only a bound (`fedsolve reproduce compressed-extrapolation`).
+
+Measured on the FEMNIST sample (`fedsolve reproduce bytes-to-accuracy`): to 90 % of FedAvg's final accuracy, FedAvg with
+`EDEN(1)` uploads 28.7 times fewer bytes than FedAvg, and FedAdam with `EDEN(1)` 41.4 times fewer. Their final accuracies
+are within half a point of those without compression. Clients took part in one of 30 rounds, for which memories are too
+old: with `TopK(0.01)`, error feedback ends 5 points below FedAvg, EF21 10, SCAFCOM 12 and EF21-SGDM 18.
 
 The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
 omega of an unbiased compressor, 1 - delta of another one.

@@ -37,7 +37,7 @@ def saves_bytes(cells: Cells, problem: str, method: str, base: str, share: float
     """`method` reaches a share of the final metric of `base` with `factor` times fewer bytes, or fewer still."""
     logs = fewer(cells, problem, method, base, share)
     what = f"{share:.0%} of the final mean of {base} with at least {factor:g} times fewer bytes, by the whole 95 % "
-    reason = f"{what}interval of the geometric mean over {cells.problem(problem).paired}"
+    reason = f"{what}interval of the geometric mean over {cells.problem(problem).over}, paired"
     if not np.isfinite(logs).all():
         missed = int((~np.isfinite(logs)).sum())
         return Decision(f"not reached on {missed} of {len(logs)} seeds", "not reproduced", reason)
