@@ -47,6 +47,14 @@ LATER = {"later": True}
 """Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
 
 
+def is_at_later_default(f: dataclasses.Field[Any], value: object) -> bool:
+    """Whether a field that came later (`LATER`) is at its default: older records have none."""
+    if not f.metadata.get("later"):
+        return False
+    is_plain = type(value) is type(f.default) and isinstance(value, str | int | float)
+    return value is f.default or (is_plain and value == f.default)
+
+
 def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
     """A field that is part of the program: changing its value compiles anew. `later`: see `LATER`."""
     return dataclasses.field(default=default, metadata={"static": True} | (LATER if later else {}))

@@ -22,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core.types import is_at_later_default
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic)
 _MADE_BY_HAND = ("__call__", "__init__", "__post_init__")
 
@@ -165,7 +167,7 @@ def _parts(value: Any) -> dict[str, Any]:
     """
     if is_dataclass(value):
         given = {f: getattr(value, f.name, None) for f in fields(value)}
-        return {f.name: x for f, x in given.items() if not f.metadata.get("later") or x is not f.default}
+        return {f.name: x for f, x in given.items() if not is_at_later_default(f, x)}
     return {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
 
 

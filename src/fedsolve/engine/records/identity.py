@@ -16,6 +16,7 @@ import numpy as np
 from fedsolve.config.naming import call_text, named
 from fedsolve.core import __version__
 from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.types import is_at_later_default
 from fedsolve.engine.compute.layout import cores
 
 
@@ -39,7 +40,7 @@ def describe(value: object, brief: bool = False) -> str:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         given = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
-        fields = [(f, describe(x, brief)) for f, x in given if not (f.metadata.get("later") and x is f.default)]
+        fields = [(f, describe(x, brief)) for f, x in given if not is_at_later_default(f, x)]
         parts = [f"{f.name}={text}" for f, text in fields if not (brief and text == _default(f))]
         return f"{type(value).__name__}({', '.join(parts)})"
     if isinstance(value, np.ndarray | jax.Array):
