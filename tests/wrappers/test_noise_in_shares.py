@@ -29,7 +29,8 @@ from fedsolve.methods.privacy.skellam import (
     skellam_renyi,
     subsampled,
 )
-from harness import engine, make_clients, make_task
+from harness import engine, make_clients, make_task, relative
+from verbs_harness import play
 
 UPDATE = {"a": np.random.default_rng(0).normal(size=(40, 50)), "b": np.random.default_rng(1).normal(size=7)}
 PLAN = {"cohort": 5, "population": 5, "delta": 1e-2, "sampling": "none"}
@@ -152,6 +153,7 @@ def test_sums_of_messages_are_the_method():
     assert np.abs(found.iterates - plain.iterates).max() < 5e-3
     one, two = (engine(fs.Secure(shared(), **limits), task, everyone, 4, seed=s) for s in (0, 1))
     assert np.abs(one.iterates[1:] - two.iterates[1:]).max() > 1e-3
+    assert relative(play(fs.Secure(shared(), **limits), task, everyone, 4).iterates, one.iterates) < 1e-12
     few = shared(cohort=3, min_sum=3)
     server = few.init({"w": jnp.zeros(4)})
     message = few.train(few.broadcast(server, fs.Cohort(0, 3, 5)), (), _Still())[0]
@@ -224,7 +226,7 @@ def test_epsilon_and_calibration(sampling):
     assert 7.98 < epsilon(z, 30, noise="skellam", **plan) <= 8.0
     method = fs.privacy.DifferentialPrivacy(FEDAVG, z, 0.5, at="distributed", min_sum=20, **plan)
     assert float(method.epsilon_after(30)) == pytest.approx(epsilon(z, 30, noise="skellam", **plan), rel=1e-5)
-    assert float(method.epsilon_after(30)) == float(method.renyi_epsilon_after(30))
+    assert float(method.epsilon_after(30)) == float(method._renyi_after(30))
     if sampling == "none":
         assert 1 < 8 / epsilon(z, 30, **plan) < 1.2
 

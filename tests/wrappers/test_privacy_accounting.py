@@ -127,7 +127,7 @@ def test_what_the_log_shows_is_the_library_s_answer(sampling):
     method = fs.privacy.DifferentialPrivacy(inner, 1.0, 0.5, sampling=sampling, **SETTING)
     with jax.enable_x64(True):
         for rounds in (1, 10, 200):
-            bound, found = float(method.renyi_epsilon_after(rounds)), float(method.epsilon_after(rounds))
+            bound, found = float(method._renyi_after(rounds)), float(method.epsilon_after(rounds))
             assert bound == pytest.approx(reference(1.0, rounds, sampling), rel=1e-6)
             assert found == pytest.approx(epsilon(1.0, rounds, sampling=sampling, **SETTING), rel=2e-4)
             assert (found < bound) == (sampling != "fixed")

@@ -377,10 +377,10 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "DP": Entry(
         "methods.privacy.central:DifferentialPrivacy",
         "mcmahan2018dp",
-        "central differential privacy: clipped updates, noise on their sum",
+        "differential privacy: clipped updates, noise on their sum, by the server or in shares",
         _DP | _UNIFORM,
         wrapper="methods.privacy.central:DifferentialPrivacy",
-        further=("andrew2021adaptive",),
+        further=("andrew2021adaptive", "agarwal2021skellam"),
     ),
     "LocalDP": Entry(
         "methods.privacy.local:LocalDifferentialPrivacy",

@@ -225,7 +225,7 @@ class DifferentialPrivacy(Wrapper):
 
     def _spent(self, server: PrivateServer, cohort: Cohort) -> tuple[Any, Any]:
         """Epsilon after the round, and Renyi's bound of it."""
-        epsilon, bound = self.epsilon_after(cohort.round + 1), self.renyi_epsilon_after(cohort.round + 1)
+        epsilon, bound = self.epsilon_after(cohort.round + 1), self._renyi_after(cohort.round + 1)
         return epsilon.astype(server.epsilon.dtype), bound.astype(server.epsilon.dtype)
 
     def epsilon_after(self, rounds: Scalar) -> Any:
@@ -237,10 +237,10 @@ class DifferentialPrivacy(Wrapper):
         Returns:
             A scalar, from privacy loss distributions where they are known, else by Renyi divergences.
         """
-        bound = self.renyi_epsilon_after(rounds)
+        bound = self._renyi_after(rounds)
         return jnp.minimum(tabled_epsilon(self.losses, rounds, self.delta), bound)
 
-    def renyi_epsilon_after(self, rounds: Scalar) -> Any:
+    def _renyi_after(self, rounds: Scalar) -> Any:
         """`epsilon_after` by Renyi divergences alone: an upper bound."""
         return renyi_epsilon(self.renyi, rounds, self.delta)
 
