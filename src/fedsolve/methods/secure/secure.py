@@ -120,6 +120,11 @@ class Secure(Wrapper):
                 f"max_clients = {self.max_clients} but a round may have {most:g} clients: give Secure at least as many"
             )
 
+    def with_steps(self, steps: int | None) -> Algorithm:
+        """Itself: its numbers are those of a deployment, whose server does not know the clients' steps."""
+        self.inner.with_steps(steps)
+        return self
+
     def init(self, params: Params) -> SecureServer:
         """The inner server's state, and nothing clipped."""
         return SecureServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
