@@ -83,7 +83,7 @@ before it decodes them. `down=fs.compression.Cast()` compresses the model that c
 Measured on the FEMNIST sample (`fedsolve reproduce bytes-to-accuracy`): to 90 % of FedAvg's final accuracy, FedAvg with
 `EDEN(1)` uploads 28.7 times fewer bytes than FedAvg, and FedAdam with `EDEN(1)` 41.4 times fewer. Both end within half
 a point of the same method without compression. Clients took part in one of 30 rounds, for which memories are too old:
-with `TopK(0.01)`, error feedback ends 5 points below FedAvg, EF21 10, SCAFCOM 12 and EF21-SGDM 18.
+with `TopK(0.01)`, error feedback ends 5 points below FedAvg, EF21 ends 10 below, SCAFCOM 12 and EF21-SGDM 18.
 
 The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
 omega of an unbiased compressor, 1 - delta of another one.
