@@ -41,8 +41,9 @@ class Secure(Wrapper):
     examples are summed too. A deployment adds masks that cancel (`docs/privacy.md`): its sums have at least 3 clients,
     and not one bit of the result differs from the simulation.
 
-    A server that also ships the clients' app can leave the masks out. The sum itself is not hidden, nor is who took
-    part: `DP` with `at=distributed` inside adds noise to the sum.
+    The server follows the protocol or not, but does not ship the clients' app, which could leave the masks out; fewer
+    than a third of the committee helps it. The sum itself is not hidden, nor is who took part: `DP` with
+    `at=distributed` inside adds noise to the sum.
 
     Up: 4 bytes for each number of the inner message (8 with 64 bits), 8 for each scalar. Down and kept: as `inner`.
 
@@ -52,12 +53,13 @@ class Secure(Wrapper):
         bits: 32 or 64, of such a number; scalars have 64.
         max_clients: largest number of clients in a round, 1 .. 65,535.
         max_examples: largest number of examples of a client, >= 1, where `inner` weighs by examples.
-        bounds: B of other fields by name, such as {"loss": 100.0}. Without one, B is 2^20 for a scalar, and d B^2 for
-            the squared norm of a client update of d numbers.
+        bounds: B of other fields by name, such as {"loss": 100.0}, from 1e-12 to 1e12 each. Without one, B is 2^20 for
+            a scalar, d B^2 for the squared norm of a client update of d numbers, and (1 + omega) times `bound` for
+            the code of a linear compressor.
 
     Raises:
-        InvalidInput: a number out of its range; max_examples missing; an inner method with a reduction of its own or
-            with a buffer. When a run begins: a cohort above max_clients, a message that is no sum, a bound for a field
+        InvalidInput: a number out of its range; max_examples missing; an inner method with a reduction of its own, a
+            buffer or noise that its server adds. When a run begins: a cohort above max_clients, a message that is no sum, a bound for a field
             that the message does not have.
     """
 
@@ -183,7 +185,16 @@ class Secure(Wrapper):
         return SecureServer(inner, from_ring(message.clipped, server.clipped.dtype))
 
     def decode(self, server: SecureServer, message: SecureMessage, cohort: Cohort) -> Any:
-        """The inner message, reduced over the cohort, from its sums."""
+        """The inner message, reduced over the cohort, from its sums.
+
+        Args:
+            server: the server's state.
+            message: the sums of the cohort's messages.
+            cohort: of the round.
+
+        Returns:
+            A message of the inner method: means as its fields say.
+        """
         dtype, structure = server.clipped.dtype, message.structure
         model = jax.eval_shape(lambda: self.inner.model(self.inner.broadcast(server.inner, cohort)))
         size = jnp.maximum(jnp.asarray(cohort.size, dtype), 1)
