@@ -102,6 +102,12 @@ def test_no_name_can_break_the_page(history, tmp_path):
     assert NASTY not in PageTable(NASTY, [NASTY], [[NASTY]], NASTY).html()
 
 
+def test_numbers_of_a_cell_are_not_broken():
+    html = PageTable("c", ["m", "s", "v"], [["m 1", "client_lr 10, server_lr 0.1", "95.52 ± 1.3 %"]]).html()
+    assert "client_lr\u00a010, server_lr\u00a00.1<" in html
+    assert "95.52\u00a0±\u00a01.3\u00a0%" in html
+
+
 def test_time_without_compilation_is_said_where_something_was_compiled(history, tmp_path):
     said = [
         "time leaves out" in write(tmp_path, [replace(history, compile_seconds=s)])[0] for s in (0.0, 0.1)
