@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
 from fedsolve.methods.secure.secure_parts import SecureMessage
 
 TASK = fs.tasks.digits(num_clients=4)
-SECURE = {"bound": 2.0, "max_clients": 4, "max_examples": 1000}
+SECURE: dict[str, Any] = {"bound": 2.0, "max_clients": 4, "max_examples": 1000}
 
 
 @pytest.mark.parametrize(

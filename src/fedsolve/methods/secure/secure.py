@@ -59,8 +59,8 @@ class Secure(Wrapper):
 
     Raises:
         InvalidInput: a number out of its range; max_examples missing; an inner method with a reduction of its own, a
-            buffer or noise that its server adds. When a run begins: a cohort above max_clients, a message that is no sum, a bound for a field
-            that the message does not have.
+            buffer or noise that its server adds. When a run begins: a cohort above max_clients, a message that is no
+            sum, a bound for a field that the message does not have.
     """
 
     title: ClassVar[str] = "Secure"
