@@ -96,7 +96,8 @@ def test_the_mean_is_that_of_the_messages(name):
         shape = introspect.message_shape(algorithm, broadcast, client, STEPS)
         sent = [jax.tree.map(lambda s: jnp.asarray(rng.uniform(-1, 1, s.shape)), shape) for _ in SIZES]
         outer = fs.Secure(Replayed(algorithm, sent), bound=BOUND, max_clients=CLIENTS, max_examples=16)
-        rings = [outer.train(broadcast, client, Client(i, n))[0] for i, n in enumerate(SIZES)]
+        oracles: list[Any] = [Client(i, n) for i, n in enumerate(SIZES)]
+        rings = [outer.train(broadcast, client, oracle)[0] for oracle in oracles]
         ones = jnp.ones(3)
         total = reduce_stacked(outer, jax.tree.map(lambda *x: jnp.stack(x), *rings), ones, ones > 0)
         found, again = (

@@ -55,9 +55,9 @@ def test_no_sum_can_overflow(bound, bits, dtype):
 def test_elements_of_64_bits_are_those_of_python():
     """Sums of negative and positive whole numbers, of which single precision knows 24 digits: modulo 2^64."""
     rng = np.random.default_rng(0)
-    numbers = np.float32(rng.standard_normal(200) * 2.0 ** rng.integers(0, 40, 200)).round()
+    numbers = np.asarray(rng.standard_normal(200) * 2.0 ** rng.integers(0, 40, 200), "float32").round()
     rings = to_ring(jnp.asarray(numbers), jnp.zeros(()), 64)
-    exact = [int(x) for x in numbers]
+    exact = [int(x) for x in numbers.tolist()]
     words = np.frombuffer(wire.encode(rings), "<u8")
     assert [int(w) for w in words] == [x % 2**64 for x in exact]
     total = wire.Ring(rings.value.sum(0, dtype=jnp.uint32), rings.fine, 64)
@@ -74,7 +74,7 @@ def test_rounding_is_unbiased():
 
 def test_what_is_clipped_is_counted():
     """In the record of every round; a run without any has no warning."""
-    few = fs.run(fs.Secure(fs.FedAvg(0.1), **SECURE | {"bound": 0.01}), TASK, rounds=2)
+    few = fs.run(fs.Secure(fs.FedAvg(0.1), **{**SECURE, "bound": 0.01}), TASK, rounds=2)
     none = fs.run(fs.Secure(fs.FedAvg(0.1), **SECURE), TASK, rounds=2)
     assert (few.history.rounds["clipped"] > 0).all()
     assert not none.history.rounds["clipped"].any()
@@ -125,7 +125,7 @@ def test_no_count_goes_beside_noise():
 )
 def test_bad_numbers_are_refused_when_it_is_built(options, words):
     with pytest.raises(fs.InvalidInput, match=words):
-        fs.Secure(fs.FedAvg(0.1), **SECURE | options)
+        fs.Secure(fs.FedAvg(0.1), **(SECURE | options))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_bad_numbers_are_refused_when_it_is_built(options, words):
 )
 def test_what_does_not_fit_a_run_is_refused_before_it(options, run, words):
     with pytest.raises(fs.InvalidInput, match=words):
-        fs.run(fs.Secure(fs.FedAvg(0.1), **SECURE | options), TASK, rounds=1, **run)
+        fs.run(fs.Secure(fs.FedAvg(0.1), **(SECURE | options)), TASK, rounds=1, **run)
 
 
 def test_nothing_goes_around_it():
