@@ -31,8 +31,8 @@ _CLIENTS_IN_TABLE = 50
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s,;:'\"{}()]+/)+(?=[^/\s])")
 _COLUMN = 32
 """Characters that fit in a column: a longer setting has a row of its own, a longer cell of a table is broken."""
-_WITHIN = re.compile(r" (?=±)|(?<=±) | (?=%)|(?<=\w) (?=-?[\d.][\d.e+-]*(?:,|$))")
-"""Spaces within `1 ± 0.2 %`, and within each of `client_lr 0.1, server_lr 1`."""
+_WITHIN = re.compile(r" (?=[±…%])|(?<=[±…]) |(?<=\w) (?=-?[\d.][\d.e+-]*(?:,|$))")
+"""Spaces within `1 ± 0.2 %` and `1 … 2`, and within each of `client_lr 0.1, server_lr 1`."""
 
 
 @dataclass(frozen=True)
