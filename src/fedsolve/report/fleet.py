@@ -44,9 +44,8 @@ def waiting(timeline: Timeline) -> Figure:
     )  # fmt: skip
     for time in timeline.time[timeline.time <= end.max(initial=0.0)]:
         axes.axvline(time, color="0.5", linewidth=0.7)
-    step = -(-len(rows) // 30)
-    names = [str(timeline.names[c] if timeline.names else c) for c in tasks.client[order][::step].tolist()]
-    axes.set_yticks(rows[::step], [name.removeprefix("client ")[:_LETTERS] for name in names], fontsize=7)
+    names = [str(timeline.names[c] if timeline.names else c) for c in tasks.client[order].tolist()]
+    axes.set_yticks(rows, [name.removeprefix("client ")[:_LETTERS] for name in names], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("Simulated time (s); a line is an update of the server")
     axes.set_ylabel("Client")
