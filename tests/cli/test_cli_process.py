@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
+from fedsolve.core.xla.cpu_devices import cores
+
 COMMAND = (sys.executable, "-c", "import sys; from fedsolve.cli.main import main; sys.exit(main())")
 
 
@@ -67,9 +69,27 @@ def test_ctrl_c_saves_and_the_resumed_run_has_the_same_bits(call, no_pictures):
     assert Path("r/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
+def test_large_steps_take_the_cores_as_devices_and_a_resumed_run_those_that_it_had(tmp_path):
+    """Nothing is said of devices; a run that Python left on one device stays there."""
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    del variables["JAX_NUM_CPU_DEVICES"]
+    run = ("run", "digits", "FedAvg", "--clients-per-round", "4", "--rounds", "1", "--task-set=num_clients=4")
+    large = ("--batch-size", "full")
+    for folder, extra, devices in (("small", ("--batch-size", "5"), 1), ("large", large, min(4, cores()))):
+        ended = fedsolve(*run, *extra, "--out", folder, env=variables)
+        assert ended.returncode == 0, ended.stderr
+        assert f"devices = {devices}\n" in Path(folder, "config.toml").read_text()
+    code = "import fedsolve as fs; task = fs.tasks.digits(4); "
+    code += "fs.run(fs.FedAvg(), task, rounds=1, batch_size='full', out='python')"
+    subprocess.run([sys.executable, "-c", code], env=variables | {"JAX_NUM_CPU_DEVICES": "1"}, check=True)
+    ended = fedsolve("run", "--resume", "python", "--rounds", "2", env=variables)
+    assert ended.returncode == 0, ended.stderr
+    assert "other devices" not in ended.stdout + ended.stderr
+
+
 def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(tmp_path):
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
-    del variables["JAX_COMPILATION_CACHE_DIR"]
+    del variables["JAX_COMPILATION_CACHE_DIR"], variables["JAX_NUM_CPU_DEVICES"]
     sizes = (f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features"))
     run = ("run", "regression", "FedAvg", *sizes, "--rounds", "2", "--devices", "2")
     ended = fedsolve(*run, "--out", "r", env=variables)

@@ -157,6 +157,59 @@ def test_models_of_clients_own_are_the_same_on_more_devices(subprocess_env, meth
     assert done.stdout.strip() == "same"
 
 
+BY_LAYOUT = """
+import sys, os
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import fedsolve as fs
+from fedsolve.core.xla import cpu_devices
+from fedsolve.engine.compute import layout
+cpu_devices.cores = layout.cores = lambda: 2
+tasks = {
+    "small": fs.tasks.synthetic(0.0, 0.0, num_clients=5),
+    "large": fs.tasks.digits(5, model=fs.tasks.MLP((64, 500, 10))),
+}
+if "begun" in sys.argv:
+    import jax
+    assert len(jax.devices()) == 1
+
+def devices(name, **options):
+    result = fs.run(fs.FedAvg(0.1), tasks[name], rounds=options.pop("rounds", 2), **options)
+    return result.history.settings["devices"], [note for note in result.notes if "1 of 2 cores" in note]
+
+few = {"clients_per_round": 3}
+large, notes = devices("large", **few)
+assert devices("small", **few) == (1, [])
+assert devices("large", clients_per_round=1) == (1, [])
+assert devices("large", devices=1, **few) == (1, [])
+if "begun" in sys.argv:
+    assert (large, len(notes)) == (1, 1), (large, notes)
+else:
+    assert (large, notes) == (2, []), (large, notes)
+    assert devices("large", devices=1, out="one", **few)[0] == 1
+    assert devices("large", out="two", **few)[0] == 2
+    for folder, had in (("one", 1), ("two", 2)):
+        for more in (3, 4):
+            assert devices("large", out=folder, resume=True, rounds=more, eval_every=1, **few)[0] == had
+    assert fs.run(fs.FedAvg(0.1), tasks["large"], seeds=2, rounds=1, **few).histories[0].settings["devices"] == 2
+    layout.total_bytes = lambda: 10**5
+    assert devices("large", **few) == (1, [])
+print("same")
+"""
+
+
+@pytest.mark.parametrize("begun", [["begun"], []])
+def test_the_layout_decides_whether_cores_are_devices(subprocess_env, tmp_path, begun):
+    """Networks take the cores, small models one device; what was asked for stands, and a resumed run keeps its own."""
+    env = {name: value for name, value in subprocess_env.items() if name != "JAX_NUM_CPU_DEVICES"}
+    command = [sys.executable, "-c", BY_LAYOUT, str(Path(__file__).parent.parent), *begun]
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "same"
+
+
 def test_more_devices_than_there_are():
     """Refused, with the flag that makes as many devices as there are cores."""
     with pytest.raises(fs.InvalidInput, match=r"xla_force_host_platform_device_count=\d"):

@@ -256,7 +256,7 @@ print("same")
 def test_devices():
     """Two devices share the cohorts: parameters and statistics are those of one."""
     tests = Path(__file__).parent.parent
-    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    env = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
     command = [sys.executable, "-c", DEVICES, str(tests), str(tests / "wrappers")]
     found = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert found.stdout.endswith("same\n"), found.stderr

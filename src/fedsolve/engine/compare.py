@@ -21,7 +21,7 @@ from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result
-from fedsolve.engine.run import check_callbacks, check_outside, save_results, seeds_of
+from fedsolve.engine.run import begin_on_cores, check_callbacks, check_outside, save_results, seeds_of
 from fedsolve.folders.run_folder import RUN, occupied
 from fedsolve.results.callbacks import CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
@@ -96,6 +96,7 @@ def compare(
         Diverged: all of them diverged.
         Interrupted: Ctrl-C, after the state was saved in `out`.
     """
+    begin_on_cores(options)
     check_alone("a comparison")
     methods = _labelled(algorithms)
     if weighting is not None:

@@ -19,7 +19,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
-from fedsolve.engine.compute.processes import check_alone, is_first
+from fedsolve.engine.compute.processes import check_alone, is_first, several
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.options import RunOptions
@@ -30,6 +30,7 @@ from fedsolve.engine.result import Result
 from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.folders.run_folder import RUN, occupied, saved_in
+from fedsolve.folders.store import read_manifest
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
@@ -81,7 +82,7 @@ def run_one(
     result: Result | None = None
     try:
         with jax.enable_x64(options.dtype == "float64"), CompileClock() as clock:
-            prepared = prepare(algorithm, task, options, label)
+            prepared = prepare(algorithm, task, _on_devices_of(out if resume else None, options), label)
             result = run_rounds(prepared, out, resume, clock, lambda: False, progress, callbacks)
         return result
     finally:
@@ -112,6 +113,7 @@ def run_seeds(
         raise occupied(out, "run with seeds" if any(begun) else "run with one seed")
     clock = CompileClock()
     with jax.enable_x64(options.dtype == "float64"), clock, Interruptible() as interrupt:
+        options = _on_devices_of(next((f for f in folders if resume and f), None), options)
         prepared = prepare(algorithm, task, replace(options, seed=seeds[0]), label)
 
         def with_seed(seed: int) -> PreparedRun:
@@ -132,6 +134,15 @@ def run_seeds(
             f"stopped with {len(seeds) - results.count(None)} of {len(seeds)} seeds done; {saved}"
         )
     return tuple(result for result in results if result is not None)
+
+
+def _on_devices_of(folder: Path | None, options: RunOptions) -> RunOptions:
+    """The options of a run that goes on in a folder: on as many devices as it had, where none are given."""
+    given = options.devices is not None or options.mesh is not None or several()
+    if folder is None or given or not (folder / RUN.file).exists():
+        return options
+    had = read_manifest(folder / RUN.file)["identity"]
+    return options if "mesh" in had else replace(options, devices=min(had["devices"], len(jax.devices())))
 
 
 @dataclass

@@ -128,7 +128,7 @@ class RunOptions:
         default=None,
         metadata=_about(
             "number of devices that share each cohort",
-            "1, or all devices of several processes",
+            "1, or each core of a CPU where clients train one after another, or all devices of several processes",
             least=1,
             swept=False,
         ),

@@ -76,6 +76,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         identity=requested.identity | planned.identity,
         remarks=(
             *task.notes,
+            *requested.remarks,
             *placed.remarks,
             *([memory.remark] if memory.remark else []),
             *on_sets,

@@ -10,6 +10,7 @@ from fedsolve.config.option_docs import takes
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
@@ -97,6 +98,7 @@ def run(
         Diverged: a round in which every client's update was not finite; of several seeds, in all of them.
         Interrupted: Ctrl-C, after the state was saved in `out`.
     """
+    begin_on_cores(options)
     check_outside(out, label)
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
@@ -123,6 +125,12 @@ def run(
     results = runs[0] if seeds is None else Seeds(runs)
     save_results(results, out, f"{results.label} on {task.name}")
     return results
+
+
+def begin_on_cores(options: RunKeywords) -> None:
+    """Let each core of a CPU be a device where the options leave the devices to the layout: before JAX begins."""
+    if options.get("devices") is None and options.get("mesh") is None:
+        make_cores_devices()
 
 
 def save_results(results: Result | Seeds | Results, out: str | Path | None, title: str) -> None:

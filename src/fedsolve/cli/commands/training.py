@@ -47,7 +47,7 @@ def run(context: typer.Context, request: RunRequest) -> None:
 @takes(CompareRequest)
 def compare(context: typer.Context, request: CompareRequest) -> None:
     """Run several methods on one task; write a table, a plot and a page of all to a folder."""
-    config = _config(context, request)
+    config = _on_devices_of(request.resume, _config(context, request))
     start_jax(_devices(config))
     from fedsolve.cli.commands.compare import compare_command
 
@@ -97,14 +97,32 @@ def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Co
         devices = 1
         if resumed:
             config = config.model_copy(update={"run": config.run.model_copy(update={"devices": None})})
+    else:
+        config = _on_devices_of(request.resume, config)
+        devices = _devices(config)
     start_jax(devices)
     join()
     return config
 
 
-def _devices(config: Config) -> int:
-    """How many devices a configuration asks for."""
-    return config.run.devices or prod((config.run.mesh or {}).values())
+def _devices(config: Config) -> int | None:
+    """How many devices a configuration asks for, None where it leaves that to the layout of a round."""
+    return config.run.devices if config.run.mesh is None else prod(config.run.mesh.values())
+
+
+def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
+    """The configuration of a run that goes on in a folder: on as many devices as it had, where none are given."""
+    if folder is None or config.run.devices is not None or config.run.mesh is not None:
+        return config
+    from fedsolve.core.xla.cpu_devices import cores
+    from fedsolve.folders.run_folder import RUN
+    from fedsolve.folders.store import read_manifest
+
+    checkpoints = sorted(Path(folder).glob(f"**/{RUN.file}"))
+    if not checkpoints:
+        return config
+    had = min(read_manifest(checkpoints[0])["identity"].get("devices", 1), cores())
+    return config.model_copy(update={"run": config.run.model_copy(update={"devices": had})})
 
 
 def _config(context: typer.Context, request: Request) -> Config:

@@ -23,7 +23,7 @@ from fedsolve.engine.compute.keys import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
 from fedsolve.engine.compute.program import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.requested import choose_sampling
+from fedsolve.engine.preparation.requested import choose_devices, choose_sampling
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.geometry.diagnostics.diagnostic import Point
 from fedsolve.results.history import Setting
@@ -83,6 +83,9 @@ def prepare(config: Config) -> Prepared:
     task = build_task(config.task, **config.task_options)
     if config.validation is not None:
         task = task.hold_out(config.validation)
+    if config.run.devices is None and config.run.mesh is None:
+        asked = run_options(config.run)
+        devices, _ = choose_devices(asked, task, choose_sampling(asked, task))
     run = resolve_run(config.run.model_copy(update={"devices": devices}), task)
     options = run_options(run)
     sampling = choose_sampling(options, task)

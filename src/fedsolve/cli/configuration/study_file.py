@@ -89,7 +89,7 @@ def _as_config(config: StudyConfig, methods: Any, data_dir: Path | None = None) 
         task=config.task,
         weighting=config.weighting,
         task_options=_task_options(config, data_dir),
-        run=config.run,
+        run=config.run.model_copy(update={"devices": 1}),
         method=plain,
     )
 

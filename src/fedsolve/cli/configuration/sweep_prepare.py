@@ -160,7 +160,8 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     grid = checked_grid(method, section.grid, len(seeds))
     first = {axis: values[0] for axis, values in grid.items()}
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
-    prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
+    run = config.run.model_copy(update={"devices": 1})
+    prepared = prepare(config.model_copy(update={"method": [at_first], "run": run, "sweep": None}))
     _check_rule(section, prepared)
     if section.validation is not None:
         prepared.task.hold_out(section.validation)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from fedsolve.core.checks import check_integer, is_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Batch, Params, Scalar
+from fedsolve.core.xla.cpu_devices import VARIABLE, cores, is_number_given
 from fedsolve.core.xla.programs import all_equations, programs_inside
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.processes import several
@@ -30,6 +30,7 @@ from fedsolve.tasks.task import Task
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
 _ACCELERATOR_BYTES = 4 * 2**30
+_COPIED_SHARE = 8  # examples that each further core copies may be an eighth of the machine's memory
 _COPIES = 4  # model, gradient, client update, message
 
 
@@ -64,20 +65,58 @@ def chunk_size(
     cohort = -(-cohort_size(sampling, task.data.num_clients) // devices)
     if chunk is not None:
         return min(check_integer("chunk", chunk, 1), cohort)
-    largest = largest or int(task.data.counts.max())
-    rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
-    model = trees.nbytes(params)
-    step = step_bytes(
-        task.loss,
-        with_frozen(params, task.frozen),
-        rows,
-        largest if batch_size is None else min(batch_size, largest),
-    )
+    model, step = trees.nbytes(params), _task_step_bytes(task, params, dtype, batch_size, largest)
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and model + step > _CPU_STEP_BYTES:
         return 1
     room = _CPU_BYTES if on_cpu else _ACCELERATOR_BYTES
     return max(1, min(cohort, room // (_COPIES * model + step)))
+
+
+def _task_step_bytes(
+    task: Task, params: Params, dtype: Any, batch_size: int | None, largest: int | None = None
+) -> int:
+    """`step_bytes` of a task's minibatch, of all of the largest client's examples where no size is given."""
+    largest = largest or int(task.data.counts.max())
+    rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
+    batch = largest if batch_size is None else min(batch_size, largest)
+    return step_bytes(task.loss, with_frozen(params, task.frozen), rows, batch)
+
+
+def devices_by_layout(
+    task: Task, params: Params, dtype: Any, batch_size: int | None, sampling: Sampling
+) -> tuple[int, str]:
+    """Devices of a run that names none, and what is to be said of it ('' if nothing).
+
+    On a CPU where clients train one after another, each core trains some of them: its share of a cohort is a device's.
+    Like `chunk_size` a model of work and no timing. One device where clients train side by side, where the cohort is
+    one client, and where a copy of the examples for each core is much of the memory that the machine has.
+
+    Args:
+        task: the loss and the clients' examples.
+        params: the shapes of the model.
+        dtype: the run's floating-point type.
+        batch_size: examples of a local step, None for all of a client's.
+        sampling: who takes part.
+    """
+    wanted = min(cores(), cohort_size(sampling, task.data.num_clients))
+    if several() or jax.default_backend() != "cpu" or wanted == 1:
+        return 1, ""
+    if (wanted - 1) * trees.nbytes(task.data.examples) > total_bytes() // _COPIED_SHARE:
+        return 1, ""
+    model = trees.nbytes(params)
+    if (
+        model <= _CPU_STEP_BYTES
+        and model + _task_step_bytes(task, params, dtype, batch_size) <= _CPU_STEP_BYTES
+    ):
+        return 1, ""
+    found = len(jax.devices())
+    if found >= wanted or is_number_given():
+        return min(found, wanted), ""
+    return found, (
+        f"clients train one after another on {found} of {cores()} cores, since JAX had begun: set "
+        f"{VARIABLE}={cores()} before Python starts, or call fs.run before JAX computes anything else"
+    )
 
 
 def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
@@ -110,11 +149,6 @@ _CPU_TRIAL_BYTES = 640 * 2**10
 def batches_at_once() -> int:
     """Batches of trials that a sweep runs at once: one a core on a CPU, else one."""
     return cores() if jax.default_backend() == "cpu" else 1
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parallel_trials(

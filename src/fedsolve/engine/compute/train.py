@@ -134,9 +134,8 @@ def _states_of_all(program: Program, before: Any, updated: Any, rows: Any, every
     if program.is_sharded:
         own = updated if rows is None else _scatter(updated, ids, present, rows)
         return _merge_sharded_states(before, own, ids, present)
-    if program.num_shards > 1 and jax.tree.leaves(
-        before
-    ):  # each device is told the states of the others' clients
+    # each device is told the states of the others' clients
+    if program.num_shards > 1 and jax.tree.leaves(before):
         rows = _all_gather_rows(_gather(updated, ids) if rows is None else rows)
         ids, present = (x.reshape(-1) for x in everyone)
     return updated if rows is None else _scatter(updated, ids, present, rows)

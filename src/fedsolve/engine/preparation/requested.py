@@ -6,17 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.fleets.arrivals import Arrivals
 from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.core.types import Params
+from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.engine.checks.shape_checks import check_method
 from fedsolve.engine.compute.clients import LocalWork, local_work
-from fedsolve.engine.compute.layout import mesh_of
+from fedsolve.engine.compute.keys import start_key
+from fedsolve.engine.compute.layout import devices_by_layout, mesh_of
+from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import MODEL_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.records.identity import describe
@@ -38,6 +45,7 @@ class Requested:
         fleet: on whose clock the run is; None for no clock.
         work: local work of all clients together.
         steps: local steps of each client, shape (clients,).
+        remarks: what is to be said of the devices.
     """
 
     algorithm: Algorithm
@@ -49,6 +57,7 @@ class Requested:
     fleet: Fleet | Arrivals | None
     work: LocalWork
     steps: np.ndarray
+    remarks: tuple[str, ...] = ()
 
     @property
     def eval_every(self) -> int:
@@ -85,7 +94,8 @@ def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         InvalidInput: a method that cannot be used, options that do not fit the task or the devices.
     """
     sampling = choose_sampling(options, task)
-    mesh = mesh_of(options.devices, options.mesh)
+    devices, remark = choose_devices(options, task, sampling)
+    mesh = mesh_of(devices, options.mesh)
     check_methods([algorithm], sampling, task)
     resolved = replace(options.with_defaults(task), devices=mesh.size, mesh=None)
     work, steps = local_work(task.data.counts, task.loss, **resolved.local_work)
@@ -100,7 +110,39 @@ def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         fleet=None if systems is None else fleet_of(systems, clients, options.seed),
         work=replace(work, half=options.matmul_dtype is not None),
         steps=steps,
+        remarks=(remark,) if remark else (),
     )
+
+
+def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple[int | None, str]:
+    """The devices of a run, those of the layout where none are given, and what is to be said of it ('' if nothing).
+
+    Args:
+        options: of the run, with every default of its local work.
+        task: the problem.
+        sampling: who takes part.
+    """
+    if options.devices is not None or options.mesh is not None:
+        return options.devices, ""
+    make_cores_devices()
+    if several():
+        return None, ""
+    dtype = jnp.dtype(options.dtype)
+    batch_size = options.with_defaults(task).local_work["batch_size"]
+    try:
+        params = with_buffers(_model_shapes(task, options.seed, dtype), task.buffers)
+        return devices_by_layout(task, params, dtype, batch_size, sampling)
+    except (TypeError, ValueError, AttributeError, LookupError, NotImplementedError):
+        return 1, ""  # the steps that follow say what is wrong with the model, the loss or the examples
+
+
+def _model_shapes(task: Task, seed: int, dtype: Any) -> Params:
+    """The shapes of a task's model, in the run's type; an `init` that cannot be traced is called."""
+    try:
+        given = jax.eval_shape(task.init, jax.eval_shape(jax.random.key, 0))
+    except jax.errors.JAXTypeError:
+        given = task.init(start_key(seed))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), dtype), given)
 
 
 def choose_sampling(options: RunOptions, task: Task) -> Sampling:

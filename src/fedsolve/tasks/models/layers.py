@@ -132,7 +132,8 @@ def check_model(
     """
     x = jax.ShapeDtypeStruct((1, *shape), dtype)
     try:
-        found = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), x).shape
+        key = jax.eval_shape(jax.random.key, 0)
+        found = jax.eval_shape(lambda key, x: model(model.init(key), x), key, x).shape
     except (TypeError, ValueError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidInput(f"model {model!r} does not take examples of shape {shape}: {reason}") from None
