@@ -1,4 +1,4 @@
-"""docs/studies.md: its study in TOML is one with a program in Python; it runs, in its quick size too, and is judged again."""
+"""docs/studies.md: its study in TOML is that of a program in Python; it runs, also in its quick size."""
 
 import os
 import re

@@ -26,8 +26,8 @@ class Winner:
     Attributes:
         name, second: the best and the second best method.
         mean, second_mean: their metric at the end, in the unit that is shown.
-        tied: the methods without a significant difference to the best: the interval of the difference, paired by seed, holds
-            zero; the intervals against all others share the 5 %.
+        tied: the methods without a significant difference to the best: the interval of the difference, paired by seed,
+            holds zero; the intervals against all others share the 5 %.
     """
 
     name: str

@@ -50,14 +50,15 @@ else:
     Rate = Scalar | Schedule
     """A learning rate: a number, a schedule of this module, or a function of the round, such as optax's.
 
-    A number, above 0, is the rate of every round. A function takes the number of the round, from 0, and returns its rate,
-    shape ():
+    A number, above 0, is the rate of every round. A function takes the number of the round, from 0, and returns its
+    rate, shape ():
 
         fs.FedAvg(0.1)
         fs.FedAvg(optax.cosine_decay_schedule(0.1, decay_steps=200))
         fs.FedAvg(lambda round: 0.1 / (1 + round))
 
-    A rate can also react to a metric. This one is halved when the validation loss has not improved for five evaluations:
+    A rate can also react to a metric. This one is halved when the validation loss has not improved for five
+    evaluations:
 
         fs.FedAvg(fs.schedules.ReduceOnPlateau(0.1, "validation_loss", factor=0.5, patience=5))
     """
