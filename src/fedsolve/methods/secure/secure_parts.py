@@ -10,11 +10,11 @@ from fedsolve.core.wire import Ring
 
 @module
 class SecureServer:
-    """The inner server, and how many numbers of the last round's messages were clipped."""
+    """The inner server, and how many numbers of the last round's messages were clipped; 0 where noise protects them."""
 
     inner: Any
     clipped: Traced = reported(
-        "numbers of messages exceeded their bounds and were clipped: raise bound or bounds"
+        "numbers of messages exceeded their bounds and were clipped: raise bound, bounds or max_examples"
     )
 
 
