@@ -140,6 +140,7 @@ BESIDE = {
     "phase-diagram": "methods by label skew and local steps",
     "bytes-to-accuracy": "accuracy against bytes sent up, methods with compressors",
     "compressed-extrapolation": "which norm extrapolated server steps take with compressed client updates",
+    "privacy-utility": "accuracy at equal epsilon with central, shared and local noise",
     "fleet-clock": "synchronous, over-selected and buffered training by simulated time",
     "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly",
 }
