@@ -117,7 +117,8 @@ def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
 
 def _claim(claim: Claim, without_paper: bool) -> str:
     rows = {
-        "Paper": claim.theirs, "This run": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
+        "Paper": "makes no such claim" if claim.own else claim.theirs,
+        "This run": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
     }  # fmt: skip
     if without_paper and claim.own:
         rows = {"Result": rows.pop("This run"), **rows, "Paper": ""}
