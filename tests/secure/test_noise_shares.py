@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import replace
+from fedsolve.deploy.client.secure_sums import with_share_of_noise
 from fedsolve.deploy.secure.noise import RandomBits, skellam_share
 
 COUNT = 200_000
@@ -59,3 +64,38 @@ def test_a_million_take_less_than_a_second():
 def test_variances_out_of_range(variance):
     with pytest.raises(InvalidInput, match="variance"):
         skellam_share(1, variance)
+
+
+def test_messages_of_a_deployment_have_the_noise_of_the_accounted_sum():
+    """20 clients that send 0, sums of at least 16: standard deviation z C sqrt(20/16) of the decoded sum."""
+    inner = fs.privacy.DifferentialPrivacy(
+        fs.FedAvg(weighting="uniform"), 2.0, 0.5, cohort=20, population=20, delta=1e-2, sampling="none",
+        at="distributed", min_sum=16,
+    )  # fmt: skip
+    method = fs.Secure(inner, bound=1.0, max_clients=20)
+    server = method.init({"w": jnp.zeros(20_000)})
+    broadcast = method.broadcast(server, fs.Cohort(0, 20, 20))
+    sent = [with_share_of_noise(method, method.train(broadcast, (), Still())[0]) for _ in range(20)]
+    total = replace(sent[0], sums=_added([message.sums for message in sent]))
+    after = method.update(server, total, fs.Cohort(0, 20, 20))
+    found = 20 * np.asarray(method.export(after)["w"])
+    assert found.std() == pytest.approx(2.0 * 0.5 * (20 / 16) ** 0.5, rel=0.03)
+    assert abs(found.mean()) < 5 * found.std() / 20_000**0.5
+
+
+def _added(sums):
+    return tuple(
+        replace(rings[0], value=sum(ring.value for ring in rings)) for rings in zip(*sums, strict=True)
+    )
+
+
+class Still(fs.Oracle):
+    """A client at rest."""
+
+    steps = bound = num_examples = batch_size = 1
+    client, key = 0, None
+
+    def __call__(self, params, step):
+        return jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+
+    loss = full = __call__  # pyright: ignore[reportAssignmentType]

@@ -14,8 +14,9 @@ one client can change decides what z is worth, and each sampling has its own nei
 Neither relation implies the other at the same epsilon: do not compare figures of different samplings as if they
 promised the same.
 
-Epsilon comes from privacy loss distributions (`pld`), which are exact up to their grid: 5 to 25 % less than Renyi's
-bound (`rdp`) for the same noise. `dp-accounting` has none for a subset without replacement: there it is Renyi's.
+Epsilon comes from privacy loss distributions (`pld`), which are exact up to their grid: usually 7 to 23 % less than
+Renyi's bound (`rdp`) for the same noise. `dp-accounting` has none for a subset without replacement: there it is
+Renyi's.
 """
 
 from __future__ import annotations
