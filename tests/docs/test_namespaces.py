@@ -58,6 +58,7 @@ def test_a_namespace_offers_its_public_classes(name):
         "flower": {"check_flower"},
         "geometry": {"build_geometry"},
         "schedules": {"as_count"},
+        "wire": {"ring_of_words", "ring_words"},
     }
     own = {
         n
