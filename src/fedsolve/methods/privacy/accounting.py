@@ -72,7 +72,7 @@ def epsilon(
             `dp-accounting` is missing.
 
     >>> round(epsilon(1.0, 10, population=100, cohort=10, delta=1e-5, sampling="poisson"), 2)
-    2.9
+    2.85
     """
     check_setting(noise_multiplier, population, cohort, delta, sampling, accountant)
     check_known("noise", noise, ("gaussian", "skellam"))
@@ -121,7 +121,7 @@ def noise_multiplier_for(
         InvalidInput: as `epsilon`; or no noise up to 1e6 keeps so many rounds within it.
 
     >>> round(noise_multiplier_for(4.0, 10, population=100, cohort=10, delta=1e-5, sampling="poisson"), 2)
-    0.86
+    0.85
     """
     from scipy.optimize import brentq
 
