@@ -154,7 +154,9 @@ def test_a_server_that_is_started_again(tmp_path):
     found, _, grid = deploy(algorithm, folder, rounds=3, resume=True)
     whole, _, _ = deploy(algorithm, tmp_path / "whole", rounds=3)
     assert bits(found) == bits(whole)
-    assert sum(kind == "query.secure" for _, kind in grid.asked) <= 3 * 6  # the keys, and shares of two rounds
+    assert (
+        sum(kind == "query.secure" for _, kind in grid.asked) <= 3 * 6
+    )  # the keys, and shares of two rounds
 
 
 @pytest.mark.parametrize(

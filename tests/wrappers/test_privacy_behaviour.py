@@ -9,8 +9,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.methods.privacy.accounting import epsilon
-from fedsolve.methods.privacy.states import PrivateMessage
 from fedsolve.methods.privacy.protected_parts import clip
+from fedsolve.methods.privacy.states import PrivateMessage
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.fedopt import FedOptMessage
 from harness import engine, make_clients, make_task, relative

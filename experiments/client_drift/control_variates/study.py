@@ -118,7 +118,9 @@ STATEMENTS = (
         "",
         diversity(tuple(CELLS), WITH, 1),
     ),
-    Statement("Without control variates the client updates stay different", "", diversity(tuple(CELLS), WITHOUT, -1)),
+    Statement(
+        "Without control variates the client updates stay different", "", diversity(tuple(CELLS), WITHOUT, -1)
+    ),
     Statement(
         "With long local work (K eta = 100) they stay different with control variates too",
         "",

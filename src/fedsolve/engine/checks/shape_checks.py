@@ -42,8 +42,8 @@ def check_method(algorithm: Any) -> None:
     weighting = getattr(algorithm, "weighting", None)
     if weighting is None:
         raise InvalidInput(
-            f"the class {type(algorithm).__name__} declares no weighting: set weighting = 'examples' in it, or 'uniform' "
-            "if all clients count alike"
+            f"the class {type(algorithm).__name__} declares no weighting: set weighting = 'examples' in it, "
+            "or 'uniform' if all clients count alike"
         )
     check_weighting(weighting)
     check_shares(algorithm.traits)

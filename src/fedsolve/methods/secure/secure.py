@@ -33,11 +33,12 @@ _SEED = 0x5EC5  # of the rounding, which nobody need hide: the same in simulatio
 class Secure(Wrapper):
     """Secure sums (Bonawitz et al. 2017; Bell et al. 2020): the server learns the sum of a cohort's messages alone.
 
-        client i:  q_i = round(2^f w_i clip(m_i, -B, B)) mod 2^bits,   w_i = n_i / max_examples, or 1
-        server:    q = sum over S of q_i mod 2^bits,   then the inner update on 2^-f q / sum over S of w_i
+        client i:  q_i <- R(2^f w_i clip(m_i, -B, B)),   w_i = n_i / N
+        server:    m <- 2^(-f) sum over S of q_i / sum over S of w_i
 
-    Each number m_i of the inner message is clipped to its bound B and rounded at random, so that the mean of q is
-    exact. f is the largest for which the sum of `max_clients` numbers fits, so that it cannot overflow. Numbers of
+    Each number m_i of the inner message is clipped to its bound B and rounded at random (R), so that its mean is
+    exact. Sums are modulo 2^bits, and the inner update takes m. N is `max_examples`, and w_i = 1 where clients count
+    alike. f is the largest for which the sum of `max_clients` numbers fits, so that it cannot overflow. Numbers of
     examples are summed too. A deployment adds masks that cancel (`docs/privacy.md`): its sums have at least 3 clients,
     and not one bit of the result differs from the simulation.
 
