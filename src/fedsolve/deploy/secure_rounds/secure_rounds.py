@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def check_secure(algorithm: Algorithm, settings: Settings) -> None:
             f"{name} needs at least {LEAST_SUM} clients: of two, each could subtract its own message; population = "
             f"{settings.population}"
         )
-    for option in ("norm_bound", "max_share", "buffers"):
-        if getattr(settings, option):
+    for option, none in (("norm_bound", (None, math.inf)), ("max_share", (None, 1)), ("buffers", (None, {}))):
+        if getattr(settings, option) not in none:
             raise InvalidInput(
                 f"{option} looks at single messages, which {name} hides: leave it out, `bound` clips"
             )
