@@ -86,7 +86,7 @@ REPRESENTATIVES = (
     "FedMiD",
     "FedFWSto",
     "FedLiLS",
-    "FedLiLU",
+    "Secure+FedDuAdam",
     "FedFW(split)",
     "SCAFFOLD+FedFW",
     "FedLiLS(max, keep)",
