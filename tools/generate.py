@@ -101,10 +101,8 @@ def _needs(entry: Entry) -> str:
 
 
 def _papers(entry: Entry) -> str:
-    """Two papers at most."""
-    return ", ".join(short(key) for key in entry.papers[:2]) + (
-        " and others" if len(entry.papers) > 2 else ""
-    )
+    """The first paper, by its first author and year."""
+    return short(entry.papers[0]).replace(" et al.", "")
 
 
 def operations() -> str:
