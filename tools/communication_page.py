@@ -81,7 +81,7 @@ before it decodes them. `down=fs.compression.Cast()` compresses the model that c
 
 On the FEMNIST sample (`fedsolve reproduce bytes-to-accuracy`), FedAvg with `EDEN(1)` uploads 28.7 times fewer bytes to
 90 % of FedAvg's final accuracy. Clients take part in one of 30 rounds there, for which memories are too old: with
-`TopK(0.01)`, error feedback ends 5 points below FedAvg, EF21 10, SCAFCOM 12 and EF21-SGDM 18.
+`TopK(0.01)`, error feedback ends 5 points below FedAvg, SCAFCOM 12 and EF21-SGDM 18.
 
 The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
 omega of an unbiased compressor, 1 - delta of another one.
