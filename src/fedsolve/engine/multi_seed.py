@@ -136,12 +136,12 @@ def run_seeds(
     return tuple(result for result in results if result is not None)
 
 
-def _on_devices_of(folder: Path | None, options: RunOptions) -> RunOptions:
+def _on_devices_of(folder: str | Path | None, options: RunOptions) -> RunOptions:
     """The options of a run that goes on in a folder: on as many devices as it had, where none are given."""
     given = options.devices is not None or options.mesh is not None or several()
-    if folder is None or given or not (folder / RUN.file).exists():
+    if folder is None or given or not (path := Path(folder) / RUN.file).exists():
         return options
-    had = read_manifest(folder / RUN.file)["identity"]
+    had = read_manifest(path)["identity"]
     return options if "mesh" in had else replace(options, devices=min(had["devices"], len(jax.devices())))
 
 
