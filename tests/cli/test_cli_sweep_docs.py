@@ -55,12 +55,12 @@ def test_the_file_is_a_sweep():
 
 
 def test_the_tables_say_what_is_so():
-    axes = re.findall(r"^\| `(\w[\w.]*=[^`]+)`", PAGE, re.MULTILINE)
+    axes = re.findall(r"^\* `(\w[\w.]*=[^`]+)`", PAGE, re.MULTILINE)
     assert len(axes) == 6
     sizes = [len(values) for axis in axes for values in parse_grid([axis]).values()]
     assert sizes == [7, 4, 3, 2, 3, 4]
     for name, rule in SELECTIONS.items():
-        (row,) = re.findall(rf"^\| `{name}`.*?\| (.*?) \|", PAGE, re.MULTILINE)
-        assert f"the {'highest' if rule.most else 'lowest'} " in row
-        assert row.endswith(f"mean of the last {rule.last} rounds")
+        (row,) = re.findall(rf"^\* .*`{name}`.*: (.*?) \(", PAGE, re.MULTILINE)
+        assert row.endswith(f"of the last {rule.last} rounds")
+        assert rule.most == (name in ("validation-accuracy", "f1"))
     assert Selection.parse("training-loss") == SELECTIONS["training-loss"]

@@ -138,10 +138,11 @@ def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple
 
 def _model_shapes(task: Task, seed: int, dtype: Any) -> Params:
     """The shapes of a task's model, in the run's type; an `init` that cannot be traced is called."""
-    try:
-        given = jax.eval_shape(task.init, jax.eval_shape(jax.random.key, 0))
-    except jax.errors.JAXTypeError:
-        given = task.init(start_key(seed))
+    with np.errstate(over="ignore"):  # what is too large is said later
+        try:
+            given = jax.eval_shape(task.init, jax.eval_shape(jax.random.key, 0))
+        except jax.errors.JAXTypeError:
+            given = task.init(start_key(seed))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), dtype), given)
 
 
