@@ -114,6 +114,20 @@ def test_metrics_are_summed(tmp_path):
     assert history.evaluations["clients_measured"].tolist() == [6, 6, 6]
 
 
+def test_what_a_client_says_of_its_metrics_is_not_trusted(tmp_path):
+    """Bytes that are no JSON end the run in one line, as every reply that cannot be read does."""
+
+    def junk(node, kind, content):
+        if kind == "query.secure" and content["data"]["bytes"].data.startswith(b"[null"):
+            content["data"]["bytes"].data = b"[nul]]"
+        return content
+
+    with pytest.raises(
+        Unavailable, match="secure sums need every client; client 0: the answer cannot be read"
+    ):
+        deploy(secure(fs.FedAvg(0.1)), tmp_path, rounds=1, client_metrics=("loss",), tamper=junk)
+
+
 def test_an_owner_that_allows_sums_alone(tmp_path):
     """Such a client trains under fs.Secure, and refuses a method whose messages the server reads."""
     app = client_app(lambda node: JaxOracle.of_task(PROBLEM, node.client), min_sum=5)

@@ -9,6 +9,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.messages.sanitize import reading
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, Polling
 from fedsolve.deploy.secure_rounds.secure_records import ACTION, Question, question_record, read_answer
 
@@ -52,9 +53,9 @@ def ask(
             try:
                 if isinstance(answer, str):
                     raise InvalidInput(answer)
-                is_enough = (
-                    take(client, read_answer(answer, client if is_known else None, most_bytes)) or is_enough
-                )
+                with reading("the answer"):
+                    own = read_answer(answer, client if is_known else None, most_bytes)
+                    is_enough = take(client, own) or is_enough
             except InvalidInput as error:
                 failed[client] = str(error)
         if mailbox.waiting and not is_enough:
