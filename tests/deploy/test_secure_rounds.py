@@ -114,18 +114,22 @@ def test_metrics_are_summed(tmp_path):
     assert history.evaluations["clients_measured"].tolist() == [6, 6, 6]
 
 
-def test_what_a_client_says_of_its_metrics_is_not_trusted(tmp_path):
-    """Bytes that are no JSON end the run in one line, as every reply that cannot be read does."""
+def test_what_a_client_says_of_its_metrics_is_not_trusted(tmp_path, capsys):
+    """One says what is no JSON, one that its loss is an AUC: both are left out of evaluations, and the run goes on."""
 
     def junk(node, kind, content):
-        if kind == "query.secure" and content["data"]["bytes"].data.startswith(b"[null"):
-            content["data"]["bytes"].data = b"[nul]]"
+        data = content["data"]["bytes"] if kind == "query.secure" else None
+        if data is not None and data.data.startswith(b"[null") and node in (101, 102):
+            auc = b'[{"metric": "AUC", "weighted": false, "bins": 50, "scale": 1.0}]'
+            data.data = b"[nul]]" if node == 101 else auc
+            data.shape = (len(data.data),)
         return content
 
-    with pytest.raises(
-        Unavailable, match="secure sums need every client; client 0: the answer cannot be read"
-    ):
-        deploy(secure(fs.FedAvg(0.1)), tmp_path, rounds=1, client_metrics=("loss",), tamper=junk)
+    _, history, _ = deploy(secure(fs.FedAvg(0.1)), tmp_path, rounds=1, client_metrics=("loss",), tamper=junk)
+    assert history.evaluations["clients_measured"].tolist() == [4, 4]
+    said = capsys.readouterr().out
+    assert "client 0 is not asked for metrics: the answer cannot be read" in said
+    assert "client 1 has other metrics than most, and is not asked for them" in said
 
 
 def test_an_owner_that_allows_sums_alone(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,27 +55,42 @@ class SummedEvaluation(ClientEvaluation):
 
     _coordinator: SecureCoordinator
     _layout: SummedMetrics
-    _kinds: Any = None
     _attempt: Any = None
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self._kinds: dict[int, Any] = {}  # of each client's metrics
         self._save = lambda result: None  # there is nothing of single clients to save
 
     def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
         """What the clients are asked, and how they mask their answers; nothing where they are too few for a sum."""
         keys, requests = self._coordinator.keys, super()._requests(steps, solver)
         clients = keys.ready(sorted(request.client for request in requests.values()))
+        if new := [client for client in clients if client not in self._kinds]:
+            self._kinds |= keys.kinds(self._metrics, new)
+        kinds, clients = self._agreeing(clients)
         if len(clients) < LEAST_SUM:
             return {}
-        self._kinds = self._kinds or keys.kinds(self._metrics, clients)
-        self._layout = SummedMetrics(self._metrics, self._kinds, self._settings.population)
+        self._layout = SummedMetrics(self._metrics, kinds, self._settings.population)
         self._attempt = keys.begin("evaluate", self._coordinator.state.round, clients, 0, self._layout.width)
         return {
             node: dataclasses.replace(request, masks=self._attempt.order(request.client))
             for node, request in requests.items()
             if request.client in clients
         }
+
+    def _agreeing(self, clients: list[int]) -> tuple[Any, list[int]]:
+        """What the metrics of most clients are, and those clients."""
+        known = {client: self._kinds[client] for client in clients if client in self._kinds}
+        if not known:
+            return (), []
+        most = Counter(known.values()).most_common(1)[0][0]
+        for client, kinds in known.items():
+            if kinds != most:
+                self._log(
+                    f"{self._registry.names(client)} has other metrics than most, and is not asked for them"
+                )
+        return most, [client for client, kinds in known.items() if kinds == most]
 
     def _result_of(self, done: int, steps: int, replies: Replies[Any]) -> SummedResult:
         """The metrics of the examples of all clients whose answers count."""
