@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -41,6 +42,13 @@ class SmallProgram:
         note(f"end {what}")
 
 
+def remove_slowly(folder: Path, ignore_errors: bool = False, remove=shutil.rmtree) -> None:
+    """Remove a folder as on a busy disk, its socket first, so that an idle worker sees that one gone."""
+    (Path(folder) / "socket").unlink()
+    time.sleep(2)
+    remove(folder, ignore_errors)
+
+
 def note(line: str) -> None:
     """Add a line to the log."""
     with open(Path(os.environ["NOTES"]), "a") as log:
@@ -48,4 +56,6 @@ def note(line: str) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("SLOW_REMOVAL"):
+        shutil.rmtree = remove_slowly
     sys.exit(main(sys.argv[1:], SmallProgram))

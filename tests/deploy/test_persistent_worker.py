@@ -176,9 +176,10 @@ def test_signals_go_to_the_message_and_a_killed_shim_takes_it_along(new_node):
     assert "end wait" not in node.noted()
 
 
-@pytest.mark.parametrize("what", ["fine", "wait"])
-def test_a_worker_ends_with_its_parent_and_takes_the_folder_along(new_node, what):
+@pytest.mark.parametrize(("what", "slow"), [("fine", ""), ("fine", "1"), ("wait", "")])
+def test_a_worker_ends_with_its_parent_and_takes_the_folder_along(new_node, what, slow):
     node = new_node()
+    node.environment["SLOW_REMOVAL"] = slow
     parent = subprocess.Popen(
         [sys.executable, "-c", "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(60)",
          str(node.folder / BIN / PROGRAM), "--token", f"a:{what}"],

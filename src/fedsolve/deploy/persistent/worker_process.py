@@ -50,6 +50,7 @@ class Worker:
         self.parent, self.done, self.is_orphan = 0, 0, False
         self.connection: socket.socket | None = None  # of the message that runs
         self.inode = (folder / shim.SOCKET).stat().st_ino
+        self.removal = threading.Lock()
         os.register_at_fork(after_in_child=self._close_in_child)
 
     def serve(self, resumed: tuple[socket.socket, Request] | None = None) -> int:
@@ -74,15 +75,20 @@ class Worker:
             return exit_code(end)
         finally:
             if self.is_orphan:
-                remove_if_over(self.folder)
+                self._remove_folder()
         return 0
+
+    def _remove_folder(self) -> bool:
+        """Remove the folder of a node that has ended; no thread ends the process while the other removes it."""
+        with self.removal:
+            return remove_if_over(self.folder)
 
     def _is_over(self) -> bool:
         """Whether a limit is reached, or the socket is not this worker's any more."""
         most, megabytes = self.settings["messages"], self.settings["megabytes"]
         if self.done and ((most and self.done >= most) or (megabytes and resident_megabytes() > megabytes)):
             return True
-        if self.parent == 0 and remove_if_over(self.folder):  # the node ended before its first message
+        if self.parent == 0 and self._remove_folder():  # the node ended before its first message
             return True
         try:
             return (self.folder / shim.SOCKET).stat().st_ino != self.inode
@@ -165,7 +171,7 @@ class Worker:
         if self.connection:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             time.sleep(_STOP_SECONDS)
-        remove_if_over(self.folder)
+        self._remove_folder()
         os._exit(0)
 
 
