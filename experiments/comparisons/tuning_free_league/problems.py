@@ -14,6 +14,8 @@ from fedsolve.studies.author import VOCABULARY
 from fedsolve.tasks import CNN, GRU, Softmax
 
 ROUNDS, CLIENTS, STEPS, BATCH = 30, 10, 5, 10
+HELD_OUT = 0.2
+"""Of every client's examples, while settings are tried: they are chosen by the loss on these."""
 MOST_EXAMPLES, MOST_SEQUENCES = 2_000, 200
 """About, of an evaluation on the training set; of one on the test set at most."""
 
@@ -32,7 +34,8 @@ def _problem(
         lambda data_dir: _judged(task(data_dir), most),
         options,
         metric=metric,
-        select="train_loss",
+        select="validation_loss",
+        tuning={"validation": HELD_OUT},
     )
 
 

@@ -62,8 +62,9 @@ DEVIATIONS = (
     "where clients take equal steps and wait for one another (FedNova, FedBuff, FedAsync), and what needs a mirror map "
     "(FedDuA). That many widen the critical difference, 2.6 for seven methods on twelve problems and 6.7 for sixteen.",
     f"Tuning: the default and {BUDGETS[-1] - 1} settings drawn at random, log-uniform, {_RANGES}; as many for every "
-    "method, the first hyper-parameter with the same draws for all, chosen by training loss at the end on a seed that "
-    "is not shown. A method with two hyper-parameters covers each more thinly, which is what tuning it costs.",
+    "method, the first hyper-parameter with the same draws for all, chosen by the loss at the end on a fifth of every "
+    "client's examples, held out, on a seed that is not shown. A method with two hyper-parameters covers each more "
+    "thinly, which is what tuning it costs.",
     "Ranks at the defaults and at the best of 30 are by means over five seeds. What 3 and 10 settings come to is the "
     "mean over all ways of drawing them from the 30 with the default among them, exactly, on the tuning seed alone.",
     "Ranked by the problem's own metric on test data: accuracy, Recall@5 for news, the test loss where accuracy hardly "
