@@ -17,7 +17,7 @@ ROUNDS = 500
 
 
 def on_both_grids(
-    kind: str, dataset: int, task: Callable[[int, int], fs.Task], metric: str, every: int
+    kind: str, dataset: int, task: Callable[[int, int], fs.Task], metric: str, every: int, more: str = ""
 ) -> tuple[Problem, Problem]:
     """A data set in the paper's size, drawn anew for each seed, on the wider grid and on the paper's.
 
@@ -27,10 +27,11 @@ def on_both_grids(
         task: from its number and the seed.
         metric: what is compared.
         every: rounds between evaluations while tuning.
+        more: what the problem differs in, in words, behind its name.
     """
     clients = "256 clients of 32" if dataset == 4 else "64 clients of 128"
     wide = Problem(
-        f"{kind} {NUMERAL[dataset]}",
+        f"{kind} {NUMERAL[dataset]}{more}",
         f"the paper's: {clients} examples, 10 a round, batches of 10, one epoch",
         lambda data_dir, seed: task(dataset, seed),
         {"rounds": ROUNDS, "clients_per_round": 10, "eval_every": 10},

@@ -20,7 +20,7 @@ from experiments.fco.methods import Builder
 from fedsolve.studies import Cells, Decision, Method, Statement, Study
 from fedsolve.studies.budgets import budget, budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
-from fedsolve.studies.rules import Ranks, ends, rank, ranks_above, rule
+from fedsolve.studies.rules import Ranks, ends, rank, rule, wins_more
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 5
 BUDGETS = (1, 3, 10, 30)
@@ -85,30 +85,30 @@ _INEFFECTIVE = "Section 1: FedAvg with subgradients “is largely ineffective”
 RIVALS = ("FedDualAvgOSP", "FedMiD", "FedMiDOSP")
 STATEMENTS = (
     Statement(
-        f"On F + psi FedDualAvg ranks above {', '.join(RIVALS)}", _SUPERIOR,
-        ranks_above("FedDualAvg", RIVALS, ends("tuned")),
+        f"On F + psi FedDualAvg is better on more problems than {', '.join(RIVALS)}", _SUPERIOR,
+        wins_more("FedDualAvg", RIVALS, ends("tuned")),
     ),
     Statement(
-        f"By what it finds of the truth FedDualAvg ranks above {', '.join(RIVALS)}", _SUPERIOR,
-        ranks_above("FedDualAvg", RIVALS, recovered),
+        f"By what it finds of the truth FedDualAvg is better on more problems than {', '.join(RIVALS)}", _SUPERIOR,
+        wins_more("FedDualAvg", RIVALS, recovered),
     ),
     Statement(
-        "On F + psi FedDualAvg ranks above FedAvg with subgradients", _INEFFECTIVE,
-        ranks_above("FedDualAvg", ["Subgradient"], ends("tuned")),
+        "On F + psi FedDualAvg is better on more problems than FedAvg with subgradients", _INEFFECTIVE,
+        wins_more("FedDualAvg", ["Subgradient"], ends("tuned")),
     ),
     Statement(
-        "By what it finds of the truth FedDualAvg ranks above FedAvg with subgradients", _INEFFECTIVE,
-        ranks_above("FedDualAvg", ["Subgradient"], recovered),
+        "By what it finds of the truth FedDualAvg is better on more problems than FedAvg with subgradients", _INEFFECTIVE,
+        wins_more("FedDualAvg", ["Subgradient"], recovered),
     ),
     *(
         Statement(
-            f"On F + psi FedDualAvg ranks above all others with {tried} settings tried", "",
-            ranks_above("FedDualAvg", [*RIVALS, "Subgradient", "FedDR"], budget(tried)),
+            f"On F + psi FedDualAvg is better on more problems than each other method with {tried} settings tried", "",
+            wins_more("FedDualAvg", [*RIVALS, "Subgradient", "FedDR"], budget(tried)),
         )
         for tried in (3, 10)
     ),
     Statement(
-        "On F + psi FedDualAvg ranks above FedDR", "", ranks_above("FedDualAvg", ["FedDR"], ends("tuned"))
+        "On F + psi FedDualAvg is better on more problems than FedDR", "", wins_more("FedDualAvg", ["FedDR"], ends("tuned"))
     ),
     Statement("FedDualAvg finds the truth whole on every data set", "", finds_all("FedDualAvg")),
 )  # fmt: skip

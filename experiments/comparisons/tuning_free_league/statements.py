@@ -9,7 +9,7 @@ import numpy as np
 from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.budgets import budget
 from fedsolve.studies.cells import exploded
-from fedsolve.studies.rules import Ranked, Ranks, ends, ranks_above, rule
+from fedsolve.studies.rules import Ranked, Ranks, ends, rule, wins_more
 
 POPULAR = ("FedAvg", "FedProx", "SCAFFOLD", "FedAdam", "FedExP")
 """What FedLi's paper compares with."""
@@ -60,8 +60,8 @@ def _failures(cells: Cells, method: str) -> list[str]:
 
 
 def _popular(method: str, where: str, ranked: Ranked) -> Statement:
-    says = f"{method}, untuned, ranks above {', '.join(POPULAR)} {where}"
-    return Statement(says, _PAR, ranks_above(method, POPULAR, ranked))
+    says = f"{method}, untuned, is better on more problems than {', '.join(POPULAR)} {where}"
+    return Statement(says, _PAR, wins_more(method, POPULAR, ranked))
 
 
 STATEMENTS = (
@@ -74,7 +74,7 @@ STATEMENTS = (
         )
     ),
     *(
-        Statement(f"{a} ranks above {b} {where}", _ROBUST, ranks_above(a, [b], ranked))
+        Statement(f"{a} is better on more problems than {b} {where}", _ROBUST, wins_more(a, [b], ranked))
         for a, b in (("FedDuAdam", "FedAdam"), ("FedDuAdagrad", "FedAdagrad"))
         for where, ranked in (
             ("at the defaults", ends("published")),
@@ -84,15 +84,15 @@ STATEMENTS = (
         )
     ),
     Statement(
-        "FedExP ranks above FedAvg at the best of 30 settings",
+        "FedExP is better on more problems than FedAvg at the best of 30 settings",
         "Jhunjhunwala et al. 2023: faster than FedAvg",
-        ranks_above("FedExP", ["FedAvg"], ends("tuned")),
+        wins_more("FedExP", ["FedAvg"], ends("tuned")),
     ),
     *(
         Statement(
-            f"{adaptive} ranks above FedAvg and FedAvgM at the best of 30 settings",
+            f"{adaptive} is better on more problems than FedAvg and FedAvgM at the best of 30 settings",
             "Reddi et al. 2021, Table 1: above FedAvg on all seven tasks, above FedAvgM on five",
-            ranks_above(adaptive, ["FedAvg", "FedAvgM"], ends("tuned")),
+            wins_more(adaptive, ["FedAvg", "FedAvgM"], ends("tuned")),
         )
         for adaptive in ("FedAdam", "FedYogi")
     ),

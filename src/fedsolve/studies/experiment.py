@@ -29,11 +29,13 @@ _UNKNOWN = "an earlier commit, which was not kept"
 _WALL_SECONDS = "seconds_that_it_took"  # of parts that were kept before processor time was: not comparable
 
 Verdict = Literal[
-    "reproduced", "consistent", "partly", "not reproduced", "refuted", "underpowered", "not the paper's problem",
+    "reproduced", "consistent", "partly", "not reproduced", "refuted", "underpowered", "not learnt",
+    "not the paper's problem",
 ]  # fmt: skip
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """In the order of tables. Consistent: a bound holds. Refuted: a claim on all cases has a counter-example inside its
-assumptions. Underpowered: the effect lies below the noise. Not the paper's problem: shown, no claim of the paper."""
+assumptions. Underpowered: the effect lies below the noise. Not learnt: methods that
+ended no better than they began were to be compared. Not the paper's problem: shown, no claim of the paper."""
 OURS = "not in the paper: ours"
 """Of a statement that no paper makes: nothing is reproduced there, but confirmed or contradicted."""
 _OF_OURS = {"reproduced": "confirmed", "not reproduced": "contradicted"}

@@ -29,8 +29,9 @@ from fedsolve.studies.rules.comparisons import (
     shown_final,
     together,
 )
-from fedsolve.studies.rules.differences import Difference, difference, grade
-from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, rank, ranks_above
+from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
+from fedsolve.studies.rules.learnt import not_learnt
+from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, holm, rank, wins_more
 from fedsolve.studies.rules.views import at_round, by_metric, early, in_decades, incomparable
 
 __all__ = [
@@ -60,17 +61,20 @@ __all__ = [
     "ends",
     "few",
     "grade",
+    "holm",
     "in_decades",
     "incomparable",
     "interval",
     "intervals",
     "listed",
+    "may_change",
     "mixed",
+    "not_learnt",
     "provisional",
     "rank",
-    "ranks_above",
     "rule",
     "shown_final",
     "sooner",
     "together",
+    "wins_more",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import elsewhere, interval
 from fedsolve.studies.rules.comparisons import also, provisional, rule, with_chance
-from fedsolve.studies.rules.differences import Difference, difference, grade
+from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
+from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.study import Decision
 
 
@@ -23,20 +24,33 @@ def better_in_each(
     count = len(problems) * len(others)
     by_other = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
     every = [d for by in by_other.values() for d in by.values()]
-    verdict = grade(every)[0]
+    void = {p: not_learnt(cells, p, (a, *others), which) for p in problems}
+    decided = [by[p] for by in by_other.values() for p in problems if not {a, by[p].b} <= set(void[p])]
+    verdict: Verdict = grade(decided)[0] if decided else "not learnt"
+    if verdict == "reproduced" and len(decided) < count:
+        verdict = "partly"
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
     differences = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in by_other.items())
     return Decision(
         f"least and greatest of {len(problems)} problems: {ends}. {differences}",
         verdict,
-        f"95 % intervals over {cells.problem(problems[0]).over}, paired, all {count} comparisons together: {above} "
-        f"for it, {below} against it",
         also(
-            *(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
-            with_chance(verdict, grade([d.wide for d in every])[0]),
+            f"95 % intervals over {cells.problem(problems[0]).over}, paired, all {count} comparisons together: "
+            f"{above} for it, {below} against it",
+            *(
+                f"{p}: {', '.join(names)} ended no better than at the start"
+                for p, names in void.items()
+                if names
+            ),
+            with_chance(verdict, grade([d.wide for d in decided])[0] if decided else verdict),
         ),
+        also(*(f"{p}: {w}" for p in problems if (w := _edges(cells, p, which, by_other)))),
     )
+
+
+def _edges(cells: Cells, problem: str, which: Which, by_other: Mapping[str, Mapping[str, Difference]]) -> str:
+    return provisional(cells, problem, which, may_change(by[problem] for by in by_other.values()))
 
 
 def _range(cells: Cells, problems: Sequence[str], method: str, which: Which) -> str:

@@ -14,7 +14,8 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import Interval, alike, around, decided, elsewhere
-from fedsolve.studies.rules.differences import Difference, difference, grade
+from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
+from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.study import Decision
 
 Rule = Callable[[Cells], Decision]
@@ -90,12 +91,17 @@ def _by_margin(
 ) -> Decision:
     one = difference(cells, problem, a, b, which)
     given: dict[float, Verdict] = {bar: graded(one, bar) for bar in around(margin)}
-    weak = with_chance(given[margin], graded(one.wide, margin))
     ours = f"{_ends(cells, problem, (a, b), which)}; {one.words} ({elsewhere(given, margin)})"
+    if void := not_learnt(cells, problem, (a, b), which):
+        weak = provisional(cells, problem, which, void)
+        return Decision(ours, "not learnt", f"{' and '.join(void)} ended no better than at the start", weak)
     unit = _unit(cells, problem)
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
-    return Decision(ours, given[margin], reason, also(provisional(cells, problem, which, (a, b)), weak))
+    weak = provisional(cells, problem, which, may_change([one]) if given[margin] != "reproduced" else (b,))
+    return Decision(
+        ours, given[margin], also(reason, with_chance(given[margin], graded(one.wide, margin))), weak
+    )
 
 
 @rule
@@ -127,21 +133,28 @@ def all_positive(
     cells: Cells, problem: str, which: Which, differences: Sequence[Difference], names: Sequence[str]
 ) -> Decision:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
-    verdict, which_hold = grade(differences)
+    void = not_learnt(cells, problem, names, which)
+    verdict, which_hold = grade(differences, void)
     reason = f"95 % intervals over {cells.problem(problem).paired}{which_hold}"
     words = "; ".join(d.words for d in differences)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
-    weak = with_chance(verdict, grade([d.wide for d in differences])[0])
-    return Decision(
-        f"{ends}; {words}", verdict, reason, also(provisional(cells, problem, which, names), weak)
-    )
+    reason = also(reason, with_chance(verdict, grade([d.wide for d in differences], void)[0]))
+    weak = provisional(cells, problem, which, may_change(differences))
+    return Decision(f"{ends}; {words}", verdict, reason, weak)
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
-    """What makes a verdict provisional: few seeds, or a chosen setting at the edge of its grid."""
+    """What makes a verdict provisional: few seeds, or a chosen setting at the edge of its grid.
+
+    Args:
+        cells, problem, which: what the verdict is on.
+        names: methods of which a better setting could change it, as `may_change` finds them. The grid of a problem
+            that has a wider one beside it is a condition of the statement.
+    """
+    tuned = which == "tuned" and not cells.problem(problem).grid_of
     at = [
         f"{name}'s best {axis} = {in_words(cells.cell(problem, name).chosen[axis])}"
-        for name in dict.fromkeys(names if which == "tuned" else ())
+        for name in dict.fromkeys(names if tuned else ())
         for axis in cells.cell(problem, name).edges
     ]
     edges = f"{', '.join(at)} {'lie' if len(at) > 1 else 'lies'} at the edge of the grid" if at else ""

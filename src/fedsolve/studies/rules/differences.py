@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,8 +75,34 @@ def difference(
     return Difference(a, b, *of_mean, metric.scale * drawn)
 
 
-def grade(differences: Sequence[Difference]) -> tuple[Verdict, str]:
-    """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
+def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -> tuple[Verdict, str]:
+    """The verdict on differences that are all claimed to be positive, and in which it holds if in some.
+
+    Args:
+        differences: claimed together.
+        not_learnt: methods that have not: a difference between two of them decides nothing.
+    """
     one = len({d.a for d in differences}) == 1
-    named = [(d.b if one else f"{d.a} over {d.b}", Interval(d.mean, d.low, d.high)) for d in differences]
-    return beyond(named, 0.0)
+    named = {d.b if one else f"{d.a} over {d.b}": d for d in differences}
+    void = [name for name, d in named.items() if d.a in not_learnt and d.b in not_learnt]
+    if len(void) == len(named):
+        return "not learnt", ""
+    intervals = [(name, Interval(d.mean, d.low, d.high)) for name, d in named.items() if name not in void]
+    verdict, which = beyond(intervals, 0.0)
+    if not void:
+        return verdict, which
+    return (
+        "partly" if verdict == "reproduced" else verdict,
+        f"{which}; neither has learnt in {', '.join(void)}",
+    )
+
+
+def may_change(differences: Iterable[Difference]) -> tuple[str, ...]:
+    """The methods whose better setting, outside the grid, could change a verdict on these differences.
+
+    A better setting of the method that is ahead makes a decided difference larger: only the other one's may change it.
+    """
+    names: list[str] = []
+    for d in differences:
+        names += [name for name, ahead in ((d.a, d.low > 0), (d.b, d.high < 0)) if not ahead]
+    return tuple(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Several methods on several problems: mean ranks, Friedman's test and Nemenyi's critical difference (Demšar 2006)."""
+"""Several methods on several problems: ranks, tests of all of them (Demšar 2006), and sign tests of pairs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binomtest, rankdata, studentized_range
 from scipy.stats import f as fisher
-from scipy.stats import rankdata, studentized_range
 
 from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.intervals import LEVEL, Interval, beyond
-from fedsolve.studies.rules.comparisons import rule
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.intervals import LEVEL
+from fedsolve.studies.rules.comparisons import mixed, rule
+from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.study import Decision
 
 
@@ -44,10 +46,14 @@ class Ranks:
         """Over the problems, shape (methods,)."""
         return self.by_problem.mean(axis=1)
 
+    def row(self, method: str) -> np.ndarray:
+        """A method's rank on each problem; `InvalidInput` if it is none of the methods."""
+        check_known("method of the ranks", method, self.methods)
+        return self.by_problem[self.methods.index(method)]
+
     def of(self, method: str) -> float:
         """A method's mean rank; `InvalidInput` if it is none of the methods."""
-        check_known("method of the ranks", method, self.methods)
-        return float(self.mean[self.methods.index(method)])
+        return float(self.row(method).mean())
 
     @property
     def chi_square(self) -> float:
@@ -105,7 +111,7 @@ def rank(losses: Mapping[str, Sequence[float]]) -> Ranks:
 
 
 def ends(which: Which = "tuned") -> Ranked:
-    """Ranks by the mean over the seeds of each problem's metric at the end; a method that lost a seed is last."""
+    """Ranks by the mean over the seeds of each problem's metric at the end; a method that has not learnt is last."""
 
     def ranked(cells: Cells) -> Ranks:
         everywhere = [set(cells.methods(name)) for name in cells.problems]
@@ -119,23 +125,56 @@ def ends(which: Which = "tuned") -> Ranked:
 
 
 def _loss(cells: Cells, problem: str, method: str, which: Which) -> float:
+    if not_learnt(cells, problem, (method,), which):
+        return np.inf
     sign = -1 if describe(cells.problem(problem).metric).higher_is_better else 1
     return sign * float(cells.final(problem, method, which).mean())
 
 
 @rule
-def ranks_above(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> Decision:
-    """`a` has a smaller mean rank than each of the others, by more than the critical difference."""
+def wins_more(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> Decision:
+    """`a` is better than each of the others on more problems than it is worse.
+
+    Sign tests of pairs named beforehand, two-sided, with Holm's correction: they do not depend on which other methods
+    are ranked (Benavoli, Corani and Mangili 2016), as the mean ranks beside them do. Equal results count for neither.
+    """
     ranks = ranked(cells)
-    room = ranks.critical_difference
-    apart = [(b, ranks.of(b) - ranks.of(a)) for b in others]
-    below = ", ".join(b for b, d in apart if d < -room)
-    verdict, which = beyond([(b, Interval(d, d - room, d + room)) for b, d in apart], 0.0)
-    reason = (
-        f"mean ranks of {len(ranks.methods)} methods on {ranks.by_problem.shape[1]} problems: Friedman's p = "
-        f"{ranks.p:.2g}, Nemenyi's critical difference {room:.2f}"
+    own = ranks.row(a)
+    counts = [(int((own < theirs).sum()), int((own > theirs).sum())) for theirs in map(ranks.row, others)]
+    adjusted = holm([_sign_test(*count) for count in counts], cells.sharing)
+    verdicts = dict(
+        zip(others, (_of_signs(p, *n) for p, n in zip(adjusted, counts, strict=True)), strict=True)
     )
-    reason += ": no significant difference between any two methods" if ranks.alike else which
-    reason += f"; below {below}" if verdict == "not reproduced" and not ranks.alike else ""
+    held = [b for b, verdict in verdicts.items() if verdict == "reproduced"]
+    verdict: Verdict = mixed(set(verdicts.values()))
+    words = ", ".join(
+        f"{b} {won} to {lost} (p {p:.2g})" for b, (won, lost), p in zip(others, counts, adjusted, strict=True)
+    )
     places = ", ".join(f"{m} {ranks.of(m):.2f}" for m in (a, *others))
-    return Decision(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)
+    reason = f"sign tests over {len(own)} problems" + (", with Holm's correction" if len(others) > 1 else "")
+    reason += f": it holds against {', '.join(held)}" if verdict == "partly" else ""
+    return Decision(f"{a} better to worse than {words}; mean rank {places}", verdict, reason)
+
+
+def holm(values: Sequence[float], sharing: int = 1) -> list[float]:
+    """Holm's adjusted p-values of several tests, at most 1; `sharing` more rules have equal parts of the 5 %.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(values, kind="stable")
+    factors = np.arange(len(values), 0, -1) * sharing
+    raised = np.minimum(np.maximum.accumulate(np.asarray(values)[order] * factors), 1.0)
+    adjusted = np.empty(len(values))
+    adjusted[order] = raised
+    return adjusted.tolist()
+
+
+def _sign_test(won: int, lost: int) -> float:
+    return float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+
+
+def _of_signs(p: float, won: int, lost: int) -> Verdict:
+    if p >= 1 - LEVEL:
+        return "underpowered"
+    return "reproduced" if won > lost else "not reproduced"

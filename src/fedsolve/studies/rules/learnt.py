@@ -1,0 +1,50 @@
+"""Whether methods have learnt: a comparison of two that have not says nothing of either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedsolve.results.metrics import describe
+from fedsolve.studies.cells import Cells, Which
+
+TRAINING_LOSS = "train_loss"
+
+
+def not_learnt(cells: Cells, problem: str, names: Iterable[str], which: Which = "tuned") -> tuple[str, ...]:
+    """Those of the methods that have not learnt, each once.
+
+    A method has learnt if its training loss is lower at the end than before the first round, by the 95 % interval over
+    the seeds; and a metric of the test data, where the problem compares one, better than before and than
+    `Problem.chance`. A method that lost a seed has not.
+    """
+    return tuple(name for name in dict.fromkeys(names) if not _has_learnt(cells, problem, name, which))
+
+
+def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
+    run, asked = cells.cell(problem, method).of(which), cells.problem(problem)
+    if run is None:
+        return False
+    compared = asked.metric if asked.metric.startswith("test_") else None
+    gains = [_gain(cells, problem, method, which, m) for m in (TRAINING_LOSS, compared) if m in run.metrics]
+    if compared in run.metrics and asked.chance:
+        gains.append(cells.final(problem, method, which, compared) - asked.chance)
+    return all(_is_positive(cells, problem, gain) for gain in gains)
+
+
+def _gain(cells: Cells, problem: str, method: str, which: Which, metric: str) -> np.ndarray:
+    """By how much each seed's metric is better at the end than before the first round."""
+    end, start = (
+        cells.final(problem, method, which, metric),
+        cells.curve(problem, method, which, metric)[1][:, 0],
+    )
+    return (end - start) if describe(metric).higher_is_better else (start - end)
+
+
+def _is_positive(cells: Cells, problem: str, gain: np.ndarray) -> bool:
+    if not np.isfinite(gain).all():
+        return False
+    if np.ptp(gain) == 0:  # one seed, or seeds that change nothing
+        return bool(gain[0] > 0)
+    return cells.interval(problem, gain).low > 0
