@@ -71,6 +71,9 @@ from fedsolve.methods.server.adaptive import FedAdam as FedAdam
 from fedsolve.methods.server.adaptive import FedYogi as FedYogi
 from fedsolve.methods.server.diloco import DiLoCo as DiLoCo
 from fedsolve.methods.server.diloco import MuLoCo as MuLoCo
+from fedsolve.methods.server.distance.dadaptation import FedDAdaptation as FedDAdaptation
+from fedsolve.methods.server.distance.dog import FedDoG as FedDoG
+from fedsolve.methods.server.distance.prodigy import FedProdigy as FedProdigy
 from fedsolve.methods.server.dua import FedDuAdagrad as FedDuAdagrad
 from fedsolve.methods.server.dua import FedDuAdam as FedDuAdam
 from fedsolve.methods.server.fedexp import FedExP as FedExP

@@ -224,6 +224,21 @@ _ALGORITHMS = {
         "server step size from the clients' losses (Deep Frank-Wolfe)",
         former=("FedLi-LU",),
     ),
+    "FedDoG": Entry(
+        "methods.server.distance.dog:FedDoG",
+        "ivgi2023dog",
+        "distance over gradients on the server: no server rate",
+    ),
+    "FedProdigy": Entry(
+        "methods.server.distance.prodigy:FedProdigy",
+        "mishchenko2024prodigy",
+        "Prodigy on the server: Adam with an estimated rate",
+    ),
+    "FedDAdaptation": Entry(
+        "methods.server.distance.dadaptation:FedDAdaptation",
+        "defazio2023dadaptation",
+        "D-Adaptation on the server: Adam with an estimated rate",
+    ),
     "FedBuff": Entry(
         "methods.wrappers.asynchronous:FedBuff",
         "nguyen2022fedbuff",

@@ -2,6 +2,9 @@
 
 from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.dfw import DeepFrankWolfe
+from fedsolve.methods.server.distance.dadaptation import DAdaptation
+from fedsolve.methods.server.distance.dog import DoG
+from fedsolve.methods.server.distance.prodigy import Prodigy
 from fedsolve.methods.server.dua import DoublyAdaptive
 from fedsolve.methods.server.fednova import NormalizedAveraging
 from fedsolve.methods.server.lengths import GradientDiversity, LargestStep
@@ -13,7 +16,9 @@ from fedsolve.methods.server.sgd import ServerSGD
 
 __all__ = [
     "Adaptive",
+    "DAdaptation",
     "DeepFrankWolfe",
+    "DoG",
     "DoublyAdaptive",
     "EnvelopePolyak",
     "GradientDiversity",
@@ -23,6 +28,7 @@ __all__ = [
     "Optax",
     "OptaxRule",
     "Polyak",
+    "Prodigy",
     "ServerOptimizer",
     "ServerSGD",
 ]
