@@ -48,6 +48,7 @@ from fedsolve.methods.algorithms.fedli import FedLiLS as FedLiLS
 from fedsolve.methods.algorithms.fedli import FedLiLU as FedLiLU
 from fedsolve.methods.algorithms.fedmid import FedMiD as FedMiD
 from fedsolve.methods.algorithms.fedmid import FedMiDOSP as FedMiDOSP
+from fedsolve.methods.algorithms.padamfed import PAdaMFed as PAdaMFed
 from fedsolve.methods.compression.compressed import Compressed as Compressed
 from fedsolve.methods.compression.scafcom import SCAFCOM as SCAFCOM
 from fedsolve.methods.compression.scafcom import Scafcom as Scafcom
@@ -60,6 +61,11 @@ from fedsolve.methods.fairness.term import TERM as TERM
 from fedsolve.methods.frank_wolfe.fedfw import FedFW as FedFW
 from fedsolve.methods.frank_wolfe.fedfw import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe.fedfw import FedFWSto as FedFWSto
+from fedsolve.methods.low_rank.low_rank import LowRank as LowRank
+from fedsolve.methods.personal.perfedavg import Meta as Meta
+from fedsolve.methods.personal.perfedavg import PerFedAvg as PerFedAvg
+from fedsolve.methods.personal.pfedme import Moreau as Moreau
+from fedsolve.methods.personal.pfedme import pFedMe as pFedMe
 from fedsolve.methods.proximal_point.fedred import FedRed as FedRed
 from fedsolve.methods.proximal_point.sdane import AccSDANE as AccSDANE
 from fedsolve.methods.proximal_point.sdane import SDANE as SDANE
@@ -91,6 +97,8 @@ from fedsolve.methods.sharpness.fedsmoo import FedSMOO as FedSMOO
 from fedsolve.methods.sharpness.fedspeed import FedSpeed as FedSpeed
 from fedsolve.methods.sharpness.mofedsam import MoFedSAM as MoFedSAM
 from fedsolve.methods.sharpness.mofedsam import SharpMomentum as SharpMomentum
+from fedsolve.methods.skipping.fedcomloc import FedComLoc as FedComLoc
+from fedsolve.methods.skipping.scaffnew import Scaffnew as Scaffnew
 from fedsolve.methods.wrappers.asynchronous import Buffered as Buffered
 from fedsolve.methods.wrappers.asynchronous import FedAsync as FedAsync
 from fedsolve.methods.wrappers.asynchronous import FedBuff as FedBuff

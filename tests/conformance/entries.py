@@ -27,10 +27,14 @@ NEEDS = {
     "FedDR": lambda lr: {"client_lr": lr, "psi": PSI, "eta": 0.7, "alpha": 1.3},
     "FedLiLS": lambda lr: {"eta_max": 8 * lr},
     "FedLiLU": lambda lr: {"client_lr": lr, "server_lr": 30.0, "momentum": 0.5},
+    "PAdaMFed": lambda lr: {"horizon": 10},
     "SCALLION": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCAFCOM": lambda lr: {"client_lr": lr, "smallest": 4},
+    "FedComLoc": lambda lr: {"client_lr": lr, "smallest": 4},
     "SPPMAS": lambda lr: {"client_lr": lr, "local_rounds": 2},
     "FedPer": lambda lr: {"client_lr": lr, "leaves": ("b", "shift.*")},
+    "pFedMe": lambda lr: {"client_lr": lr, "lam": 2.0, "personal_lr": lr, "personal_steps": 2},
+    "PerFedAvg": lambda lr: {"client_lr": lr, "alpha": 0.2},
     "FedRep": lambda lr: {"client_lr": lr, "personal_lr": lr, "passes": 2, "leaves": ("b", "shift.*")},
 }
 SPLIT = fs.frank_wolfe.SplitSets((L2Ball(12.0), L1Ball(40.0)), (0, 1, 0, 1, 1, 0))

@@ -153,6 +153,17 @@ _ALGORITHMS = {
         _BIASED,
         wrapper="methods.compression.scafcom:Scafcom",
     ),
+    "Scaffnew": Entry(
+        "methods.skipping.scaffnew:Scaffnew",
+        "mishchenko2022proxskip",
+        "local steps with control variates, rounds of random length",
+    ),
+    "FedComLoc": Entry(
+        "methods.skipping.fedcomloc:FedComLoc",
+        "yi2024fedcomloc",
+        "Scaffnew with compressed models",
+        _BIASED,
+    ),
     "FedMiD": Entry(
         "methods.algorithms.fedmid:FedMiD",
         "yuan2021fco",
@@ -238,6 +249,12 @@ _ALGORITHMS = {
         "methods.server.distance.dadaptation:FedDAdaptation",
         "defazio2023dadaptation",
         "D-Adaptation on the server: Adam with an estimated rate",
+    ),
+    "PAdaMFed": Entry(
+        "methods.algorithms.padamfed:PAdaMFed",
+        "yan2025padamfed",
+        "normalised local steps with momentum and control variates: no learning rates",
+        {"horizon": 100},
     ),
     "FedBuff": Entry(
         "methods.wrappers.asynchronous:FedBuff",
@@ -343,6 +360,18 @@ _ALGORITHMS = {
         "FedAvg, and a personal model on each client, trained towards the global one",
         wrapper="methods.wrappers.ditto:Ditto",
     ),
+    "pFedMe": Entry(
+        "methods.personal.pfedme:pFedMe",
+        "dinh2020pfedme",
+        "local steps on Moreau envelopes, whose minimisers are personal models",
+        wrapper="methods.personal.pfedme:Moreau",
+    ),
+    "PerFedAvg": Entry(
+        "methods.personal.perfedavg:PerFedAvg",
+        "fallah2020perfedavg",
+        "FedAvg on the losses after a gradient step of each client",
+        wrapper="methods.personal.perfedavg:Meta",
+    ),
 }
 
 ALGORITHMS = Registry("algorithm", _ALGORITHMS)
@@ -380,6 +409,14 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
             "vogels2019powersgd",
             "karimireddy2019signsgd",
         ),
+    ),
+    "LowRank": Entry(
+        "methods.low_rank.low_rank:LowRank",
+        "hu2022lora",
+        "LoRA: factors of low rank, averaged as such, exactly, by stacking or with A fixed",
+        {"rank": 1},
+        wrapper="methods.low_rank.low_rank:LowRank",
+        further=("sun2024ffalora", "singhal2025fedexlora", "wang2024flora"),
     ),
     "Secure": Entry(
         "methods.secure.secure:Secure",
