@@ -32,6 +32,7 @@ REFUSED = {
     "FedLiLS, max": "the maximum of measured.step is not a sum; set server='one'",
     "SCALLION": _LINEAR,
     "SCAFCOM": _LINEAR,
+    "FedComLoc": "`params` is not a sum",
     "FedBuff": "the clients of a buffer begin at different times",
     "FedAsync": "the clients of a buffer begin at different times",
     "Robust+FedAdam": "a robust reduction looks at each message",

@@ -128,13 +128,14 @@ def examples() -> dict[str, Algorithm]:
     def example(name: str, **more: Any) -> Algorithm:
         return build(name, example_of(name) | more)
 
-    codes = {name: {"smallest": 4} for name in ("SCALLION", "SCAFCOM")}  # of the small model
+    codes = {name: {"smallest": 4} for name in ("SCALLION", "SCAFCOM", "FedComLoc")}  # of the small model
     methods = {name: example(name, **codes.get(name, {})) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
         "FedFW, step": example("FedFW", sends="step"),
         "FedLiLS, max": example("FedLiLS", server="max"),
         "SCAFFOLD, equal_steps": example("SCAFFOLD", equal_steps=STEPS),
         "SCALLION, RandomK": example("SCALLION", compressor={"name": "RandomK", "share": 0.1}, smallest=4),
+        "FedComLoc, global": example("FedComLoc", variant="global", smallest=4),
         "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
         "FedExProx, StoPS": example("FedExProx", extrapolation="StoPS"),
     }

@@ -41,6 +41,12 @@ def round_bits(round: Scalar) -> Any:
     return jax.random.bits(jax.random.fold_in(jax.random.key(0), round), dtype=jnp.uint32) >> 16
 
 
+def tosses(round: Scalar, p: Scalar) -> Any:
+    """The number of coin tosses up to the first success, each of probability p: the same for all clients of a round."""
+    uniform = (round_bits(round) + 0.5) / 2**16
+    return (jnp.log(uniform) / jnp.log1p(-jnp.asarray(p, uniform.dtype))).astype(jnp.int32) + 1
+
+
 def split_steps(round: Scalar, oracle: Oracle) -> tuple[SomeSteps, SomeSteps]:
     """The steps of a client up to a random one, and those after it.
 

@@ -16,7 +16,7 @@ from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Weighting, module, replace
 from fedsolve.methods.client.sgd import SGD
 from fedsolve.methods.client.solver import Solution
-from fedsolve.methods.client.some_steps import SomeSteps, round_bits
+from fedsolve.methods.client.some_steps import SomeSteps, tosses
 from fedsolve.methods.proximal_point.centers import CenterMessage, CenterServer, ControlledProximal
 
 
@@ -49,9 +49,7 @@ class DoublyRegularized(ControlledProximal):
         """Steps with both regularisers: SGD with the rate 1 / (eta + lam), as many as the coin allows."""
         lr = rate_at(self.local.lr, round)  # pyright: ignore[reportAttributeAccessIssue]
         shorter = MappedOracle(problem, lambda y, g: trees.scale(1 / (1 + self.lam * lr), g))
-        uniform = (round_bits(round) + 0.5) / 2**16
-        coin = (jnp.log(uniform) / jnp.log1p(-jnp.asarray(self.p, uniform.dtype))).astype(jnp.int32) + 1
-        steps, bound = (jnp.minimum(coin, x) for x in (problem.steps, problem.bound))
+        steps, bound = (jnp.minimum(tosses(round, self.p), x) for x in (problem.steps, problem.bound))
         return self.local.solve(center, SomeSteps(shorter, 0, steps, bound), round)
 
     def move(self, server: CenterServer, message: CenterMessage) -> CenterServer:

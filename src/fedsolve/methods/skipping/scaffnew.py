@@ -1,0 +1,174 @@
+"""Scaffnew (Mishchenko et al. 2022): local steps with control variates, until a coin says that clients communicate."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.building.build_record import by_name
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate, rate_at
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced
+from fedsolve.methods.client.sgd import SGD
+from fedsolve.methods.client.some_steps import SomeSteps, tosses
+from fedsolve.methods.wrappers.corrected_oracle import CorrectedOracle
+
+
+@module
+class SkippingServer:
+    """The model w, the control variate c (shapes of the model), and w as it is sent where that is a code."""
+
+    params: Params
+    control: Params
+    coded: Any = ()
+
+
+@module
+class SkippingBroadcast:
+    """w or its code, c, and the number of the round, from which the number of local steps follows."""
+
+    params: Any
+    control: Params
+    round: Scalar
+
+
+@module
+class SkippingClient:
+    """c_i (shapes of the model)."""
+
+    control: Params
+
+
+@module
+class SkippingMessage:
+    """The client update, K_i, and the mean local loss."""
+
+    delta: Params
+    steps: Traced = reduced("average", Claim(at_least=0))
+    loss: Traced = reduced("mean")
+
+
+@module
+class ProbabilisticSkipping(Algorithm):
+    """Scaffnew with local SGD: see `Scaffnew`.
+
+    Args:
+        local: the clients' `client.SGD`, without momentum.
+        p: probability that a local step is the last, in (0, 1].
+
+    Raises:
+        InvalidInput: clients that do not run SGD or have momentum, a p out of its range.
+    """
+
+    name: ClassVar[str] = "Scaffnew"
+    weighting: ClassVar[Weighting] = "uniform"
+    only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"
+
+    local: SGD
+    _: KW_ONLY
+    p: Scalar = 0.1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.local, SGD) or self.local.momentum is not None:
+            raise InvalidInput(f"{self.name} takes client.SGD without momentum, not {shown(self.local)}")
+        check_range("p", self.p, above=0, at_most=1)
+
+    def init(self, params: Params) -> SkippingServer:
+        """w, and c = 0."""
+        return SkippingServer(params, trees.zeros_like(params))
+
+    def broadcast(self, server: SkippingServer, cohort: Cohort) -> SkippingBroadcast:
+        """w and c."""
+        return SkippingBroadcast(server.params, server.control, cohort.round)
+
+    def init_client(self, broadcast: SkippingBroadcast) -> SkippingClient:
+        """c_i = 0."""
+        return SkippingClient(trees.zeros_like(broadcast.control))
+
+    def train(self, broadcast: SkippingBroadcast, client: SkippingClient, oracle: Oracle) -> tuple[Any, Any]:
+        """As many corrected steps as the coin says, and the change of c_i."""
+        start, correction = self.model(broadcast), trees.sub(broadcast.control, client.control)
+        steps, bound = (jnp.minimum(tosses(broadcast.round, self.p), x) for x in (oracle.steps, oracle.bound))
+        corrected = CorrectedOracle(SomeSteps(oracle, 0, steps, bound), correction, start)
+        solution = self.local.solve(start, corrected, broadcast.round)
+        numbers = [jnp.asarray(x, trees.dtype_of(start)) for x in (steps, solution.loss)]
+        message, delta = self.sent(solution.params, broadcast, oracle.client, numbers)
+        return message, self.after(delta, steps, broadcast, client)
+
+    def sent(self, end: Params, broadcast: SkippingBroadcast, client: Scalar, numbers: list[Any]) -> Any:
+        """The message of a client that ended there, and the client update that the server makes of it."""
+        delta = trees.sub(end, self.model(broadcast))
+        return SkippingMessage(delta, *numbers), delta
+
+    def after(
+        self, delta: Params, steps: Scalar, broadcast: SkippingBroadcast, client: SkippingClient
+    ) -> SkippingClient:
+        """c_i after the round."""
+        change = self._change(delta, steps, broadcast.control, broadcast.round)
+        return SkippingClient(trees.add(client.control, change))
+
+    def _change(self, delta: Params, steps: Scalar, control: Params, round: Scalar) -> Params:
+        """-(p / eta_l) D - p K c, of a client or in the mean."""
+        per: Any = -self.p / rate_at(self.local.lr, round)
+        return jax.tree.map(lambda d, c: (per * d - self.p * steps * c).astype(c.dtype), delta, control)
+
+    def update(self, server: SkippingServer, message: SkippingMessage, cohort: Cohort) -> SkippingServer:
+        """w to the mean of the clients' models, and c by |S|/N of the mean change."""
+        arrived = self.arrived(trees.add(server.params, message.delta), server, cohort)
+        delta = trees.sub(arrived.params, server.params)
+        change = self._change(delta, message.steps, server.control, cohort.round)
+        control = trees.axpy(cohort.size / cohort.population, change, server.control)
+        return SkippingServer(arrived.params, control, arrived.coded)
+
+    def arrived(self, mean: Params, server: SkippingServer, cohort: Cohort) -> SkippingServer:
+        """The server with the clients' mean model, from which the next round starts."""
+        return SkippingServer(mean, server.control)
+
+    def export(self, server: SkippingServer) -> Params:
+        """w."""
+        return server.params
+
+
+@by_name("Scaffnew")
+def Scaffnew(client_lr: Rate = 0.1, *, p: Scalar = 0.1) -> ProbabilisticSkipping:
+    """Scaffnew (Mishchenko et al. 2022): clients communicate after each local step with probability p alone.
+
+        all:            K = number of tosses up to the first success, each of probability p
+        client i in S:  y <- y - eta_l (g_i(y) - c_i + c), K times from w
+                        c_i <- c_i - (p / eta_l) (y - w) - p K c
+        server:         w <- mean over S of y,   c <- c + (1/N) sum over S of the changes of c_i
+
+    The paper's h_i is c_i - c: if all clients take part, h_i <- h_i + (p / eta_l) (mean of y - y). It treats that case
+    alone. Where clients are drawn, those that are not keep c_i, and c is the mean of all c_i, as in SCAFFOLD: nothing
+    is proved of it with random K. With K = 1 / p in every round it would be SCAFFOLD. p = 1 is gradient descent along
+    the mean of g_i - c_i + c.
+
+    Up: y - w (d numbers), K and the mean local loss. Down: w and c (2 d; where all take part clients could compute c
+    themselves). Kept: c_i on each client (d), c on the server; all start at 0. K follows from the number of the round:
+    all clients have the same, but no more than the run's local steps, so give a run several times 1 / p of them.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin; the theory has 1 / L of L-smooth
+            losses.
+        p: in (0, 1]; 0.1 is where to begin. The theory has the root of mu / L, of mu-strongly convex losses.
+
+    Returns:
+        The method, whose local solver is `client.SGD`.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> Scaffnew(0.1, p=0.2).p
+    0.2
+
+    Reference: Mishchenko, Malinovsky, Stich and Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
+    Communication Acceleration! Finally!", ICML 2022, Algorithm 2.
+    """
+    return ProbabilisticSkipping(SGD(client_lr), p=p)
