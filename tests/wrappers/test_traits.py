@@ -64,6 +64,8 @@ AROUND = {
     "SharpRegularization": SharpRegularization,
     "EstimatedSharpness": fs.EstimatedSharpness,
     "Ditto": fs.Ditto,
+    "Moreau": fs.Moreau,
+    "Meta": fs.Meta,
     "Buffered": fs.Buffered,
     "Mixing": fs.Mixing,
     "KeepsVersions": lambda a: KeepsVersions(fs.Buffered(a), 2),
@@ -81,6 +83,7 @@ def test_every_wrapper_is_tried():
     """A new one needs a row."""
     known = {type(around(INNER)) for around in AROUND.values()}
     assert {c.__name__ for c in wrappers() - known} == {
+        "Adapts",
         AgreedSharpness.__name__,  # goes around FedDyn alone
         "Asynchronous",
         "Controlled",

@@ -1,0 +1,1 @@
+"""Personalisation: models that clients adapt, local normalisation, and clusters of clients."""
