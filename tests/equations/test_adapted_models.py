@@ -15,7 +15,7 @@ CLOSE = 1e-11
 
 
 def rounds(fed, w, weighting, server_lr, one):
-    """Models averaged over each cohort, personal ones kept; `one(t, i, w)` gives a client's last iterate and its own."""
+    """Models averaged over each cohort, personal ones kept; `one(t, i, w)` gives a last iterate and a model to keep."""
     own, iterates = np.tile(w, (len(fed.clients), 1)), [w]
     for t, cohort in enumerate(fed.cohorts):
         if cohort:

@@ -79,7 +79,8 @@ class MoreauOracle(WrappedOracle):
 class Moreau(Adapts):
     """pFedMe (Dinh et al. 2020) around any method of plain local steps: they go along Moreau envelopes of the losses.
 
-        client:  v <- v - eta_v (g_i(v) + lam (v - y)), P times on the step's minibatch;   `inner`'s gradient: lam (y - v)
+        client:  v <- v - eta_v (g_i(v) + lam (v - y)), P times on the step's minibatch
+                 `inner` steps along the gradient lam (y - v)
 
     Down and up: what `inner` sends. Kept: v_i on each client (d numbers), besides what `inner` keeps; each round v
     begins as the model w that the client received. A client is evaluated with its v_i of the last round it took part
@@ -152,7 +153,8 @@ def pFedMe(
         lam: > 0, in units of the loss per squared parameter; 15, the authors' code.
         personal_lr: eta_v > 0, a number or a schedule by round; 0.1, the authors' code.
         personal_steps: P, at least 1; 5, the authors' code.
-        server_lr: eta_g > 0, the paper's beta, a number or a schedule by round; 1 (the paper tries 1 to 4).
+        server_lr: eta_g > 0, the paper's beta, a number or a schedule by round; 1 replaces w by the mean of
+            the y, the paper has 1 or more.
         weighting: p_i `uniform` (the paper's) or by `examples` (the authors' code).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the steps of y, none by default (`client.SGD`).
 
@@ -165,7 +167,8 @@ def pFedMe(
     >>> pFedMe(0.01, lam=10.0).lam
     10.0
 
-    Reference: Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1.
+    Reference: Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020,
+    Algorithm 1.
     """
     inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting, **client)
     return Moreau(inner, lam=lam, personal_lr=personal_lr, personal_steps=personal_steps)
