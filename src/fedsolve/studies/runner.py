@@ -139,7 +139,8 @@ class _Run:
         task: Callable[[], Task],
     ) -> SweepRecord:
         part = _file_name(f"{self.name} {self.label} {what}")
-        select = Selection.parse(self.problem.select)
+        one = "validation" in self.problem.tuning and "validation" not in options  # one setting, all examples
+        select = Selection.parse("train_loss" if one else self.problem.select)
         known = {
             "problem": self.name,
             "size": self.problem.size,

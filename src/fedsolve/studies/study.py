@@ -114,7 +114,8 @@ class Study:
         tried = {name: replace(m, published=_one_setting(m), grid={}, options=_short(m)) for name, m in few}
         tiny = self.quick or self.problems[first]
         options = {**tiny.options, "rounds": QUICK_ROUNDS, "eval_every": 1}
-        quick = replace(tiny, options=options, tuning={}, published={})
+        select = "train_loss" if tiny.tuning else tiny.select  # one setting each: nothing is selected
+        quick = replace(tiny, options=options, tuning={}, published={}, select=select)
         return replace(
             self, problems={"quick": quick}, full={}, methods=tried, seeds=QUICK_SEEDS, statements=(),
             needs_data=False,
