@@ -39,6 +39,8 @@ from fedsolve.methods import frank_wolfe as frank_wolfe
 from fedsolve.methods import privacy as privacy
 from fedsolve.methods import robust as robust
 from fedsolve.methods import server as server
+from fedsolve.methods.adaptive_local.fedadamw import FedAdamW as FedAdamW
+from fedsolve.methods.adaptive_local.fedlada import FedLADA as FedLADA
 from fedsolve.methods.algorithms.feddr import FedDR as FedDR
 from fedsolve.methods.algorithms.feddualavg import FedDualAvg as FedDualAvg
 from fedsolve.methods.algorithms.feddualavg import FedDualAvgOSP as FedDualAvgOSP
@@ -113,6 +115,9 @@ from fedsolve.methods.wrappers.proximal import FedProx as FedProx
 from fedsolve.methods.wrappers.proximal import Proximal as Proximal
 from fedsolve.methods.wrappers.subgradient import Subgradient as Subgradient
 from fedsolve.methods.wrappers.wrapper import Wrapper as Wrapper
+from fedsolve.methods.zeroth_order.decomfl import DeComFL as DeComFL
+from fedsolve.methods.zeroth_order.fedkseed import FedKSeed as FedKSeed
+from fedsolve.methods.zeroth_order.fedzo import FedZO as FedZO
 from fedsolve.report import trackers as trackers
 from fedsolve.results import callbacks as callbacks
 from fedsolve.tasks import metrics as metrics

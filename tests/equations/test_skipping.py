@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation, flat
 from equations.test_compression import top
-from fedsolve.compression import EDEN, TopK
+from fedsolve.methods.compression import EDEN, TopK
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 

@@ -78,6 +78,7 @@ _BIASED, _UNBIASED = (
     {"compressor": {"name": "TopK", "share": 0.1}},
     {"compressor": {"name": "EDEN", "bits": 1}},
 )
+_STEPS = {"most_steps": 10}
 _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
 
 _ALGORITHMS = {
@@ -121,6 +122,16 @@ _ALGORITHMS = {
         "methods.server.diloco:MuLoCo",
         "therien2025muloco",
         "Muon with stored momentum on clients, Nesterov momentum on the server",
+    ),
+    "FedAdamW": Entry(
+        "methods.adaptive_local.fedadamw:FedAdamW",
+        "liu2026fedadamw",
+        "AdamW on clients, which begin with means of the last cohort's second moments",
+    ),
+    "FedLADA": Entry(
+        "methods.adaptive_local.fedlada:FedLADA",
+        "sun2023fedlada",
+        "AMSGrad on clients, amended by the last mean direction",
     ),
     "FedNova": Entry(
         "methods.server.fednova:FedNova",
@@ -287,6 +298,23 @@ _ALGORITHMS = {
         "methods.proximal_point.fedred:FedRed",
         "jiang2024fedred",
         "local steps with two regularisers and control variates, rounds of random length",
+    ),
+    "FedZO": Entry(
+        "methods.zeroth_order.fedzo:FedZO",
+        "fang2022fedzo",
+        "FedAvg whose clients estimate gradients from losses",
+    ),
+    "FedKSeed": Entry(
+        "methods.zeroth_order.fedkseed:FedKSeed",
+        "qin2024fedkseed",
+        "losses alone: a client sends slopes along candidate directions, the model is K numbers",
+        _STEPS,
+    ),
+    "DeComFL": Entry(
+        "methods.zeroth_order.decomfl:DeComFL",
+        "li2025decomfl",
+        "losses alone: slopes along shared directions in both ways",
+        _STEPS,
     ),
     "SPPMAS": Entry(
         "methods.proximal_point.sppm:SPPMAS",
