@@ -56,6 +56,7 @@ _NAMES = {
     "engine.sweep.sweep": "sweep",
     "engine.sweep.sweep_result": "Sweep",
     "methods.compression.compressed": "Compressed",
+    "methods.low_rank.low_rank": "LowRank",
     "methods.secure.secure": "Secure",
     "methods.server.fedopt": "FedOpt",
     "methods.wrappers.personal": "Personal",

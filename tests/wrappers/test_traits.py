@@ -57,6 +57,7 @@ AROUND = {
     "Scallion": lambda a: Scallion(a, fs.compression.EDEN(1)),
     "Scafcom": lambda a: Scafcom(a, fs.compression.Sign()),
     "Compressed": lambda a: fs.Compressed(a, fs.compression.Sign()),
+    "LowRank": lambda a: fs.LowRank(a, 2),
     "Secure": lambda a: fs.Secure(a, bound=1.0, max_clients=4),
     "ProximalPoint": fs.ProximalPoint,
     "Sharpness": fs.Sharpness,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Privacy, Weighting
@@ -36,6 +36,8 @@ class Traits:
         buffer: messages of an update on a clock, of a method whose clients may begin with older models; else 0.
         personal: whether clients have models of their own (`own_model`), with which they are measured.
         mutates_buffers: whether `train` writes mutable arrays (`fedsolve.core.buffers`).
+        factors: whether client updates are factors of low rank, not of the model's shapes: '' if not, `averaged`, or
+            `multiplied` by the server.
         updates_when_empty: whether `update` is due, on zeros, although nobody took part.
     """
 
@@ -50,6 +52,7 @@ class Traits:
     buffer: int = 0
     personal: bool = False
     mutates_buffers: bool = False
+    factors: Literal["", "averaged", "multiplied"] = ""
     updates_when_empty: bool = False
 
 

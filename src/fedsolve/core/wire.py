@@ -7,6 +7,8 @@ only values are sent.
 
 from __future__ import annotations
 
+from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +17,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import module, static
+from fedsolve.core.trees import named_leaves
+from fedsolve.core.types import Params, module, static
 
 __all__ = [
     "Index",
+    "Initial",
     "OneOf",
     "Packed",
     "Ring",
@@ -69,6 +73,19 @@ class Ring:
     value: Array
     fine: Array
     bits: int = static()
+
+
+@module
+class Initial:
+    """A leaf of the initial model, of which every client has a copy: 8 bytes that say which, not the numbers.
+
+    Attributes:
+        value: the leaf.
+        path: where it is in the model, as `fedsolve.core.trees.named_leaves` writes it.
+    """
+
+    value: Array
+    path: str = static()
 
 
 @module
@@ -150,23 +167,33 @@ def encode(message: Any) -> bytes:
     return b"".join(_encode(part) for part in _parts(message))
 
 
-def decode(data: bytes, like: Any) -> Any:
+def decode(data: bytes, like: Any, initial: Params = ()) -> Any:
     """Decode a message; `like` has its structure, shapes and types.
 
     Args:
         data: what `encode` gave.
         like: arrays or their shapes; their values do not matter.
+        initial: the receiver's copy of the initial model, where leaves of it are in the message.
 
     Returns:
         A pytree of the structure of `like`, with new arrays.
 
     Raises:
-        InvalidInput: data of another length than such a message has, or an index outside its range.
+        InvalidInput: data of another length than such a message has, an index outside its range, or another initial
+            model than the sender's.
     """
+    like = jax.tree.map(
+        partial(_known, dict(zip(*named_leaves(initial), strict=True))), like, is_leaf=_is_part
+    )
     message, used = _decode_from(data, 0, like)
     if used != len(data):
         raise InvalidInput(f"a message of {len(data)} bytes where {used} were expected: another model?")
     return message
+
+
+def _known(initial: dict[str, Any], part: Any) -> Any:
+    """A part of what a message is like; a leaf of the initial model with its values."""
+    return Initial(initial.get(part.path, part.value), part.path) if isinstance(part, Initial) else part
 
 
 def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
@@ -195,7 +222,7 @@ def _is_choice(x: Any) -> bool:
 
 
 def _is_part(x: Any) -> bool:
-    return isinstance(x, Index | Packed | Ring | OneOf)
+    return isinstance(x, Index | Initial | Packed | Ring | OneOf)
 
 
 def _parts(message: Any) -> list[Any]:
@@ -224,6 +251,8 @@ def _bytes(part: Any) -> int:
         return -(-_count(part.value) * part.bits // 8)
     if isinstance(part, Ring):
         return _count(part.value) * (4 if part.bits == 32 else 2)
+    if isinstance(part, Initial):
+        return _DIGEST
     part = _shaped(part)
     count = _count(part)
     return -(-count // 8) if part.dtype == bool else count * jnp.dtype(part.dtype).itemsize
@@ -244,6 +273,8 @@ def _encode(part: Any) -> bytes:
         return np.packbits((value[:, None] >> np.arange(part.bits)) & 1).tobytes()
     if isinstance(part, Ring):
         return ring_words(part).tobytes()
+    if isinstance(part, Initial):
+        return _digest(part)
     array = np.asarray(part)
     return np.packbits(array.ravel()).tobytes() if array.dtype == bool else array.tobytes()
 
@@ -266,6 +297,12 @@ def _decode(data: bytes, like: Any) -> Any:
         return Packed(packed, like.bits)
     if isinstance(like, Ring):
         return ring_of_words(np.frombuffer(data, "<u4" if like.bits == 32 else "<u8"), like)
+    if isinstance(like, Initial):
+        if isinstance(like.value, jax.ShapeDtypeStruct) or _digest(like) != data:
+            raise InvalidInput(
+                f"{like.path} of the initial model is not the server's: start both from one model"
+            )
+        return like
     like = _shaped(like)
     if like.dtype == bool:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=_count(like))
@@ -273,6 +310,12 @@ def _decode(data: bytes, like: Any) -> Any:
     return np.frombuffer(data, jnp.dtype(like.dtype)).reshape(like.shape)
 
 
+def _digest(part: Initial) -> bytes:
+    """Which array it is."""
+    return blake2b(np.asarray(part.value).tobytes(), digest_size=_DIGEST).digest()
+
+
+_DIGEST = 8  # bytes
 _PLACES = np.arange(0, 64, 16, dtype=np.uint64)  # of limbs, in bits
 
 

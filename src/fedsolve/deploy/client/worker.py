@@ -126,8 +126,9 @@ class Worker:
         algorithm = self._cast(method)
         params = jax.tree.map(jnp.asarray, self.problem.params)
         like = introspect.broadcast_shape(algorithm, params, request.population)
-        broadcast = wire.decode(request.broadcast, like)
-        first = broadcast if request.first_broadcast is None else wire.decode(request.first_broadcast, like)
+        broadcast = wire.decode(request.broadcast, like, params)
+        sent = request.first_broadcast
+        first = broadcast if sent is None else wire.decode(sent, like, params)
         before = algorithm.enrol(first, params)
         is_stateful, states = bool(jax.tree.leaves(before)), self._states(request)
         if is_stateful:
@@ -184,7 +185,7 @@ class Worker:
             return model
         like = introspect.broadcast_shape(algorithm, params, request.population)
         if request.first_broadcast is not None:
-            first = wire.decode(request.first_broadcast, like)
+            first = wire.decode(request.first_broadcast, like, params)
         elif request.last_used_round < 0:
             raise InvalidInput(
                 "it lacks the first broadcast, from which a client that never took part begins"

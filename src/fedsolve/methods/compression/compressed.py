@@ -88,6 +88,7 @@ class Compressed(Wrapper):
     """
 
     title: ClassVar[str] = "Compressed"
+    of_model_shape: ClassVar[bool] = True
     parts: ClassVar[tuple[type, ...]] = (CompressedServer, CompressedClient)
 
     inner: Algorithm

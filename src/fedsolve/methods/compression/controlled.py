@@ -62,6 +62,7 @@ class Controlled(Wrapper):
     )
     weighting: ClassVar[Weighting] = "uniform"
     only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"
+    of_model_shape: ClassVar[bool] = True
     shrinks: ClassVar[bool]
     inner: Algorithm
     compressor: Compressor

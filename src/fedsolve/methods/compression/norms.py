@@ -47,6 +47,11 @@ def with_squared_norm(message: Any, value: Any) -> Any:
     return changed
 
 
+def updated_squared_norm(message: Any, value: Any) -> Any:
+    """A message with `value` in each field that claims to be |D_i|^2, if there is one."""
+    return _replaced(message, value)[0]
+
+
 def _replaced(part: Any, value: Any) -> tuple[Any, int]:
     if not is_module(part):
         return part, 0

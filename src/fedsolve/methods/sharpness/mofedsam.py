@@ -53,6 +53,7 @@ class SharpMomentum(Sharpness):
 
     title: ClassVar[str] = "MoFedSAM"
     parts: ClassVar[tuple[type, ...]] = (WithMomentum, WithRates)
+    of_model_shape: ClassVar[bool] = True
     _: KW_ONLY
     alpha: Scalar = 0.1
 

@@ -43,6 +43,7 @@ class Asynchronous(Wrapper):
         InvalidInput: an `inner` whose messages mean something only together with the newest model.
     """
 
+    of_model_shape: ClassVar[bool] = True
     inner: Algorithm
     buffer: int = 0
 

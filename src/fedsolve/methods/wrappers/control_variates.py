@@ -97,6 +97,7 @@ class ControlVariates(Wrapper):
     title: ClassVar[str] = "SCAFFOLD"
     parts: ClassVar[tuple[type, ...]] = (ScaffoldServer, ScaffoldBroadcast, ScaffoldClient, ScaffoldMessage)
     only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"
+    of_model_shape: ClassVar[bool] = True
     inner: Algorithm
     _: KW_ONLY
     option: Literal["I", "II"] = static(default="II")

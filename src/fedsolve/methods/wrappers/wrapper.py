@@ -36,6 +36,8 @@ class Wrapper(Algorithm):
         False  # whether it also goes around methods whose clients have models of their own
     )
 
+    of_model_shape: ClassVar[bool] = False  # whether client updates must have the model's shapes
+
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Algorithm):
             raise InvalidInput(
@@ -45,6 +47,11 @@ class Wrapper(Algorithm):
             other = name_of(self.inner)
             raise InvalidInput(
                 f"{self.title} cannot wrap {other}, which hides what it sends: build Secure around {self.title}"
+            )
+        if self.inner.traits.factors and self.of_model_shape:
+            raise InvalidInput(
+                f"{self.title} cannot wrap {name_of(self.inner)}, whose client updates are factors: build LowRank "
+                f"around {self.title}"
             )
         if self.inner.traits.personal and not self.around_all:
             other = name_of(self.inner)
