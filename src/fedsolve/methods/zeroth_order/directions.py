@@ -1,0 +1,76 @@
+"""Random directions that follow from whole numbers alone, so that a scalar says a step along one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedsolve.core import trees
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Scalar, Traced
+from fedsolve.methods.client.some_steps import SomeSteps
+
+_SEED = 0x5EED  # of directions, which nobody need hide: the same on the server and on every client
+
+
+def key_of(*numbers: Any) -> Any:
+    """The key that follows from whole numbers of 0 .. 2^32 - 1, such as those of a round and a step."""
+    key = jax.random.key(_SEED)
+    for number in numbers:
+        key = jax.random.fold_in(key, jnp.asarray(number, jnp.uint32))
+    return key
+
+
+def gaussian(key: Any, like: Params) -> Params:
+    """A direction of independent standard normal numbers, of the shapes and types of a model."""
+    leaves, structure = jax.tree.flatten(like)
+    keys = [jax.random.fold_in(key, i) for i in range(len(leaves))]
+    return structure.unflatten(
+        jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)
+    )
+
+
+def slope(oracle: Oracle, params: Params, step: Scalar, direction: Params, mu: Scalar) -> Traced:
+    """(f(w + mu z) - f(w - mu z)) / (2 mu) on the minibatch of a local step: two losses, shape ()."""
+    ahead = oracle.loss(trees.axpy(mu, direction, params), step)
+    behind = oracle.loss(trees.axpy(-mu, direction, params), step)
+    return jnp.asarray((ahead - behind) / (2 * mu), trees.dtype_of(params))
+
+
+def walk(params: Params, lengths: Any, key: Callable[[Any], Any]) -> Params:
+    """w - sum_j a_j z_j, one direction after another: in this order, the same bits wherever it is computed.
+
+    Args:
+        params: w.
+        lengths: a_j, shape (n,). A direction of length 0 is not drawn.
+        key: j -> the key of z_j.
+    """
+
+    def one(j: Any, w: Params) -> Params:
+        def moved(w: Params) -> Params:
+            return trees.axpy(-lengths[j], gaussian(key(j), w), w)
+
+        return lax.cond(lengths[j] != 0, moved, lambda w: w, w)
+
+    return lax.fori_loop(0, len(lengths), one, params)
+
+
+def first_steps(oracle: Oracle, most: int) -> Oracle:
+    """An oracle whose client takes no more than so many local steps."""
+    if isinstance(oracle.steps, int) and oracle.steps <= most:
+        return oracle
+    return SomeSteps(oracle, 0, jnp.minimum(oracle.steps, most), jnp.minimum(oracle.bound, most))
+
+
+def digest(params: Params) -> Traced:
+    """A whole number below 2^32 that differs for most models that differ, shape ()."""
+    total = jnp.uint32(0)
+    for x in jax.tree.leaves(params):
+        words = lax.bitcast_convert_type(x, jnp.uint16 if x.dtype.itemsize == 2 else jnp.uint32).ravel()
+        odd = 2 * jnp.arange(words.size, dtype=jnp.uint32) + 1
+        total = 31 * total + jnp.sum(words.astype(jnp.uint32) * odd, dtype=jnp.uint32)
+    return total
