@@ -57,6 +57,7 @@ _NAMES = {
     "engine.sweep.sweep_result": "Sweep",
     "methods.compression.compressed": "Compressed",
     "methods.low_rank.low_rank": "LowRank",
+    "methods.personal.fedbn": "normalization_leaves",
     "methods.secure.secure": "Secure",
     "methods.server.fedopt": "FedOpt",
     "methods.wrappers.personal": "Personal",

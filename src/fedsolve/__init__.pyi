@@ -64,6 +64,10 @@ from fedsolve.methods.frank_wolfe.fedfw import FedFW as FedFW
 from fedsolve.methods.frank_wolfe.fedfw import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe.fedfw import FedFWSto as FedFWSto
 from fedsolve.methods.low_rank.low_rank import LowRank as LowRank
+from fedsolve.methods.personal.fedbn import FedBN as FedBN
+from fedsolve.methods.personal.fedbn import LocalNormalization as LocalNormalization
+from fedsolve.methods.personal.fedbn import normalization_leaves as normalization_leaves
+from fedsolve.methods.personal.ifca import IFCA as IFCA
 from fedsolve.methods.personal.perfedavg import Meta as Meta
 from fedsolve.methods.personal.perfedavg import PerFedAvg as PerFedAvg
 from fedsolve.methods.personal.pfedme import Moreau as Moreau

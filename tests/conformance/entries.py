@@ -34,6 +34,8 @@ NEEDS = {
     "SPPMAS": lambda lr: {"client_lr": lr, "local_rounds": 2},
     "FedPer": lambda lr: {"client_lr": lr, "leaves": ("b", "shift.*")},
     "pFedMe": lambda lr: {"client_lr": lr, "lam": 2.0, "personal_lr": lr, "personal_steps": 2},
+    "FedBN": lambda lr: {"client_lr": lr, "leaves": ("scale", "shift.*")},
+    "IFCA": lambda lr: {"client_lr": lr, "first_rounds": 1},
     "PerFedAvg": lambda lr: {"client_lr": lr, "alpha": 0.2},
     "FedRep": lambda lr: {"client_lr": lr, "personal_lr": lr, "passes": 2, "leaves": ("b", "shift.*")},
 }
@@ -71,6 +73,9 @@ COMPOSED = {
     "Secure+FedDuAdam": lambda lr: fs.Secure(
         fs.FedDuAdam(lr, weighting="examples"), bound=20.0, max_clients=9, max_examples=16
     ),
+    "LowRank+SCAFFOLD": lambda lr: fs.LowRank(fs.SCAFFOLD(lr), 1, leaves="w"),
+    "LowRank(exact)+FedAdam": lambda lr: fs.LowRank(fs.FedAdam(lr), 1, "exact"),
+    "LowRank(stack)+FedDuAdam": lambda lr: fs.LowRank(fs.FedDuAdam(lr), 1, "stack"),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }
 
@@ -100,6 +105,7 @@ REPRESENTATIVES = (
     "AFL",
     "DRFA",
     "FedRed",
+    "IFCA",
 )
 
 

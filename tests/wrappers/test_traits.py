@@ -19,7 +19,7 @@ from fedsolve.methods.compression.scallion import Scallion
 from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.sharpness.fedsmoo import AgreedSharpness
 from fedsolve.methods.sharpness.fedspeed import SharpRegularization
-from fedsolve.methods.wrappers.buffers import KeepsBuffers
+from fedsolve.methods.wrappers.buffers import KeepsBuffers, KeepsLocalBuffers
 from fedsolve.methods.wrappers.versions import KeepsVersions
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -67,6 +67,8 @@ AROUND = {
     "Ditto": fs.Ditto,
     "Moreau": fs.Moreau,
     "Meta": fs.Meta,
+    "LocalNormalization": fs.LocalNormalization,
+    "KeepsLocalBuffers": lambda a: KeepsLocalBuffers(a, Buffers.of({"mean": np.zeros(2)})),
     "Buffered": fs.Buffered,
     "Mixing": fs.Mixing,
     "KeepsVersions": lambda a: KeepsVersions(fs.Buffered(a), 2),

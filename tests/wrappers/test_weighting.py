@@ -135,7 +135,7 @@ def test_every_method_of_the_catalogue(name):
         assert assembled(method).weighting == method.weighting
 
 
-OUTERMOST = ("FedPer", "FedRep")  # nothing goes around them
+OUTERMOST = ("FedPer", "FedRep", "IFCA")  # nothing goes around them
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,18 @@ _ALGORITHMS = {
         "FedAvg on the losses after a gradient step of each client",
         wrapper="methods.personal.perfedavg:Meta",
     ),
+    "FedBN": Entry(
+        "methods.personal.fedbn:FedBN",
+        "li2021fedbn",
+        "FedAvg with normalisation layers, and their statistics, on each client",
+        _LEAVES,
+        wrapper="methods.personal.fedbn:LocalNormalization",
+    ),
+    "IFCA": Entry(
+        "methods.personal.ifca:IFCA",
+        "ghosh2020ifca",
+        "several models, of which each client trains the one with the least loss",
+    ),
 }
 
 ALGORITHMS = Registry("algorithm", _ALGORITHMS)

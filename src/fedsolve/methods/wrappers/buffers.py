@@ -139,6 +139,60 @@ class KeepsBuffers(Wrapper):
         return WithBuffers(self.inner.export(server.inner), server.buffers)
 
 
+@module
+class BesideClient:
+    """The inner client, and its buffers."""
+
+    inner: Any
+    buffers: Buffers
+
+
+@module
+class KeepsLocalBuffers(KeepsBuffers):
+    """Buffers of methods with `local_buffers`, such as FedBN: each client's are its own and are never sent.
+
+        client:  each minibatch gradient of `inner`'s local work replaces b_i by what the loss returns; b_i is kept
+
+    All b_i begin as the task's. The server's model has those, too: what a client that never trained is measured with.
+
+    Args:
+        inner: the method.
+        initial: b_i of the first round.
+
+    Raises:
+        InvalidInput: a private method, whose guarantee is of what it sends itself.
+    """
+
+    parts: ClassVar[tuple[type, ...]] = (BesideServer, BesideClient)
+
+    def broadcast(self, server: BesideServer, cohort: Cohort) -> Any:
+        """The inner broadcast."""
+        return self.inner.broadcast(server.inner, cohort)
+
+    def enrol(self, broadcast: Any, params: Params) -> BesideClient:
+        """The inner client, and the first buffers."""
+        dtype = trees.dtype_of(params)
+        first = jax.tree.map(lambda x: jnp.asarray(x, dtype), self.initial)
+        return BesideClient(self.inner.enrol(broadcast, params), first)
+
+    def own_model(self, model: WithBuffers, client: BesideClient) -> WithBuffers:
+        """The inner method's, with the client's buffers."""
+        return WithBuffers(self.inner.own_model(model.params, client.inner), client.buffers.rounded())
+
+    def train(self, broadcast: Any, client: BesideClient, oracle: Oracle) -> tuple[Any, BesideClient]:
+        """The inner local work, on an oracle that remembers."""
+        memory = Memory(client.buffers)
+        message, inner = self.inner.train(broadcast, client.inner, oracle.remembering(memory))
+        return message, BesideClient(inner, memory.read())
+
+    def update(self, server: BesideServer, message: Any, cohort: Cohort) -> BesideServer:
+        """The inner update."""
+        return BesideServer(self.inner.update(server.inner, message, cohort), server.buffers)
+
+
 def keeps_buffers(algorithm: Algorithm, buffers: Any) -> Algorithm:
-    """The method, around which `KeepsBuffers` is put where a task has buffers (None: it has none)."""
-    return algorithm if buffers is None else KeepsBuffers(algorithm, Buffers.of(buffers))
+    """The method, with what keeps buffers around it where a task has some (None: it has none)."""
+    if buffers is None:
+        return algorithm
+    kind = KeepsLocalBuffers if getattr(algorithm, "local_buffers", False) else KeepsBuffers
+    return kind(algorithm, Buffers.of(buffers))

@@ -100,7 +100,7 @@ class Personal(OwnModels):
 
     def init(self, params: Params) -> PersonalServer:
         """The inner server's state, and the personal leaves of the initial model."""
-        shared, personal = split(params, self.leaves)
+        shared, personal = self.divide(params)
         return PersonalServer(self.inner.init(shared), personal)
 
     def init_client(self, broadcast: Any) -> PersonalClient:
@@ -109,7 +109,7 @@ class Personal(OwnModels):
 
     def enrol(self, broadcast: Any, params: Params) -> PersonalClient:
         """The inner client's state, and the personal leaves of the client's copy of the initial model."""
-        shared, personal = split(params, self.leaves)
+        shared, personal = self.divide(params)
         return PersonalClient(self.inner.enrol(broadcast, shared), personal)
 
     def train(self, broadcast: Any, client: PersonalClient, oracle: Oracle) -> tuple[Any, PersonalClient]:
@@ -131,7 +131,11 @@ class Personal(OwnModels):
 
     def own_model(self, model: Params, client: PersonalClient) -> Params:
         """The shared leaves with the client's personal leaves."""
-        return join(split(model, self.leaves)[0], client.personal)
+        return join(self.divide(model)[0], client.personal)
+
+    def divide(self, params: Params) -> tuple[Params, Params]:
+        """The shared and the personal leaves of a model, each with None for the other's."""
+        return split(params, self.leaves)
 
 
 @by_name("FedPer")
