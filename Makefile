@@ -47,8 +47,8 @@ docs: .venv/.docs    ## the documentation as a site in site/html, 5 minutes; FAS
 	@$(BIN)/sphinx-build -q -W --keep-going -c tools/site site/pages site/html
 	@echo "open site/html/index.html"
 
-bench: .venv/.bench  ## speed, as ratios to the same work written by hand, in one interleaved run
-	@$(BIN)/python benchmarks/bench.py
+bench: .venv/.bench  ## speed beside the same work by hand and in PyTorch, kept and checked; 20 minutes. WORKS="n1 n2": these alone
+	@$(BIN)/python benchmarks/bench.py --store --check $(WORKS)
 
 tune: .venv/.run     ## the sweep that chose the rates of `make run`
 	@$(BIN)/python experiments/digits/tune.py

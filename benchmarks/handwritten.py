@@ -104,10 +104,12 @@ def make_w1(clients: int = 100, n: int = 100, size: int = 10, batch: int = 10):
     return rounds_of(one_round), Linear(jnp.zeros((10, 60)), jnp.zeros(10))
 
 
-def make_w3(clients: int = 10_000, n: int = 20, size: int = 1000, batch: int = 10):
+def make_w3(
+    clients: int = 10_000, n: int = 20, size: int = 1000, batch: int = 10, devices: int | None = None
+):
     """Softmax regression, 1,000 of 10,000 clients a round, one local step, split over the devices."""
     x, y = synthetic(clients, n, (60,), 10)
-    devices = jax.device_count()
+    devices = devices or jax.device_count()
 
     def deltas(params, chosen, key):
         def client(i, rows):
@@ -122,7 +124,9 @@ def make_w3(clients: int = 10_000, n: int = 20, size: int = 1000, batch: int = 1
         return jax.tree.map(lambda d: lax.psum(d, "cohort"), part)
 
     if devices > 1:
-        mesh = jax.make_mesh((devices,), ("cohort",), axis_types=(AxisType.Auto,))
+        mesh = jax.make_mesh(
+            (devices,), ("cohort",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]
+        )
         specs = {"in_specs": (P(), P("cohort"), P()), "out_specs": P()}
         total = jax.shard_map(share, mesh=mesh, check_vma=False, **specs)
     else:

@@ -70,8 +70,10 @@ def make_n1(n: int, over: str = "scan"):
     return federated(loss, cnn_params(), x, y, 20, over)
 
 
-def make_n2(n: int, over: str = "scan", vocabulary: int = 90, hidden: int = 256, time: int = 80):
-    """Embedding of 8, two LSTM layers, logits at each of 80 positions; batches of 10."""
+def make_n2(
+    n: int, over: str = "scan", vocabulary: int = 90, hidden: int = 256, time: int = 80, batch: int = 10
+):
+    """Embedding of 8, two LSTM layers, logits at each of 80 positions; batches of 10 sequences."""
     rng = np.random.default_rng(0)
     text = jnp.asarray(rng.integers(1, vocabulary, (4 * COHORT, n, time + 1)), jnp.int32)
     normal = lambda *shape: jnp.asarray(rng.standard_normal(shape) / np.sqrt(shape[0]), jnp.float32)  # noqa: E731
@@ -99,10 +101,10 @@ def make_n2(n: int, over: str = "scan", vocabulary: int = 90, hidden: int = 256,
         logits = weights.T @ h.reshape(-1, hidden).T + bias[:, None]
         return softmax_loss(logits, y.T.reshape(-1))
 
-    return federated(loss, params, text[..., :-1], text[..., 1:], 10, over)
+    return federated(loss, params, text[..., :-1], text[..., 1:], batch, over)
 
 
-def make_n3(n: int, over: str = "scan", width: int = 16, classes: int = 100):
+def make_n3(n: int, over: str = "scan", width: int = 16, classes: int = 100, batch: int = 20):
     """ResNet-18 with 2 groups a norm on 32 x 32 pictures, batches of 20."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.integers(0, 256, (2 * COHORT, n, 32, 32, 3)), jnp.uint8)
@@ -136,4 +138,4 @@ def make_n3(n: int, over: str = "scan", width: int = 16, classes: int = 100):
         weights, bias = p["output"]
         return softmax_loss(weights @ h.mean((1, 2)).T + bias[:, None], y)
 
-    return federated(loss, params, x, y, 20, over)
+    return federated(loss, params, x, y, batch, over)

@@ -27,8 +27,8 @@ def member(core: int, address: str, count: int, index: int) -> None:
     if count > 1:
         jax.distributed.initialize(address, count, index, cluster_detection_method="deactivate")
     import fedsolve as fs
-    from bench import library, task
     from fedsolve.tasks import CNN
+    from measure import library, task
 
     work = task("w2", CNN(), 100, 100, (28, 28, 1), 62)
     run = library(fs.FedAvg(0.1), work, 10, ROUNDS, devices=count, batch_size=20, epochs=1)

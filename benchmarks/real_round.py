@@ -22,6 +22,8 @@ import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
 from fedsolve.deploy.run_log import ROUNDS
+from measure import Setting
+from stored import table
 
 CLIENTS = 3
 BARE_SERVER = """
@@ -129,6 +131,16 @@ def main(rounds: int) -> None:
             middle = statistics.median(values)
             spread = f"from {min(values):.1f} to {max(values):.1f}"
             print(f"    {name:12} median {middle:5.1f}  {spread}  ratio {middle / base:.2f}")
+
+
+def federation(setting: Setting) -> None:
+    """The adapter's own cost, a real round beside a bare Flower app's, and one without Flower's longest pause."""
+    import adapter
+    import node_pause
+
+    adapter.measure(table)
+    main(4)
+    node_pause.main(4)
 
 
 def wait(path: Path, lines: int) -> None:

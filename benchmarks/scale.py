@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from bench import interleave, library
 from fedsolve.core.fleets.events import asynchronous
 from fedsolve.core.types import replace
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
+from measure import interleave, library
 
 COHORT, EXAMPLES, MODEL = 100, 5, Softmax(20, 10)
 POPULATIONS = (10**2, 10**3, 10**4, 10**5, 10**6)

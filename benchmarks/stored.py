@@ -1,6 +1,6 @@
-"""Tables of benchmarks: on the terminal, and with `bench.py --store` in benchmarks/results/ (docs/benchmarks.md).
+"""What benchmarks find: tables on the terminal, and times in benchmarks/results/, a file for each kind of processor.
 
-One file for each kind of processor: which of two programs is faster may depend on it.
+Which of two programs is faster may depend on the processor.
 """
 
 from __future__ import annotations
@@ -10,33 +10,39 @@ import json
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-import fedsolve
-
 RESULTS = Path(__file__).parent / "results"
 _LINES = "FEDSOLVE_BENCH_LINES"  # a file that this process and its children append to
+_DIGITS = 5
 _console = Console(width=120)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; where tables are collected, note it."""
+    """Print a table; columns without a name are left out."""
     shown = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        shown.add_column(column, justify="right" if i else "left")
+    kept = [i for i, column in enumerate(columns) if column]
+    for i in kept:
+        shown.add_column(columns[i], justify="right" if i else "left")
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*(row[i] for i in kept))
     _console.print(shown)
+
+
+def record(entry: Mapping[str, Any]) -> None:
+    """Note a work, {"key", "about", "unit", "base", "times": {program: [...]}}, where works are collected."""
+    times = {
+        name: [float(f"{value:.{_DIGITS}g}") for value in values] for name, values in entry["times"].items()
+    }
     if path := os.environ.get(_LINES):
         with open(path, "a") as file:
-            file.write(
-                json.dumps({"title": title, "columns": [*columns], "rows": [[*r] for r in rows]}) + "\n"
-            )
+            file.write(json.dumps({**entry, "times": times}) + "\n")
 
 
 def processor() -> str:
@@ -49,26 +55,57 @@ def processor() -> str:
     return named[1].strip() if named else platform.machine()
 
 
-def collect(folder: Path) -> Path:
-    """Have all tables from here on noted in a file of this folder, those of child processes included."""
-    path = folder / "tables.jsonl"
-    os.environ[_LINES] = str(path)
+def collecting(lines: Path) -> dict[str, str]:
+    """The environment of a process whose times are noted in this file."""
+    return {**os.environ, _LINES: str(lines)}
+
+
+def collected(lines: Path) -> dict[str, dict[str, Any]]:
+    """The noted times by their key, each with its date and versions."""
+    if not lines.exists():
+        return {}
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: version(name) for name in ("fedsolve", "jax", "numpy", "torch") if _has(name)},
+    }
+    entries = [json.loads(line) for line in lines.read_text().splitlines()]
+    return {entry.pop("key"): about | entry for entry in entries}
+
+
+def path_of(name: str) -> Path:
+    """The results of a processor of that name."""
+    return RESULTS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Stored results, {"processor", "cores", "works": {key: times}}; none where there is no file."""
+    empty = {"processor": processor(), "cores": os.cpu_count(), "works": {}}
+    return json.loads(path.read_text()) if path.exists() else empty
+
+
+def store(new: Mapping[str, dict[str, Any]]) -> Path:
+    """Write times to the file of this processor; those of other works that it has stay."""
+    path = path_of(processor())
+    content = load(path)
+    content |= {"processor": processor(), "cores": os.cpu_count()}
+    content["works"] = dict(sorted((content["works"] | new).items()))
+    RESULTS.mkdir(exist_ok=True)
+    write(path, content)
     return path
 
 
-def store(lines: Path, works: Sequence[str]) -> Path:
-    """Write the noted tables to the file of this processor; tables of other works that it has stay."""
-    target = RESULTS / f"{re.sub(r'[^a-z0-9]+', '-', processor().lower()).strip('-')}.json"
-    known = json.loads(target.read_text())["tables"] if target.exists() else []
-    new = [json.loads(line) for line in lines.read_text().splitlines()]
-    about: dict[str, object] = {
-        "date": datetime.date.today().isoformat(),
-        "command": f"python benchmarks/bench.py --store {' '.join(works)}".rstrip(),
-        "versions": {"fedsolve": fedsolve.__version__} | {name: version(name) for name in ("jax", "numpy")},
-    }
-    titles = {entry["title"] for entry in new}
-    tables = [entry for entry in known if entry["title"] not in titles] + [about | entry for entry in new]
-    RESULTS.mkdir(exist_ok=True)
-    content = {"processor": processor(), "cores": os.cpu_count(), "tables": tables}
-    target.write_text(json.dumps(content, indent=1) + "\n")
-    return target
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Readable JSON with a line for each program."""
+    text = json.dumps(content, indent=1)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r",\s+", ", ", m[1]) + "]", text)
+    part = path.with_suffix(".part")
+    part.write_text(text + "\n")
+    part.replace(path)
+
+
+def _has(name: str) -> bool:
+    try:
+        version(name)
+    except Exception:
+        return False
+    return True

@@ -29,7 +29,9 @@ from torch import nn
 import fedsolve as fs
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.core.xla.cpu_devices import cores
 from fedsolve.deploy.oracles.torch import TorchOracle
+from measure import Setting, compare
 
 RATE, BATCH, STEPS = 0.05, 32, 20
 cross_entropy = nn.functional.cross_entropy
@@ -156,6 +158,17 @@ def at_once(environment: Mapping[str, str], chooses: bool) -> tuple[float, float
         process.stdin.flush()
     found = [process.communicate()[0].split() for process in clients]
     return max(float(f[0]) for f in found), max(float(f[1]) for f in found), int(found[0][2])
+
+
+def measure(setting: Setting) -> None:
+    """T1: on one thread of PyTorch, as nodes that share a machine have, and on one a core."""
+    if setting.torch != "cpu":
+        return
+    for count in sorted({1, cores()}):
+        torch.set_num_threads(count)
+        key = "T1" if count == 1 else "T1, all cores"
+        about = f"digits CNN in PyTorch, one client, 20 steps of 32, threads: {count}"
+        compare(key, about, programs(), 1, setting.pick(25, 2), base="PyTorch loop")
 
 
 def threads() -> None:

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 import fedsolve as fs
-from bench import interleave, library, show
 from fedsolve.tasks import CNN, CrossEntropy, Examples
 from fedsolve.tasks.losses.sequence_losses import NextToken
 from fedsolve.tasks.networks.recurrent import LSTM
+from measure import interleave, library, show
 
 CLIENTS = 10
 
@@ -59,12 +59,8 @@ def main(name):
         kind: library(fs.FedAvg(0.05), task, CLIENTS, 1, batch_size=batch) for kind, task in tasks.items()
     }
     steps = {kind: int((-(-of // batch)).sum()) for kind, of in counts.items()}
-    show(
-        f"{name}, local steps {steps}",
-        interleave(programs, 1, 9, time.process_time),
-        "even",
-        {"uneven": "<= 1.3"},
-    )
+    times = interleave(programs, 1, 9, time.process_time)
+    show("uneven", f"{name}, local steps {steps} (bound 1.3)", times, "even", "ms of processor time a round")
 
 
 if __name__ == "__main__":

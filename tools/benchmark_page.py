@@ -1,71 +1,114 @@
-"""docs/benchmarks.md: the tables that `python benchmarks/bench.py --store` left, by processor."""
+"""docs/benchmarks.md and the README's table: what `python benchmarks/bench.py --store` and `make gpu` left."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+sys.path.append(str(ROOT / "benchmarks"))
+from bounds import BOUNDS, HEADLINES, Bound  # noqa: E402
+
+BEGIN, END = "<!-- benchmarks: made by `make generate` -->", "<!-- end of benchmarks -->"
 HEAD = """\
 # Benchmarks
 
 For readers who want to know what fedsolve costs. After this page you can repeat each measurement.
 
-`make bench` runs each program and the same work written by hand in plain JAX or PyTorch in turns, in one process. A
-ratio is the median of the time of a program divided by the time of the program beside it, so less than 1 is faster; of
-sweeps it is how many times longer than the sweep. The bound of a ratio is in parentheses; some ratios exceed theirs.
+`make bench` times each program and the same work written by hand in plain JAX or PyTorch in turns. A ratio is the
+median of the time of a program divided by the time of the program beside it, so less than 1 is faster. Each claim is a
+ratio or a time with its bound; `python benchmarks/bench.py --check` fails where one does not hold. FedAvg has the
+devices that a run chooses: each core for networks, one for small models.
 
-`python benchmarks/bench.py --store` replaces the results of its processor, and `make generate` writes this page.
-`benchmarks/FINDINGS.md` explains the numbers. `benchmarks/accuracies.csv` has what networks reach on federated data.
+`make bench` replaces the results of its processor, and `make generate` writes this page and the README's table.
+`make gpu` measures on an NVIDIA GPU. `benchmarks/FINDINGS.md` explains the numbers. `benchmarks/accuracies.csv` has
+what networks reach on federated data.
 """
 
 
-def page(results: list[dict[str, Any]] | None = None) -> str:
+def stored() -> list[dict[str, Any]]:
+    """The results of every processor, and of the GPU where one was measured."""
+    paths = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    gpu = ROOT / "benchmarks" / "gpu.json"
+    return [json.loads(path.read_text()) for path in (*paths, *([gpu] if gpu.exists() else []))]
+
+
+def page(results: Sequence[Mapping[str, Any]] | None = None) -> str:
     """The page, of these contents of result files, or of those that are stored."""
-    if results is None:
-        results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    return "\n".join([HEAD, *(line for result in results for line in _section(result))])
+    return "\n".join([HEAD, *(line for result in results or stored() for line in _section(result))])
 
 
-def _section(result: dict[str, Any]) -> Iterator[str]:
-    yield f"## {result['processor']}, {result['cores']} cores\n"
-    measured = {_measured(table) for table in result["tables"]}
-    yield f"Measured on {'; '.join(sorted(measured))}. Ratios:\n"
-    tables = {table["title"]: table for table in result["tables"]}  # of two alike the later one has more rows
-    for title, table in tables.items():
-        if "  against " not in title:  # the same times beside another program
-            yield _item(table, len(measured) > 1)
+def with_table(readme: str, results: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """The README with the table between its marks: a row for each headline, a column for each processor."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return "\n".join([before + BEGIN, *_table(results or stored()), END + after])
+
+
+def _table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield f"| | goal | {' | '.join(map(_name, results))} |"
+    yield f"|---|---|{'---|' * len(results)}"
+    for bound in HEADLINES:
+        cells = [_cell(bound, result["works"]) for result in results]
+        yield f"| {_typeset(bound.label)} | {bound.limit:g} | {' | '.join(cells)} |"
+
+
+def _name(result: Mapping[str, Any]) -> str:
+    cores = result.get("cores")
+    return f"{result['processor']}, {cores} cores" if cores else result["processor"]
+
+
+def _cell(bound: Bound, works: Mapping[str, Any]) -> str:
+    value = bound.value(works)
+    missed = "" if bound.holds(works) else ", missed"
+    return "not measured" if value is None else f"{value:.2f}{missed}"
+
+
+def _section(result: Mapping[str, Any]) -> Iterator[str]:
+    works = result["works"]
+    yield f"## {_name(result)}\n"
+    measured = {_measured(work) for work in works.values()}
+    yield f"Measured on {'; '.join(sorted(measured))}.\n"
+    bounds = [b for b in BOUNDS if b.work in works or "cores" in result]
+    held = sum(bound.holds(works) for bound in bounds)
+    yield f"{held} of {len(bounds)} bounds hold:\n"
+    yield "| claim | bound | measured | |"
+    yield "|---|---|---|---|"
+    for bound in bounds:
+        value, (claim, limit) = bound.value(works), bound.parts(works)
+        found = "" if value is None else f"{value:.2f}"
+        word = "not measured" if value is None else "holds" if bound.holds(works) else "**exceeded**"
+        yield f"| {claim} | {limit} | {found} | {word} |"
+    yield "\nAll programs, as ratios to the first one named:\n"
+    yield from (_item(key, work, len(measured) > 1) for key, work in works.items())
     yield ""
 
 
-def _item(table: dict[str, Any], is_dated: bool) -> str:
-    """The work, the time of what it is compared with, and the ratios of the others; the file has every column."""
-    columns = table["columns"]
-    time, ratio = (
-        columns[1],
-        next(i for i, name in enumerate(columns) if name.startswith(("ratio to ", "times "))),
-    )
-    name, _, title = re.sub(r"(\d) ?x ?(\d)", r"\1 × \2", table["title"]).partition("  ")
-    dated = f" ({table['date']})" if is_dated else ""
-    unit = time.replace(" (median)", "")
-    base = columns[ratio].removeprefix("ratio to ").removeprefix("times the ")
-    others = [row for row in table["rows"] if row[0] != base and not row[0].endswith("side by side")]
-    entries = [f"{row[0]} {_ratio(row, ratio, unit)}" for row in others]
-    (of_base,) = [row[1] for row in table["rows"] if row[0] == base]
-    first = f"{base[0].upper()}{base[1:]}: {of_base} {unit}"
-    return f"* **{name}**: {title}{dated}. {first}. {'; '.join(entries)}."
+def _item(key: str, work: Mapping[str, Any], is_dated: bool) -> str:
+    """The work, the time of what it is compared with, and the ratios of the others; the file has every time."""
+    times, base, unit = work["times"], work["base"], work["unit"]
+    dated = f" ({work['date']})" if is_dated else ""
+    first = base or next(iter(times))
+    entries = [f"{first} {statistics.median(times[first]):,.4g} {unit}"]
+    for name, values in times.items():
+        if name != first and base:
+            ratio = statistics.median(a / b for a, b in zip(values, times[base], strict=True))
+            entries.append(f"{name} {ratio:.2f}")
+        elif name != first:
+            entries.append(f"{name} {statistics.median(values):,.4g} {unit}")
+    return f"* **{key}**: {_typeset(work['about'])}{dated}. {'; '.join(entries)}."
 
 
-def _ratio(row: list[str], ratio: int, unit: str) -> str:
-    """A row's ratio with its bound, or its time where it has no ratio."""
-    bound = f" ({row[-1]})" if row[-1] else ""
-    return (row[ratio] or f"{row[1]} {unit}") + bound
+def _typeset(text: str) -> str:
+    """28 x 28 as 28 × 28."""
+    return re.sub(r"(?<=\d)x(?=\d)|(?<= )x(?= )", "×", text)
 
 
-def _measured(table: dict[str, Any]) -> str:
+def _measured(work: Mapping[str, Any]) -> str:
     """When, and with which versions."""
-    return f"{table['date']} with " + ", ".join(f"{name} {n}" for name, n in table["versions"].items())
+    return f"{work['date']} with " + ", ".join(f"{name} {n}" for name, n in work["versions"].items())

@@ -1,4 +1,4 @@
-"""What is generated: the package's stub, pages of the docs, the graph of packages, indices.
+"""What is generated: the package's stub, pages of the docs, the README's table, the graph of packages, indices.
 
 python tools/generate.py            # writes what has changed, and says which files those are
 """
@@ -29,6 +29,7 @@ def generated() -> dict[str, str]:
         "docs/methods.md": methods(),
         "docs/communication.md": communication_page.page(),
         "docs/benchmarks.md": benchmark_page.page(),
+        "README.md": benchmark_page.with_table((ROOT / "README.md").read_text()),
     }
     pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}
     pages["docs/architecture.md"] = package_graph.with_graph((ROOT / "docs/architecture.md").read_text())

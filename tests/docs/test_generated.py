@@ -29,21 +29,37 @@ def test_the_stub_and_the_page_of_methods():
 
 
 def test_the_page_of_benchmarks():
-    """It is of the results as they are stored: which processor, when, and every program's ratio."""
-    made = generate.benchmark_page.page
-    text = (ROOT / "docs/benchmarks.md").read_text()
-    assert text == made(), "run: make generate"
-    about = {"date": "2026-01-02", "versions": {"jax": "0.9"}}
-    tables = [
-        {"title": "X1  work", "columns": ["program", "ms", "minimum", "ratio to A", "bound"],
-         "rows": [["A", "2.0", "1.9", "1.00", ""], ["B", "3.0", "2.9", "1.50", "<= 2"]]},
-        {"title": "X1  against B", "columns": ["program", "ms"], "rows": [["never shown", "9"]]},
-    ]  # fmt: skip
-    small = made([{"processor": "Some CPU", "cores": 4, "tables": [about | table for table in tables]}])
+    """It is of the results as they are stored: which processor, when, every program's ratio and every bound."""
+    made = generate.benchmark_page
+    assert (ROOT / "docs/benchmarks.md").read_text() == made.page(), "run: make generate"
+    readme = (ROOT / "README.md").read_text()
+    assert readme == made.with_table(readme), "run: make generate"
+    assert readme.count(made.BEGIN) == readme.count(made.END) == 1
+    times = {"by hand": [2.0, 2.0], "FedAvg": [3.0, 2.0], "PyTorch loop": [2.5, 2.5]}
+    about = {
+        "date": "2026-01-02",
+        "versions": {"jax": "0.9"},
+        "unit": "ms",
+        "base": "by hand",
+        "times": times,
+    }
+    works = {"W1": {"about": "work", **about}, "N1": {"about": "network", **about}}
+    results = [{"processor": "Some CPU", "cores": 4, "works": works}]
+    small = made.page(results)
     assert "## Some CPU, 4 cores" in small
     assert "2026-01-02 with jax 0.9" in small
-    assert small.splitlines()[-1] == "* **X1**: work. A: 2.0 ms. B 1.50 (<= 2)."
-    assert "never shown" not in small
+    assert "* **W1**: work. by hand 2 ms; FedAvg 1.25; PyTorch loop 1.25." in small
+    assert "| W1: FedAvg / by hand | <= 1.2 | 1.25 | **exceeded** |" in small
+    assert "| N2: FedAvg / PyTorch loop | <= 0.85 |  | not measured |" in small
+    gpu = {
+        "processor": "Some GPU",
+        "works": {"N1": works["N1"] | {"times": {"FedAvg": [1], "PyTorch loop": [2]}}},
+    }
+    table = made.with_table(f"before\n{made.BEGIN}\nold\n{made.END}\nafter\n", [*results, gpu]).splitlines()
+    assert (table[0], table[-1]) == ("before", "after")
+    assert table[2] == "| | goal | Some CPU, 4 cores | Some GPU |"
+    assert table[4] == "| CNN with dropout, uneven clients | 0.85 | 1.00, missed | 0.50 |"
+    assert "| LSTM 2 × 256, sequences of 80 | 0.85 | not measured | not measured |" in table
 
 
 def test_the_index_of_figures():
