@@ -16,6 +16,7 @@ CLIENT_LR = 0.3
 PSI = L1(0.02).on("w") + L1Ball(1.5).on("b")
 BALL = L2Ball(9.0).on("w") + L1Ball(20.0).on("b") + L2Ball(3.0).on("scale") + L1Ball(3.0).on("shift.*")
 NEEDS = {
+    "FedKSeed": lambda lr: {"client_lr": lr / 10, "seeds": 8},
     "FedMiD": lambda lr: {"client_lr": lr, "psi": PSI},
     "FedMiDOSP": lambda lr: {"client_lr": lr, "psi": PSI},
     "FedDualAvg": lambda lr: {"client_lr": lr, "psi": PSI},
