@@ -63,7 +63,7 @@ class LocalAMSGrad(AggregatedMoments):
 
 @by_name("FedLADA")
 def FedLADA(
-    client_lr: Rate = 0.001,
+    client_lr: Rate = 0.01,
     *,
     alpha: Scalar = 0.1,
     beta1: Scalar = 0.9,
@@ -84,7 +84,8 @@ def FedLADA(
     `FedAdamW` sends a mean for each block in place of v_i.
 
     Args:
-        client_lr: eta_l > 0, in units of a parameter, a number or a schedule by round. 0.001 is where to begin.
+        client_lr: eta_l > 0, in units of a parameter, a number or a schedule by round. 0.01 is where to begin:
+            with alpha it makes AMSGrad's usual 0.001.
         alpha: weight of the client's own step beside d, in (0, 1]; 0.1 (public code).
         beta1: decay of m, in [0, 1); 0.9.
         beta2: decay of v', in [0, 1); 0.99 (public code).
