@@ -1,0 +1,256 @@
+"""FedZO, FedKSeed and DeComFL against their papers in NumPy, what they send, and what they are at their limits."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
+from equations.transcript import shares
+from fedsolve import wire
+from fedsolve.core import introspect
+from fedsolve.methods.zeroth_order.directions import gaussian, key_of, walk
+from harness import Softmax, default_start, make_clients, make_task
+from verbs_harness import play
+
+RATE, MU, MOST, K, P, HISTORY = 0.03, 0.2, 7, 5, 2, 6
+LIKE = Softmax.of(default_start())
+
+
+def drawn(*numbers):
+    """A direction, leaf by leaf as the methods draw it."""
+    key = jax.random.key(0x5EED)
+    for number in numbers:
+        key = jax.random.fold_in(key, np.uint32(number))
+    with jax.enable_x64(True):
+        return flat(
+            [jax.random.normal(jax.random.fold_in(key, i), x.shape, "float64") for i, x in enumerate(LIKE)]
+        )
+
+
+def slope(fed, i, y, z, rows):
+    """The central difference along z."""
+    return (fed.loss(i, y + MU * z, rows) - fed.loss(i, y - MU * z, rows)) / (2 * MU)
+
+
+def fedzo(fed, w):
+    """Algorithm 1 of Fang et al.: d (F(y + mu v) - F(y)) v / mu, averaged over directions of length 1."""
+    iterates = [w]
+    for t, cohort in enumerate(fed.cohorts):
+        ends = []
+        for i in cohort:
+            y = w
+            for k, rows in enumerate(fed.minibatches(t, i)):
+                estimate = 0.0
+                for p in range(P):
+                    v = drawn(3, t, i, k, p)
+                    v = v / np.linalg.norm(v)
+                    estimate += len(w) * (fed.loss(i, y + MU * v, rows) - fed.loss(i, y, rows)) / MU * v / P
+                y = y - RATE * estimate
+            ends.append(y - w)
+        w = w + 0.8 * np.mean(ends, axis=0) if cohort else w
+        iterates.append(w)
+    return np.stack(iterates)
+
+
+def fedkseed(fed, start, weighting):
+    """A dictionary of candidates on each client, added up; the model always from the start."""
+    sums, iterates = np.zeros(K), [start]
+    candidates = [drawn(0, j) for j in range(K)]
+    for t, cohort in enumerate(fed.cohorts):
+        w = start - sum(RATE * a * z for a, z in zip(sums, candidates, strict=True))
+        for i, p in zip(cohort, shares(fed, cohort, weighting) if cohort else [], strict=True):
+            y = w
+            for k, rows in enumerate(fed.minibatches(t, i)):
+                j = int(jax.random.randint(key_of(1, t, i, k), (), 0, K, "int32"))
+                g = slope(fed, i, y, candidates[j], rows)
+                y = y - RATE * g * candidates[j]
+                sums[j] += p * g
+        iterates.append(start - sum(RATE * a * z for a, z in zip(sums, candidates, strict=True)))
+    return np.stack(iterates)
+
+
+def decomfl(fed, w, weighting, history=HISTORY):
+    """Algorithms 3 and 4 of Li et al. with the authors' difference; rounds without clients draw no directions."""
+    iterates, moves, last = [w], 0, np.zeros(5, int)
+    for t, cohort in enumerate(fed.cohorts):
+        mean, here = np.zeros((MOST, P)), [i for i in cohort if moves - last[i] <= history]
+        for i, share in zip(here, shares(fed, here, weighting), strict=True):
+            y, last[i] = w, moves
+            for k, rows in enumerate(fed.minibatches(t, i)):
+                zs = [drawn(2, moves, k, p) for p in range(P)]
+                g = [slope(fed, i, y, z, rows) for z in zs]
+                y = y - RATE * np.mean([a * z for a, z in zip(g, zs, strict=True)], axis=0)
+                mean[k] += share * np.array(g)
+        w = w - RATE / P * sum(mean[k, p] * drawn(2, moves, k, p) for k in range(MOST) for p in range(P))
+        moves += bool(cohort)
+        iterates.append(w)
+    return np.stack(iterates)
+
+
+def kseed(**options):
+    return fs.FedKSeed(RATE, seeds=K, mu=MU, most_steps=MOST, **options)
+
+
+def decom(**options):
+    return fs.DeComFL(RATE, directions=P, mu=MU, most_steps=MOST, history=HISTORY, **options)
+
+
+CASES = {
+    "FedZO": (lambda: fs.FedZO(RATE, directions=P, mu=MU, server_lr=0.8), lambda f, w: fedzo(f, w)),
+    "FedKSeed": (kseed, lambda f, w: fedkseed(f, w, "examples")),
+    "FedKSeed, model": (
+        lambda: kseed(down="model", weighting="uniform"),
+        lambda f, w: fedkseed(f, w, "uniform"),
+    ),
+    "DeComFL": (decom, lambda f, w: decomfl(f, w, "uniform")),
+    "DeComFL, model": (
+        lambda: decom(down="model", weighting="examples"),
+        lambda f, w: decomfl(f, w, "examples"),
+    ),
+}
+
+
+def check(run, iterates):
+    assert np.abs(iterates[1:] - iterates[0]).max() > 1e-3, "nothing moved: the test would prove nothing"
+    assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < CLOSE
+
+
+@EVERY
+@pytest.mark.parametrize("case", CASES)
+def test_iterates(case, sampling):
+    """Uneven clients that take other numbers of steps, with few of them in a round."""
+    build, transcript = CASES[case]
+    clients = make_clients()
+    run = play(build(), make_task(clients), sampling, ROUNDS)
+    check(run, transcript(federation(run, clients), run.iterates[0]))
+
+
+def test_clients_have_the_bits_of_the_server():
+    """In programs of their own: DeComFL's clients go on from old models, FedKSeed's from the first one."""
+    run = play(decom(), make_task(make_clients()), SOME, ROUNDS)
+    for i in range(5):
+        last = max(t for t, cohort in enumerate(run.cohorts) if i in cohort)
+        own = flat([x[i] for x in run.state.clients.params])
+        np.testing.assert_array_equal(own, run.iterates[last])
+    run = play(kseed(), make_task(make_clients()), SOME, ROUNDS)
+    with jax.enable_x64(True):
+        rebuilt = jax.jit(lambda w, a: walk(w, a, lambda j: key_of(0, j)))(LIKE, run.state.server.sums)
+    np.testing.assert_array_equal(flat(rebuilt), run.iterates[-1])
+
+
+def test_who_misses_more_than_the_history_is_left_out():
+    """Of clients 1, 2 and 3 no slope counts later; in round 8 of nobody's."""
+    clients = make_clients()
+    method = fs.DeComFL(RATE, directions=P, mu=MU, most_steps=MOST, history=2)
+    run = play(method, make_task(clients), SOME, ROUNDS)
+    check(run, decomfl(federation(run, clients), run.iterates[0], "uniform", history=2))
+    np.testing.assert_allclose(run.logs["lost"][[2, 3, 5, 8]], [0, 1 / 4, 1 / 2, 1])
+
+
+def test_a_run_says_who_was_left_out():
+    task = make_task(make_clients(), local_steps=1)
+    run = fs.run(fs.DeComFL(history=1), task, rounds=9, sampling=SOME, progress=False)
+    assert "missed more than `history` rounds" in run.history.notes[-1]
+
+
+def half_square(w, batch):
+    """<w, A w> / 2 with the batch's A: of one client a quadratic."""
+    return jnp.mean(jnp.einsum("i,nij,j->n", w, batch.x, w)) / 2
+
+
+def on_a_quadratic(method, rounds=1):
+    """A, the start and the iterates of one client that has a quadratic."""
+    root = np.random.default_rng(4).standard_normal((6, 6)) / 2
+    start, a = np.linspace(-1, 1, 6), root @ root.T
+    task = fs.Task.from_arrays(
+        half_square, start, [fs.Examples(a[None], np.zeros(1))], batch_size=1, local_steps=1
+    )
+    return a, start, play(method, task, fs.sampling.Trace(jnp.ones((1, 1), bool), 1), rounds).iterates
+
+
+MANY = 20_000
+
+
+@pytest.mark.parametrize("method", [fs.FedZO, fs.DeComFL])
+def test_many_directions_are_the_gradient(method):
+    """The covariance of (1 / P) sum <z, g> z around g is at most (|g|^2 + g g') / P, with gaussian z."""
+    given = {"most_steps": 1} if method is fs.DeComFL else {}
+    a, start, iterates = on_a_quadratic(method(0.1, directions=MANY, mu=1e-4, **given))
+    gradient, estimate = a @ start, (iterates[0] - iterates[1]) / 0.1
+    spread = np.sqrt(7 / MANY) * np.linalg.norm(gradient)
+    assert 0 < np.linalg.norm(estimate - gradient) < 3 * spread < np.linalg.norm(gradient) / 10
+
+
+def test_one_step_is_zeroth_order_sgd_for_any_mu():
+    """Of a quadratic the difference of two sides is exact: w - eta <z, A w> z, round after round."""
+    for method, direction in (
+        (decom_alone, lambda t: gaussian_of(2, t, 0, 0)),
+        (kseed_alone, lambda t: gaussian_of(0, 0)),
+    ):
+        for mu in (1e-3, 1.0):
+            a, w, iterates = on_a_quadratic(method(mu), 4)
+            for t, after in enumerate(iterates[1:]):
+                z = direction(t)
+                w = w - 0.1 * (z @ a @ w) * z
+                np.testing.assert_allclose(after, w, rtol=1e-10)
+
+
+def test_small_mu_gives_the_slope():
+    """Of one side the error is (mu / 2) <v, A v> in each slope: it falls with mu."""
+    a, w, _ = on_a_quadratic(fs.FedZO(0.1))
+    z = gaussian_of(3, 0, 0, 0, 0)
+    v = z / np.linalg.norm(z)
+    for mu in (1e-1, 1e-2, 1e-3):
+        iterates = on_a_quadratic(fs.FedZO(0.1, mu=mu))[2]
+        error = iterates[1] - (w - 0.1 * 6 * (v @ a @ w) * v)
+        np.testing.assert_allclose(error, -0.1 * 6 * mu / 2 * (v @ a @ v) * v, rtol=1e-8)
+
+
+def decom_alone(mu):
+    return fs.DeComFL(0.1, mu=mu, most_steps=1)
+
+
+def kseed_alone(mu):
+    return fs.FedKSeed(0.1, seeds=1, mu=mu, most_steps=1)
+
+
+def gaussian_of(*numbers):
+    """A direction of six numbers."""
+    with jax.enable_x64(True):
+        return np.asarray(gaussian(key_of(*numbers), jnp.zeros(6)))
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+def test_bytes(size):
+    """Of any model: j and g for each step, or the slopes and whether the client follows; A or a history down."""
+    params = np.zeros(size, np.float32)
+    for method, up, down in (
+        (fs.FedKSeed(most_steps=10), 10 * (2 + 4), 4096 * 4 + 4 + 4),
+        (fs.DeComFL(most_steps=10, directions=2, history=50), 10 * 2 * 4 + 4, 50 * 10 * 2 * 4 + 4 + 4 + 4),
+        (fs.DeComFL(most_steps=10, down="model"), 10 * 4, 4 * size + 4 + 4),
+    ):
+        sent = introspect.broadcast_shape(method, params, 5)
+        client = jax.eval_shape(method.enrol, sent, params)
+        assert wire.size(sent) == down
+        assert wire.size(introspect.message_shape(method, sent, client)) == up
+
+
+def test_refusals():
+    """What would be computed wrongly is refused in a line."""
+    uneven, alike = make_task(make_clients()), make_task(make_clients(), local_steps=3)
+    with pytest.raises(fs.InvalidInput, match="DeComFL sends slopes for each local step: set most_steps"):
+        fs.run(fs.DeComFL(), uneven, rounds=1, progress=False)
+    with pytest.raises(fs.InvalidInput, match=r"FedKSeed\(most_steps=2\): local steps are 3"):
+        fs.run(fs.FedKSeed(most_steps=2), alike, rounds=1, progress=False)
+    with pytest.raises(fs.InvalidInput, match="inside a wrapper give it down='model'"):
+        fs.run(fs.Proximal(fs.DeComFL(), 0.1), alike, rounds=1, progress=False)
+    with pytest.raises(fs.InvalidInput, match="down = 'dense' must be 'scalars' or 'model'"):
+        fs.FedKSeed(down="dense")
+    with pytest.raises(fs.InvalidInput, match="history = 0 must be an integer of at least 1"):
+        fs.DeComFL(history=0)
+    with pytest.raises(fs.InvalidInput, match="mu = 0"):
+        fs.FedZO(mu=0.0)
