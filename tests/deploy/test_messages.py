@@ -54,13 +54,15 @@ def filled(part, rng):
         most = 2**16 if part.bits == 64 else 2**32
         value = rng.integers(0, most, size=part.value.shape)
         return wire.Ring(jnp.asarray(value, jnp.uint32), jnp.zeros_like(part.fine), part.bits)
+    if isinstance(part, wire.Initial):
+        return part
     if part.dtype == bool:
         return jnp.asarray(rng.integers(0, 2, part.shape), bool)
     return jnp.asarray(rng.standard_normal(part.shape), part.dtype)
 
 
 def is_part(x):
-    return isinstance(x, wire.Index | wire.Packed | wire.Ring | wire.OneOf)
+    return isinstance(x, wire.Index | wire.Packed | wire.Ring | wire.OneOf | wire.Initial)
 
 
 def fill(message, rng):

@@ -29,6 +29,9 @@ SPLIT = fs.frank_wolfe.SplitSets((L2Ball(12.0), L1Ball(40.0), L2Ball(9.0).on("w"
 METHODS = {
     "FedAvg": (fs.FedAvg(0.1), {i: 4 * 17 + 4 for i in range(6)}),
     "FedDualAvg": (fs.FedDualAvg(L1(0.02), 0.1), {i: 4 * 17 + 4 for i in range(6)}),
+    "LowRank": (fs.LowRank(fs.FedAvg(0.1), 1), {i: 4 * (7 + 5) + 4 for i in range(6)}),
+    "LowRank, A": (fs.LowRank(fs.FedAvg(0.1), 1, "A"), {i: 4 * (3 + 5) + 4 for i in range(6)}),
+    "LowRank, stack": (fs.LowRank(fs.FedAvg(0.1), 1, "stack"), {i: 4 * (7 + 5) + 4 for i in range(6)}),
     "FedDR": (fs.FedDR(L1(0.02), 0.1), {i: 4 * 17 for i in range(6)}),
     "FedFW, l1": (fs.FedFW(BALL), {i: 1 for i in range(6)}),
     "FedFW, an l1 ball each": (fs.FedFW(BALL.each()), {i: 4 for i in range(6)}),

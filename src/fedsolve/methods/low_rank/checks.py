@@ -76,10 +76,10 @@ def check_stacking(inner: Algorithm, params: Params) -> None:
     broadcast = introspect.broadcast_shape(inner, params, 1)
     kept = jax.tree.leaves(jax.eval_shape(inner.init_client, broadcast))
     if kept or entries(broadcast) != entries(params):
-        more = "its clients keep a state" if kept else "it sends more than the model"
+        name = name_of(inner)
+        more = f"the clients of {name} keep a state" if kept else f"{name} sends more than the model"
         raise InvalidInput(
-            f"average = 'stack' begins with new factors in each round, and of {name_of(inner)} {more}: use "
-            "average = 'exact'"
+            f"average = 'stack' begins each round with new factors, and {more}: use average = 'exact'"
         )
 
 

@@ -139,6 +139,11 @@ def check_inner(method: Algorithm, title: str) -> None:
     name = name_of(method)
     if method.traits.privacy:
         raise InvalidInput(f"{title} around {name}: its messages are private already, choose one of the two")
+    if method.traits.factors == "multiplied":
+        raise InvalidInput(
+            f"{title} around {name}: its server multiplies what clients send, of which no norm is bounded; take "
+            "average = 'both' or 'A'"
+        )
     if method.traits.weighting != "uniform":
         raise InvalidInput(
             f"{title} needs equal client weights: {name} weighs clients by their examples, which would reveal their "

@@ -1,0 +1,46 @@
+"""Leaves of the initial model on the wire: 8 bytes each, and a client whose model is another one is told."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from conformance.properties import COHORTS
+from deploy_small import deploy, simulated, start
+from fedsolve import wire
+from harness import Listed
+
+PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
+
+
+def test_a_leaf_is_sent_by_name_and_digest():
+    """The receiver's copy takes its place; another model, or none, is refused with the leaf's path."""
+    sent = (wire.Initial(PARAMS["w"], "w"), jnp.ones(2))
+    data, like = wire.encode(sent), jax.eval_shape(lambda: sent)
+    assert len(data) == wire.size(sent) == wire.size(like) == 8 + 8
+    leaf, numbers = wire.decode(data, like, PARAMS)
+    np.testing.assert_array_equal(leaf.value, PARAMS["w"])
+    np.testing.assert_array_equal(numbers, 1)
+    for other in ({}, {"w": PARAMS["w"].at[0, 0].set(7)}, {"w": PARAMS["w"].astype(jnp.bfloat16)}):
+        with pytest.raises(fs.InvalidInput, match=r"^w of the initial model is not the server's"):
+            wire.decode(data, like, other)
+
+
+def test_low_rank_rounds_over_messages(tmp_path):
+    """Factors alone travel, and the model is the simulation's."""
+    method = fs.LowRank(fs.FedAvg(0.3), 1, "A", leaves="w")
+    sampling = Listed.of(COHORTS)
+    found, _, _ = deploy(method, tmp_path, sampling=sampling)
+    setup, state, _ = simulated(method, sampling=sampling)
+    with jax.enable_x64(True):
+        wanted = setup.algorithm.export(state.server)
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_a_server_with_another_initial_model_gets_no_update(tmp_path):
+    """Its clients would train something else."""
+    other = jax.tree.map(lambda x: x + 1, start())
+    with pytest.raises(fs.FedsolveError, match="of the initial model is not the server's"):
+        deploy(fs.LowRank(fs.FedAvg(0.3), 1, leaves="w"), tmp_path, params=other)
