@@ -17,6 +17,7 @@ from fedsolve.studies.rules import (
     Rule,
     alike,
     all_positive,
+    around,
     decided,
     elsewhere,
     mixed,
@@ -63,7 +64,9 @@ def reaches(
 ) -> Decision:
     """The metric is at least the threshold: its mean over the seeds, by the interval; with side -1 it is below."""
     found = against(cells, problem, cells.final(problem, method), threshold, thresholds, side)
-    return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
+    ahead = (side > 0) == describe(cells.problem(problem).metric).higher_is_better
+    safe = found.verdict == ("reproduced" if ahead else "not reproduced")  # a better setting only adds to it
+    return replace(found, provisional=provisional(cells, problem, "tuned", () if safe else (method,)))
 
 
 def stays_below(
@@ -71,6 +74,19 @@ def stays_below(
 ) -> Rule:
     """The metric is below the threshold."""
     return reaches(problem, method, threshold, thresholds, side=-1)
+
+
+@rule
+def near_central(cells: Cells, problem: str, method: str, central: str, margin: float) -> Decision:
+    """The problem's metric is at most `margin` worse than that of the centralised solution, in the column `central`."""
+    best = cells.final(problem, method, metric=central)
+    found = cells.interval(problem, cells.final(problem, method) - best)
+    given: dict[float, Verdict] = {bar: decided(found, -bar) for bar in around(margin)}
+    title = describe(cells.problem(problem).metric).title
+    ours = f"{title} {cells.final(problem, method).mean():.3f}, centralised {best.mean():.3f}; over it {found:+.3g}"
+    reason = f"at most {margin:g} below it by the 95 % interval over {cells.problem(problem).replicates}"
+    weak = provisional(cells, problem, "tuned", () if given[margin] == "reproduced" else (method,))
+    return Decision(ours, given[margin], f"{reason}; {elsewhere(given, margin)}", weak)
 
 
 def against(
@@ -142,7 +158,7 @@ def comes_within(
     ours = f"rounds until {arrival.words.format(threshold)}: "
     ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
     reason = f"less than {rounds} by the 95 % interval of the mean over {cells.problem(problem).replicates}"
-    weak = provisional(cells, problem, "tuned", (method,))
+    weak = provisional(cells, problem, "tuned", () if given[threshold] == "reproduced" else (method,))
     return Decision(ours, given[threshold], f"{reason}; {elsewhere(given, threshold)}", weak)
 
 

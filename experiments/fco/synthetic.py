@@ -44,11 +44,14 @@ def on_both_grids(
     return wide, replace(wide, title=f"{wide.title} on the paper's grid", grid_of=wide.title)
 
 
-def methods(psi: Blocks, narrow: Problem, **more: Method) -> Callable[[str], Mapping[str, Method]]:
-    """The paper's four methods on its grid; on the wider one also FedAvg with subgradients, and more."""
-    wide = {name: method(build, psi) for name, build in METHODS.items()} | more
+def methods(
+    psi: Blocks, narrow: Iterable[Problem], grid: Mapping[str, tuple[float, ...]], **more: Method
+) -> Callable[[str], Mapping[str, Method]]:
+    """The paper's four methods on its grid for the `narrow` problems; else also FedAvg with subgradients, and more."""
+    wide = {name: method(build, psi, grid) for name, build in METHODS.items()} | more
     four = {name: method(METHODS[name], psi, PAPER_GRID) for name in ("FedDualAvg", *OTHERS)}
-    return lambda problem: four if problem == narrow.title else wide
+    names = {problem.title for problem in narrow}
+    return lambda problem: four if problem in names else wide
 
 
 def on_the_papers_grid(found: Iterable[Statement]) -> tuple[Statement, ...]:

@@ -106,7 +106,7 @@ def made_up(diversities):
     cells = {}
     for method, values in diversities.items():
         curve = np.repeat(np.asarray(values, float)[:, None], 3, axis=1)[None]
-        metrics = {"diversity": curve, "train_loss": np.ones_like(curve)}
+        metrics = {"diversity": curve, "train_loss": np.ones_like(curve) * np.linspace(2, 1, curve.shape[-1])}
         one = SweepRecord(
             method, name, {"a": (1,)}, seeds, rounds, metrics, np.full((1, 5), -1), Selection("train_loss", 1)
         )

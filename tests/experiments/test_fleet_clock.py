@@ -30,7 +30,11 @@ def made_up(**clocks):
             [np.full(5, 0.1), np.where(np.isnan(seconds), 0.5, 0.55), np.full(5, 0.52)], axis=1
         )
         time = np.stack([np.zeros(5), seconds, 2 * seconds], axis=1)
-        metrics = {"test_accuracy": accuracy[None], "time": time[None], "train_loss": np.ones((1, 5, 3))}
+        metrics = {
+            "test_accuracy": accuracy[None],
+            "time": time[None],
+            "train_loss": np.ones((1, 5, 3)) * [3, 2, 1],
+        }
         seeds, rounds = tuple(range(5)), np.array([0, 1, 2])
         sweep = SweepRecord(
             method, NAME, {"a": (1,)}, seeds, rounds, metrics, np.full((1, 5), -1), Selection("train_loss", 1)

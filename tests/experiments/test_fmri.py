@@ -80,9 +80,10 @@ def made_up(density, accuracy, good):
 
     def sweep(method, axes, seeds, own):
         metrics = {name: np.full(own["density"].shape, x) for name, x in known.items()} | own
+        metrics = {k: np.concatenate([(0 if "accuracy" in k else 2) * v, v], -1) for k, v in metrics.items()}
         lost = np.full(own["density"].shape[:2], -1)
         select = Selection("validation_objective", 1)
-        return SweepRecord(method, NAME, axes, seeds, np.array([300]), metrics, lost, select)
+        return SweepRecord(method, NAME, axes, seeds, np.array([0, 300]), metrics, lost, select)
 
     cells = {}
     for method in METHODS:
@@ -103,7 +104,7 @@ def made_up(density, accuracy, good):
             "validation_objective": loss,
         }
         grid = sweep(method, axes, (0,), whole)
-        ends[np.flatnonzero(shown(grid))[: good[method]]] = 0.03
+        grid.metrics["density"][np.flatnonzero(shown(grid))[: good[method]], :, -1] = 0.03
         cells[NAME, method] = Cell(None, grid, tuned)
     return Cells(fmri.STUDY.problems, SEEDS, cells)
 

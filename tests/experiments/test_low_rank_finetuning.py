@@ -64,9 +64,11 @@ def test_rules_need_the_whole_interval():
         update_FedFW=[0.3, 0.31, 0.3], update_FedDualAvg=[0.1, 0.5, 0.9], lora_FedAvg=[0.5, 0.51, np.nan]
     )
     assert [found.verdict for found in worse] == [
-        *["reproduced"] * 3,
+        "reproduced",
+        *["not learnt"]
+        * 2,  # within 5 points of what diverged, and after ends that may be no better than the start
         "not reproduced",
-    ]  # what diverged is worse
+    ]
     assert judge(update_FedFW=[0.3, 0.31, 0.3])[1].verdict == "not reproduced"
     assert judge(update_FedDualAvg=[0.1, 0.5, 0.9])[2].verdict == "underpowered"
 

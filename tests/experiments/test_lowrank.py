@@ -43,7 +43,8 @@ def made_up(dataset, exact_from, error, loss, small=1e-3, end=0):
         metrics = {f"singular_value_{i + 1}": v for i, v in enumerate(values)}
         metrics |= {
             "rank": np.sum(np.stack(values) > 0.01, axis=0) * 1.0, "recovery_error": error[method] * one + noise,
-            "objective": loss[method] * one + noise, "train_loss": one, "centralised_rank": RANKS[dataset] * one,
+            "objective": loss[method] * one + noise, "train_loss": one * np.linspace(2, 1, len(ROUNDS)),
+            "centralised_rank": RANKS[dataset] * one,
         }  # fmt: skip
         sweep = SweepRecord(
             method, name, {"client_lr": (1e-3,), "server_lr": (1.0,)}, study.seeds, ROUNDS,

@@ -35,7 +35,7 @@ def made_up(**accuracy):
         key = name.replace(" %", "").replace("-", "_").replace(" ", "_").replace(",", "")
         last = accuracy.get(key, 0.9) + NOISE * (1 + (key != "none"))
         curve = np.stack([np.full(5, 0.1), last], axis=1)[None]
-        metrics = {"test_accuracy": curve, "train_loss": np.ones((1, 5, 2))}
+        metrics = {"test_accuracy": curve, "train_loss": np.ones((1, 5, 2)) * [2, 1]}
         sweep = SweepRecord(
             "mean", name, {"client_lr": (0.5,)}, STUDY.seeds, np.array([0, 40]), metrics,
             np.where(np.isnan(last), 40, -1)[None], Selection("train_loss", 1),

@@ -11,6 +11,7 @@ from experiments.networks.diloco import study as diloco
 from experiments.networks.next_word import study as next_word
 from experiments.networks.shakespeare import study as shakespeare
 from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
@@ -39,8 +40,9 @@ def made_up(study, ends, train=None):
         for label in study.methods_of(name):
             end = value(ends, name, label, 0.5) + noise
             loss = value(train, name, label, 1.0) + noise
-            curves = {problem.metric: np.stack([0 * end, end, end], 1)[None]}
-            curves["train_loss"] = np.stack([loss, loss, loss], 1)[None]
+            start = 0 * end if describe(problem.metric).higher_is_better else 2 * end
+            curves = {problem.metric: np.stack([start, end, end], 1)[None]}
+            curves["train_loss"] = np.stack([2 * loss, loss, loss], 1)[None]
             one = SweepRecord(
                 label, name, {"client_lr": (0.1,)}, study.seeds, np.array([0, 5, 10]), curves,
                 np.full((1, len(study.seeds)), -1), Selection(problem.metric, 1),

@@ -1,5 +1,7 @@
 """Ranks over problems: Demšar's worked example, SciPy's tests, and the rule and the diagram that follow from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,7 +11,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.pictures import CriticalDifference
-from fedsolve.studies.rules import ends, rank, ranks_above
+from fedsolve.studies.rules import ends, holm, not_learnt, rank, wins_more
 
 C45 = np.array(
     [
@@ -50,7 +52,8 @@ def made_up(losses, metric="test_loss"):
     cells = {}
     for method, values in losses.items():
         for i, value in enumerate(values):
-            metrics = {metric: np.array([[[9.0, value - 0.5], [9.0, value + 0.5]]])}
+            start = 90.0 if metric == "test_loss" else -90.0
+            metrics = {metric: np.array([[[start, value - 0.5], [start, value + 0.5]]])}
             lost = np.array([[-1, -1]])
             sweep = SweepRecord(
                 "m", "p", {"a": (1,)}, (0, 1), np.array([0, 4]), metrics, lost, Selection(metric, 1)
@@ -62,20 +65,54 @@ def made_up(losses, metric="test_loss"):
 GOOD, BAD, MIDDLE = [1.0] * 8, [3.0] * 8, [2.0] * 4 + [0.5] * 4
 
 
-def test_a_rule_needs_more_than_the_critical_difference():
-    """Of 8 problems and 3 methods it is 1.17: ranks 1.5 and 3 are apart, 1.5 and 1.5 are not."""
+def test_a_method_wins_more_problems_by_sign_tests_that_share_the_five_percent():
+    """Of 8 problems 8 to 0 has p 2 / 2^8, 4 to 4 has 1; of two tests the smaller one is doubled."""
     losses = {"good": GOOD, "middle": MIDDLE, "bad": BAD}
     cells = made_up(losses)
-    assert ranks_above("good", ["bad"], ends())(cells).verdict == "reproduced"
-    worst = ranks_above("bad", ["good", "middle"], ends())(cells)
-    assert worst.verdict == "not reproduced"
-    assert worst.reason.endswith("; below good, middle")
-    assert ranks_above("good", ["middle"], ends())(cells).verdict == "underpowered"
-    partly = ranks_above("good", ["middle", "bad"], ends())(cells)
+    found = wins_more("good", ["bad"], ends())(cells)
+    assert (found.verdict, "bad 8 to 0 (p 0.0078)" in found.ours) == ("reproduced", True)
+    assert wins_more("bad", ["good", "middle"], ends())(cells).verdict == "not reproduced"
+    assert wins_more("good", ["middle"], ends())(cells).verdict == "underpowered"
+    partly = wins_more("good", ["middle", "bad"], ends())(cells)
     assert partly.verdict == "partly"
-    assert "it holds in 1 of 2 (bad)" in partly.reason
-    assert "good 1.50, middle 1.50, bad 3.00" in partly.ours
-    assert ranks_above("good", ["bad"], ends())(made_up(losses, "test_accuracy")).verdict == "not reproduced"
+    assert "it holds against bad" in partly.reason
+    assert "middle 4 to 4 (p 1), bad 8 to 0 (p 0.016); mean rank good 1.50, middle 1.50" in partly.ours
+    assert wins_more("good", ["bad"], ends())(made_up(losses, "test_accuracy")).verdict == "not reproduced"
+
+
+def test_signs_do_not_depend_on_who_else_is_ranked_and_leave_ties_out():
+    """7 to 1 of 8 problems and a tie; many others between the two change ranks, not signs."""
+    two = {"a": [1.0] * 7 + [3.0, 2.0], "b": [2.0] * 8 + [2.0]}
+    others = {f"c{i}": [1.5] * 9 for i in range(6)}
+    few, many = (wins_more("a", ["b"], ends())(made_up(two | more)) for more in ({"c": [9.0] * 9}, others))
+    expected = stats.binomtest(7, 8).pvalue
+    assert few.verdict == many.verdict == "underpowered"
+    for one in (few, many):
+        assert f"b 7 to 1 (p {expected:.2g})" in one.ours
+
+
+def test_holm_s_correction():
+    """By the definition: the k-th least p times the number of those that are left, never falling."""
+    values = [0.012, 0.001, 0.04, 0.03]
+    order = sorted(range(4), key=values.__getitem__)
+    expected, largest = [0.0] * 4, 0.0
+    for k, i in enumerate(order):
+        largest = max(largest, (4 - k) * values[i])
+        expected[i] = min(largest, 1.0)
+    np.testing.assert_allclose(holm(values), expected)
+    np.testing.assert_allclose(holm(values, sharing=2), [min(2 * one, 1.0) for one in expected])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+def test_a_method_that_has_not_learnt_is_last_wherever_it_ends():
+    """A loss that is lower by luck on one of two seeds, or accuracy that is not above chance."""
+    cells = made_up({"a": [1.0, 89.9], "b": [2.0, 95.0], "c": [3.0, 50.0]})
+    assert [not_learnt(cells, str(i), "abc") for i in (0, 1)] == [(), ("a", "b")]
+    assert ends()(cells).by_problem.T.tolist() == [[1, 2, 3], [2.5, 2.5, 1]]
+    accurate = made_up({"a": [10.0], "b": [20.0]}, "test_accuracy")
+    chance = {"0": replace(accurate.problems["0"], chance=10.2)}
+    assert not_learnt(accurate, "0", "ab") == ()
+    assert not_learnt(replace(accurate, problems=chance), "0", "ab") == ("a",)
 
 
 def test_a_seed_that_diverged_makes_a_method_last():
@@ -83,13 +120,11 @@ def test_a_seed_that_diverged_makes_a_method_last():
     assert ends()(made_up(losses)).by_problem[:, -1].tolist() == [3, 1, 2]
 
 
-def test_without_a_difference_between_any_methods_none_is_found_between_two():
+def test_without_a_difference_between_any_methods_all_are_one_group():
     """Friedman's p is 0.052, though the least and the largest mean rank are apart by Nemenyi's 1.105."""
-    cells = made_up({"a": [1] * 7 + [3] * 2, "b": [2] * 9, "c": [3] * 7 + [1] * 2})
-    found = ends()(cells)
+    found = ends()(made_up({"a": [1] * 7 + [3] * 2, "b": [2] * 9, "c": [3] * 7 + [1] * 2}))
     assert found.of("c") - found.of("a") > found.critical_difference
     assert found.groups == [("a", "b", "c")]
-    assert ranks_above("a", ["c"], ends())(cells).verdict == "underpowered"
 
 
 @pytest.mark.parametrize("losses", [{"a": [1, 2], "b": [2, 1]}, {"a": [1], "b": [2], "c": [3]}])

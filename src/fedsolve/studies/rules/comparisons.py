@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -92,7 +92,8 @@ def _by_margin(
     one = difference(cells, problem, a, b, which)
     given: dict[float, Verdict] = {bar: graded(one, bar) for bar in around(margin)}
     ours = f"{_ends(cells, problem, (a, b), which)}; {one.words} ({elsewhere(given, margin)})"
-    if void := not_learnt(cells, problem, (a, b), which):
+    void = not_learnt(cells, problem, (a, b), which)
+    if len(void) == 2 or (void and given[margin] == "reproduced"):
         weak = provisional(cells, problem, which, void)
         return Decision(ours, "not learnt", f"{' and '.join(void)} ended no better than at the start", weak)
     unit = _unit(cells, problem)
@@ -120,11 +121,11 @@ def together(cells: Cells, *rules: Rule) -> Decision:
     return Decision("; ".join(ours), mixed(verdicts), reason, weak)
 
 
-def mixed(verdicts: set[Verdict]) -> Verdict:
+def mixed(verdicts: Collection[Verdict]) -> Verdict:
     """Of several that are claimed together: one where all are alike, partly where some hold."""
-    if len(verdicts) == 1:
+    if len(set(verdicts)) == 1:
         return next(iter(verdicts))
-    if verdicts & {"reproduced", "partly"}:
+    if "reproduced" in verdicts or "partly" in verdicts:
         return "partly"
     return "not reproduced" if "not reproduced" in verdicts else "underpowered"
 

@@ -83,12 +83,12 @@ def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -
         not_learnt: methods that have not: a difference between two of them decides nothing.
     """
     one = len({d.a for d in differences}) == 1
-    named = {d.b if one else f"{d.a} over {d.b}": d for d in differences}
-    void = [name for name, d in named.items() if d.a in not_learnt and d.b in not_learnt]
+    named = [(d.b if one else f"{d.a} over {d.b}", d) for d in differences]
+    void = [name for name, d in named if {d.a, d.b} <= set(not_learnt)]
     if len(void) == len(named):
         return "not learnt", ""
-    intervals = [(name, Interval(d.mean, d.low, d.high)) for name, d in named.items() if name not in void]
-    verdict, which = beyond(intervals, 0.0)
+    learnt = ((name, d) for name, d in named if not {d.a, d.b} <= set(not_learnt))
+    verdict, which = beyond([(name, Interval(d.mean, d.low, d.high)) for name, d in learnt], 0.0)
     if not void:
         return verdict, which
     return (

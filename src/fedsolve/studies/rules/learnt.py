@@ -26,10 +26,10 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
     run, asked = cells.cell(problem, method).of(which), cells.problem(problem)
     if run is None:
         return False
-    compared = asked.metric if asked.metric.startswith("test_") else None
-    gains = [_gain(cells, problem, method, which, m) for m in (TRAINING_LOSS, compared) if m in run.metrics]
-    if compared in run.metrics and asked.chance:
-        gains.append(cells.final(problem, method, which, compared) - asked.chance)
+    metrics = [TRAINING_LOSS, *([asked.metric] if asked.metric.startswith("test_") else [])]
+    gains = [_gain(cells, problem, method, which, metric) for metric in metrics if metric in run.metrics]
+    if asked.chance and asked.metric in metrics:
+        gains.append(cells.final(problem, method, which) - asked.chance)
     return all(_is_positive(cells, problem, gain) for gain in gains)
 
 

@@ -142,11 +142,9 @@ def wins_more(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> De
     own = ranks.row(a)
     counts = [(int((own < theirs).sum()), int((own > theirs).sum())) for theirs in map(ranks.row, others)]
     adjusted = holm([_sign_test(*count) for count in counts], cells.sharing)
-    verdicts = dict(
-        zip(others, (_of_signs(p, *n) for p, n in zip(adjusted, counts, strict=True)), strict=True)
-    )
-    held = [b for b, verdict in verdicts.items() if verdict == "reproduced"]
-    verdict: Verdict = mixed(set(verdicts.values()))
+    verdicts: list[Verdict] = [_of_signs(p, *n) for p, n in zip(adjusted, counts, strict=True)]
+    held = [b for b, one in zip(others, verdicts, strict=True) if one == "reproduced"]
+    verdict = mixed(verdicts)
     words = ", ".join(
         f"{b} {won} to {lost} (p {p:.2g})" for b, (won, lost), p in zip(others, counts, adjusted, strict=True)
     )
