@@ -101,3 +101,26 @@ def test_client_states_that_do_not_fit_are_refused(monkeypatch, free, fits):
         return
     with pytest.raises(fs.InvalidInput, match=r"the states of 5 clients need 0.0 GB \(60 bytes each\)"):
         prepare(fs.SCAFFOLD(0.1), work, RunOptions(rounds=1))
+
+
+def test_a_measured_kind_of_accelerator_has_its_own_limits(tmp_path, monkeypatch):
+    """`make gpu` measures them; any other has four gigabytes for the clients that train side by side."""
+    import json
+    from types import SimpleNamespace
+
+    from fedsolve.engine.compute import layout
+
+    weight, cohort = jnp.zeros(900), fs.sampling.Uniform(20)
+    work = task(linear, weight, (900,))
+    client = 4 * 4 * 900 + step_bytes(work.loss, weight, work.data.examples, 4)
+    limits = {
+        "small": {"step_bytes": None, "bytes": 3 * client},
+        "one by one": {"step_bytes": 9, "bytes": 2**40},
+    }
+    (tmp_path / "accelerators.json").write_text(json.dumps(limits))
+    assert chosen(work, weight, cohort) == 20
+    monkeypatch.setattr(layout.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(layout, "files", lambda package: tmp_path)
+    for kind, chunk in (("small", 3), ("one by one", 1), ("never measured", 20)):
+        monkeypatch.setattr(layout.jax, "devices", lambda kind=kind: [SimpleNamespace(device_kind=kind)])
+        assert chosen(work, weight, cohort) == chunk

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import jax
@@ -29,7 +31,8 @@ from fedsolve.tasks.task import Task
 # beyond, whole operations on one client after another stay in a core's cache.
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
-_ACCELERATOR_BYTES = 4 * 2**30
+_ACCELERATOR_BYTES = 4 * 2**30  # of an accelerator that was not measured
+_MEASURED = "accelerators.json"  # beside this file, {kind of device: {"step_bytes", "bytes"}}: `make gpu` measures them
 _COPIED_SHARE = 8  # examples that each further core copies may be an eighth of the machine's memory
 _COPIES = 4  # model, gradient, client update, message
 
@@ -66,11 +69,19 @@ def chunk_size(
     if chunk is not None:
         return min(check_integer("chunk", chunk, 1), cohort)
     model, step = trees.nbytes(params), _task_step_bytes(task, params, dtype, batch_size, largest)
-    on_cpu = jax.default_backend() == "cpu"
-    if on_cpu and model + step > _CPU_STEP_BYTES:
+    most_step, room = _limits()
+    if model + step > most_step:
         return 1
-    room = _CPU_BYTES if on_cpu else _ACCELERATOR_BYTES
     return max(1, min(cohort, room // (_COPIES * model + step)))
+
+
+def _limits() -> tuple[float, int]:
+    """Bytes beyond which a client's model and step have the device for themselves, and bytes of all side by side."""
+    if jax.default_backend() == "cpu":
+        return _CPU_STEP_BYTES, _CPU_BYTES
+    measured = json.loads(files("fedsolve.engine.compute").joinpath(_MEASURED).read_text())
+    of_kind = measured.get(jax.devices()[0].device_kind, {})
+    return of_kind.get("step_bytes") or math.inf, of_kind.get("bytes", _ACCELERATOR_BYTES)
 
 
 def _task_step_bytes(
