@@ -15,7 +15,7 @@ import fedsolve as fs
 from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.report.plots import new_figure
 from fedsolve.results.sweep import Selection, SweepRecord
-from fedsolve.studies import Cells, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Method, Problem, Statement, Study, runner
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
 from fedsolve.studies.intervals import chance
@@ -424,14 +424,83 @@ def test_a_method_that_diverged_loses():
     ]
 
 
-def test_a_winner_within_the_grid_is_not_provisional():
+def test_an_edge_counts_where_a_better_setting_beyond_it_could_change_the_verdict():
+    """That of the worse method, of the one that is said to be worse, of both where nothing is decided."""
     values = {"A": [0.8, 0.81, 0.82, 0.8, 0.8], "B": [0.1, 0.11, 0.12, 0.1, 0.1]}
     assert not rules.better("p", "A", "B")(made_up(values, at=1)).provisional
-    assert "edge" in rules.better("p", "A", "B")(made_up(values, at=3)).provisional
+    edge = made_up(values, at=3)
+    told = {pair: rules.better("p", *pair)(edge).provisional for pair in ("AB", "BA")}
+    assert told == dict.fromkeys(told, "B's best client_lr = 0.4 lies at the edge of the grid")
+    assert "A's best client_lr = 0.4, B's" in rules.close("p", "A", "B", 70)(edge).provisional
+    assert rules.at_least_as_good("p", "A", "B", 1)(edge).provisional.startswith("B's")
+    condition = replace(edge, problems={"p": replace(edge.problems["p"], grid_of="wider")})
+    assert not rules.better("p", "A", "B")(condition).provisional  # the paper's grid, beside a wider one
     fewer = {name: some[:4] for name, some in values.items()}
     assert rules.better("p", "A", "B")(made_up(fewer, at=1)).provisional == "4 seeds, fewer than 5"
-    both = rules.together(*2 * (rules.better("p", "A", "B"),))(made_up(values, at=3))
+    both = rules.together(*2 * (rules.better("p", "A", "B"),))(edge)
     assert both.provisional.count("edge") == 1
+
+
+def test_methods_that_have_not_learnt_are_not_called_alike_or_better():
+    """By their test metric, training loss and chance; one that has learnt is better than one that has not."""
+    low, high = [0.0, 0.01, -0.01, 0.01, -0.01], [0.8, 0.81, 0.82, 0.8, 0.8]
+    cells = made_up({"A": low, "B": low[::-1], "C": high})
+    assert rules.close("p", "A", "B", 5)(cells).verdict == "not learnt"
+    assert rules.at_least_as_good("p", "C", "A", 1)(cells).verdict == "not learnt"
+    assert rules.at_least_as_good("p", "A", "C", 1)(cells).verdict == NO
+    assert rules.better("p", "A", "B")(cells).verdict == "not learnt"
+    assert rules.better("p", "C", "A")(cells).verdict == YES
+    some = rules.each_better("p", [("C", "A"), ("A", "B")])(cells)
+    assert (some.verdict, "neither has learnt in A over B" in some.reason) == ("partly", True)
+    for cell in cells.by_name.values():
+        cell.tuned.metrics["train_loss"] = np.full((1, 5, 2), 1.0)
+    assert rules.better("p", "C", "A")(cells).verdict == "not learnt"
+    above = made_up({"C": high, "D": [0.4, 0.41, 0.42, 0.4, 0.4]})
+    by_chance = replace(above, problems={"p": replace(above.problems["p"], chance=0.82)})
+    assert [rules.better("p", "C", "D")(one).verdict for one in (above, by_chance)] == [YES, "not learnt"]
+
+
+def test_collapsed_seeds_are_counted_and_not_averaged():
+    """A seed that gains less than half of what the median seed does is told apart, with where it ends."""
+    a, b = [0.778, 0.084, 0.76, 0.782, 0.784], [0.70, 0.69, 0.69, 0.68, 0.71]
+    cells = made_up({"A": a, "B": b}, at=1)
+    assert cells.collapsed("p", "A").tolist() == [False, True, False, False, False]
+    found = rules.difference(cells, "p", "A", "B")
+    differences = 100 * np.delete(np.subtract(a, b), 1)
+    low, high = stats.t.interval(0.95, 3, differences.mean(), stats.sem(differences))
+    np.testing.assert_allclose(
+        [found.mean, found.low, found.high], [differences.mean(), low, high], rtol=1e-12
+    )
+    told = rules.better("p", "A", "B")(cells)
+    assert "A 77.6 ± 1.1 % and 8.4 on 1 of 5 seeds, which collapsed" in told.ours
+    assert "without 1 seed that collapsed" in told.ours
+    assert told.verdict == "partly"
+    assert rules.better("p", "B", "A")(cells).verdict == NO
+    own_data = replace(cells, problems={"p": replace(cells.problems["p"], data_by_seed=True)})
+    assert not own_data.collapsed("p", "A").any()
+
+
+def test_after_a_sweep_of_fewer_rounds_whole_runs_choose_between_its_best_and_the_published_setting(
+    tmp_path, monkeypatch
+):
+    short = replace(PROBLEM, tuning={**PROBLEM.tuning, "rounds": 2})
+    study = replace(STUDY, problems={"small": short})
+    assert solve(study, Context(tmp_path)).cell("small", "FedAvg").chosen == {"client_lr": 0.1}
+    runs = {}
+    monkeypatch.setattr(runner, "_is_better", lambda one, other: runs.update(pair=(one, other)) or False)
+    read = solve(study, Context(tmp_path, stored_only=True)).cell("small", "FedAvg")
+    assert (read.chosen, read.grid is not None) == ({"client_lr": 0.01}, True)
+    assert [run.rounds[-1] for run in runs["pair"]] == [4, 4]
+    monkeypatch.undo()
+    assert runner._is_better(*runs["pair"])
+    assert not runner._is_better(*runs["pair"][::-1])
+    most = [
+        replace(
+            run, selection=Selection("test_accuracy", 1), metrics={"test_accuracy": run.metrics["train_loss"]}
+        )
+        for run in runs["pair"]
+    ]
+    assert not runner._is_better(*most)
 
 
 def test_a_colour_belongs_to_a_method():

@@ -138,6 +138,20 @@ class Cells:
         counted = rounds > rounds[-1] - self.problem(problem).last
         return values[:, counted].mean(axis=1)
 
+    def collapsed(self, problem: str, method: str, which: Which = "tuned") -> np.ndarray:
+        """The seeds whose test accuracy rose by less than half of what the median seed's did, (seeds,) of bool.
+
+        They are counted and shown apart from the mean: it lies where no seed ends. None of another metric, or of seeds
+        with data of their own, whose ends may differ so much.
+        """
+        asked = self.problem(problem)
+        end = self.final(problem, method, which)
+        if asked.metric != "test_accuracy" or asked.data_by_seed:
+            return np.zeros(len(end), bool)
+        gain = end - self.curve(problem, method, which)[1][:, 0]
+        median = np.nanmedian(gain) if np.isfinite(gain).any() else 0.0
+        return (gain < median / 2) & (median > 0)
+
 
 def _at_edge(chosen: Any, values: tuple[Any, ...]) -> bool:
     if not isinstance(chosen, tuple):  # words have no order

@@ -100,7 +100,8 @@ class _Run:
     def cell(self, wider: SweepRecord | None = None) -> Cell:
         """The published setting with all seeds, the grid with the tuning seed, and its best with all.
 
-        The grid is read from a wider one where that has run.
+        The grid is read from a wider one where that has run. Where it ran fewer rounds, its best is shown only if that
+        is better than the published setting by the selection over the whole runs.
         """
         published = self._at(self.method.published, "published") if self.method.published else None
         if not self.method.grid:
@@ -109,8 +110,11 @@ class _Run:
         if not np.isfinite(grid.score).any():
             return Cell(published, grid, None)
         best = grid.best_settings
-        same = published is not None and best == dict(self.method.published)
-        return Cell(published, grid, published if same else self._at(best, "tuned"))
+        if published is None or best != dict(self.method.published):
+            tuned = self._at(best, "tuned")
+            if published is None or "rounds" not in self.problem.tuning or _is_better(tuned, published):
+                return Cell(published, grid, tuned)
+        return Cell(published, grid, published)
 
     def _grid(self) -> SweepRecord:
         options = {**self.options, **self.problem.tuning}
@@ -168,6 +172,12 @@ class _Run:
         with contextlib.suppress(OSError):  # of other parts, or it never was
             under_way.parent.rmdir()
         return unpacked(arrays, self.label, dict(axes), tuple(seeds), select, self.problem.title)
+
+
+def _is_better(one: SweepRecord, other: SweepRecord) -> bool:
+    """Whether a run of one setting is better than another by their selection, on average over the seeds."""
+    first, second = (float(run.score[0]) for run in (one, other))
+    return first > second if one.selection.most else first < second
 
 
 def _file_name(text: str) -> str:

@@ -66,7 +66,7 @@ def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -
     def graded(one: Difference, margin: float) -> Verdict:
         return alike(one.low, one.high, margin)
 
-    return _by_margin(problem, a, b, margin, which, graded, "within {} of one another")
+    return _by_margin(problem, (a, b), margin, which, graded, "within {} of one another", (a, b))
 
 
 def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
@@ -75,31 +75,32 @@ def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which =
     def graded(one: Difference, margin: float) -> Verdict:
         return decided(Interval(one.mean, one.low, one.high), -margin)
 
-    return _by_margin(problem, a, b, margin, which, graded, "better, or worse by less than {}")
+    return _by_margin(problem, (a, b), margin, which, graded, "better, or worse by less than {}", (b,))
 
 
 @rule
 def _by_margin(
     cells: Cells,
     problem: str,
-    a: str,
-    b: str,
+    pair: tuple[str, str],
     margin: float,
     which: Which,
     graded: Callable[[Difference, float], Verdict],
     what: str,
+    at_risk: tuple[str, ...],
 ) -> Decision:
-    one = difference(cells, problem, a, b, which)
+    """The verdict of `graded`; where it holds, a better setting of those `at_risk` could change it."""
+    one = difference(cells, problem, *pair, which)
     given: dict[float, Verdict] = {bar: graded(one, bar) for bar in around(margin)}
-    ours = f"{_ends(cells, problem, (a, b), which)}; {one.words} ({elsewhere(given, margin)})"
-    void = not_learnt(cells, problem, (a, b), which)
+    ours = f"{_ends(cells, problem, pair, which)}; {one.words} ({elsewhere(given, margin)})"
+    void = not_learnt(cells, problem, pair, which)
     if len(void) == 2 or (void and given[margin] == "reproduced"):
         weak = provisional(cells, problem, which, void)
         return Decision(ours, "not learnt", f"{' and '.join(void)} ended no better than at the start", weak)
     unit = _unit(cells, problem)
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
-    weak = provisional(cells, problem, which, may_change([one]) if given[margin] != "reproduced" else (b,))
+    weak = provisional(cells, problem, which, at_risk if given[margin] == "reproduced" else may_change([one]))
     return Decision(
         ours, given[margin], also(reason, with_chance(given[margin], graded(one.wide, margin))), weak
     )
@@ -136,6 +137,8 @@ def all_positive(
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     void = not_learnt(cells, problem, names, which)
     verdict, which_hold = grade(differences, void)
+    if verdict == "reproduced" and any(cells.collapsed(problem, d.a, which).any() for d in differences):
+        verdict, which_hold = "partly", ": it holds on the seeds that did not collapse"
     reason = f"95 % intervals over {cells.problem(problem).paired}{which_hold}"
     words = "; ".join(d.words for d in differences)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
@@ -190,14 +193,26 @@ def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], wh
 
 
 def shown_final(cells: Cells, problem: str, name: str, which: Which) -> str:
-    """A method's metric at the end: mean ± standard deviation over seeds with its unit, or who diverged."""
+    """A method's metric at the end: mean ± standard deviation over seeds with its unit, or who diverged.
+
+    Seeds that collapsed are not in the mean; it is said how many and where they end.
+    """
     metric = describe(cells.problem(problem).metric)
     values = metric.scale * cells.final(problem, name, which)
     lost = int((~np.isfinite(values)).sum())
     if lost:
         return f"diverged ({lost} of {len(values)} seeds)"
+    out = cells.collapsed(problem, name, which)
+    if out.any():
+        ends = ", ".join(f"{value:.3g}" for value in values[out])
+        apart = f" and {ends} on {out.sum()} of {len(values)} seeds, which collapsed"
+        return f"{_mean_and_spread(values[~out], metric.unit)}{apart}"
+    return _mean_and_spread(values, metric.unit)
+
+
+def _mean_and_spread(values: np.ndarray, unit: str) -> str:
     spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
-    return f"{values.mean():.4g}{spread}{' ' + metric.unit if metric.unit == '%' else ''}"
+    return f"{values.mean():.4g}{spread}{' ' + unit if unit == '%' else ''}"
 
 
 def _unit(cells: Cells, problem: str) -> str:

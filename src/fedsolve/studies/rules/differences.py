@@ -22,6 +22,7 @@ class Difference:
         mean: of the differences, positive if `a` is better, in the unit that is shown.
         low, high: the interval (Student's t, paired by seed); infinite where a seed diverged.
         chance: half the width of one for what the draw of the test examples does to it, at most; 0 where unknown.
+        collapsed: seeds that are left out, since one of the two collapsed.
     """
 
     a: str
@@ -30,6 +31,7 @@ class Difference:
     low: float
     high: float
     chance: float = 0.0
+    collapsed: int = 0
 
     @property
     def wide(self) -> Difference:
@@ -49,7 +51,12 @@ class Difference:
         beside = (
             f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
         )
-        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{beside}"
+        without = f" without {_seeds(self.collapsed)} that collapsed" if self.collapsed else ""
+        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{without}{beside}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def difference(
@@ -57,8 +64,9 @@ def difference(
 ) -> Difference:
     """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
 
-    A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds that change
-    neither method (all clients, whole batches, one start) are one observation; data sets are always several.
+    A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds on which either
+    collapsed are left out, and counted. Seeds that change neither method (all clients, whole batches, one start) are
+    one observation; data sets are always several.
     """
     metric = describe(cells.problem(problem).metric)
     sign = metric.scale * (1 if metric.higher_is_better else -1)
@@ -68,11 +76,13 @@ def difference(
     if lost_a or lost_b:
         mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
         return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
+    out = cells.collapsed(problem, a, which) | cells.collapsed(problem, b, which)
+    ours, theirs, ends = ours[~out], theirs[~out], [end[~out] for end in ends]
     same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
     of_mean = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
     tested = cells.problem(problem).tested
     drawn = chance([end.mean() for end in ends], tested, comparisons * cells.sharing) if tested else 0.0
-    return Difference(a, b, *of_mean, metric.scale * drawn)
+    return Difference(a, b, *of_mean, metric.scale * drawn, int(out.sum()))
 
 
 def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -> tuple[Verdict, str]:
