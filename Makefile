@@ -4,7 +4,7 @@ BIN := .venv/bin
 CONSTRAINTS ?= constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
-.PHONY: run federate test test-all mutants generate lint types dist docs bench tune clean help
+.PHONY: run federate test test-all mutants generate lint types dist docs bench gpu tune clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -49,6 +49,9 @@ docs: .venv/.docs    ## the documentation as a site in site/html, 5 minutes; FAS
 
 bench: .venv/.bench  ## speed beside the same work by hand and in PyTorch, kept and checked; 20 minutes. WORKS="n1 n2": these alone
 	@$(BIN)/python benchmarks/bench.py --store --check $(WORKS)
+
+gpu:             ## what an NVIDIA GPU makes of it: tests, bits, layouts, speed, memory; 20 minutes. PARTS="--cpu": a try without one
+	@$(PYTHON) benchmarks/gpu/run.py $(PARTS)
 
 tune: .venv/.run     ## the sweep that chose the rates of `make run`
 	@$(BIN)/python experiments/digits/tune.py

@@ -38,6 +38,12 @@ def stored() -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in (*paths, *([gpu] if gpu.exists() else []))]
 
 
+def accelerators() -> str:
+    """The limits of the layout model by kind of device, as `make gpu` measured them."""
+    limits = {kind: found for result in stored() for kind, found in result.get("layout", {}).items()}
+    return json.dumps(limits, indent=1) + "\n"
+
+
 def page(results: Sequence[Mapping[str, Any]] | None = None) -> str:
     """The page, of these contents of result files, or of those that are stored."""
     return "\n".join([HEAD, *(line for result in results or stored() for line in _section(result))])
@@ -87,11 +93,32 @@ def _section(result: Mapping[str, Any]) -> Iterator[str]:
     yield "\nAll programs, as ratios to the first one named:\n"
     yield from (_item(key, work, len(measured) > 1) for key, work in works.items())
     yield ""
+    yield from _parts(result)
+
+
+def _parts(result: Mapping[str, Any]) -> Iterator[str]:
+    """What else `make gpu` found, each part that failed included."""
+    rest = {
+        name: part
+        for name, part in result.get("parts", {}).items()
+        if not ({*result["works"]} & {*part.get("rows", {})})
+    }
+    if not rest:
+        return
+    yield "Beside the programs:\n"
+    for name, part in rest.items():
+        failed = "" if part["ok"] else " (**failed**)"
+        yield f"* **{name}**{failed}"
+        yield from (
+            f"    * {_typeset(label)}: {_typeset(str(text))}" for label, text in part.get("rows", {}).items()
+        )
+    yield ""
 
 
 def _item(key: str, work: Mapping[str, Any], is_dated: bool) -> str:
     """The work, the time of what it is compared with, and the ratios of the others; the file has every time."""
-    times, base, unit = work["times"], work["base"], work["unit"]
+    times, unit = work["times"], work["unit"]
+    base = work["base"] if work["base"] in times else ""
     dated = f" ({work['date']})" if is_dated else ""
     first = base or next(iter(times))
     entries = [f"{first} {statistics.median(times[first]):,.4g} {unit}"]

@@ -29,6 +29,7 @@ def generated() -> dict[str, str]:
         "docs/methods.md": methods(),
         "docs/communication.md": communication_page.page(),
         "docs/benchmarks.md": benchmark_page.page(),
+        "src/fedsolve/engine/compute/accelerators.json": benchmark_page.accelerators(),
         "README.md": benchmark_page.with_table((ROOT / "README.md").read_text()),
     }
     pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}

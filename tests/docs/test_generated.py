@@ -55,6 +55,14 @@ def test_the_page_of_benchmarks():
         "processor": "Some GPU",
         "works": {"N1": works["N1"] | {"times": {"FedAvg": [1], "PyTorch loop": [2]}}},
     }
+    gpu["parts"] = {
+        "n1": {"ok": True, "rows": {"N1": "1 ms"}},
+        "bits": {"ok": False, "rows": {"FedAvg": "other"}},
+    }
+    on_gpu = made.page([gpu])
+    assert "## Some GPU\n" in on_gpu
+    assert "* **bits** (**failed**)\n    * FedAvg: other" in on_gpu
+    assert "* **n1**" not in on_gpu
     table = made.with_table(f"before\n{made.BEGIN}\nold\n{made.END}\nafter\n", [*results, gpu]).splitlines()
     assert (table[0], table[-1]) == ("before", "after")
     assert table[2] == "| | goal | Some CPU, 4 cores | Some GPU |"

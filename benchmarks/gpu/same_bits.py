@@ -1,0 +1,81 @@
+"""Whether the same seed gives the same bits: twice in a process, and in another process.
+
+Where it does not, once more with XLA's deterministic operations alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+FLAGS = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
+
+
+def once(tiny: bool) -> dict[str, list[str]]:
+    """The digests of two runs of every case."""
+    import fedsolve as fs
+    from digests import of
+    from fedsolve.tasks import Softmax
+    from measure import task
+    from networks import n1_task, n2_task, n3_task
+
+    options = {"rounds": 3, "clients_per_round": 10, "seed": 3}
+    softmax = task("softmax", Softmax(60, 10), 50, 20, (60,), 10)
+    works: dict[str, tuple[Any, fs.Algorithm]] = {
+        "softmax regression, SCAFFOLD": (softmax, fs.SCAFFOLD(0.1)),
+        "softmax regression, FedDuAdam": (softmax, fs.FedDuAdam(0.1)),
+    }
+    if not tiny:
+        works |= {
+            "CNN with dropout, uneven clients, FedAvg": (
+                n1_task([37, 5, 29, 13, 28, 36, 14, 7, 2, 19]),
+                fs.FedAvg(0.1),
+            ),
+            "LSTM, FedAvg": (n2_task(10, 64, 40), fs.FedAvg(0.1)),
+            "ResNet-18 with group norm, FedAvg": (n3_task(20, 16), fs.FedAvg(0.1)),
+        }
+    return {
+        name: [of(fs.run(method, work, batch_size=10, epochs=1, **options)) for _ in range(2)]
+        for name, (work, method) in works.items()
+    }
+
+
+def in_processes(tiny: bool, flags: str = "") -> dict[str, str]:
+    """Of every case, whether two runs in each of two processes have the same bits."""
+    asked = [sys.executable, __file__, "--once", *(["--tiny"] if tiny else [])]
+    variables = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    found = []
+    for _ in range(2):
+        ran = subprocess.run(asked, env=variables, capture_output=True, text=True)
+        if ran.returncode:
+            sys.exit(ran.stderr)
+        found.append(json.loads(ran.stdout.splitlines()[-1]))
+    words = {}
+    for name, (first, again) in found[0].items():
+        if first != again:
+            words[name] = "other bits in the same process"
+        else:
+            words[name] = (
+                "the same bits" if [first] * 2 == found[1][name] else "other bits in another process"
+            )
+    return words
+
+
+def main(tiny: bool) -> None:
+    rows = in_processes(tiny)
+    print(json.dumps({"rows": rows}), flush=True)
+    if {*rows.values()} != {"the same bits"}:
+        with_flags = in_processes(tiny, FLAGS)
+        rows |= {f"{name}, deterministic operations": word for name, word in with_flags.items()}
+        print(json.dumps({"rows": rows}))
+        sys.exit("the same seed gave other bits")
+
+
+if __name__ == "__main__":
+    if "--once" in sys.argv:
+        print(json.dumps(once("--tiny" in sys.argv)))
+    else:
+        main("--tiny" in sys.argv)
