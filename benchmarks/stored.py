@@ -57,7 +57,7 @@ def processor() -> str:
 
 def collecting(lines: Path) -> dict[str, str]:
     """The environment of a process whose times are noted in this file."""
-    return {**os.environ, _LINES: str(lines)}
+    return {**os.environ, _LINES: str(lines), "FEDSOLVE_CACHE": "off"}
 
 
 def collected(lines: Path) -> dict[str, dict[str, Any]]:
