@@ -49,14 +49,14 @@ def walk(params: Params, lengths: Any, key: Callable[[Any], Any]) -> Params:
         lengths: a_j, shape (n,). A direction of length 0 is not drawn.
         key: j -> the key of z_j.
     """
+    moves = lengths != 0
+    order = jnp.argsort(~moves, stable=True)
 
-    def one(j: Any, w: Params) -> Params:
-        def moved(w: Params) -> Params:
-            return trees.axpy(-lengths[j], gaussian(key(j), w), w)
+    def one(i: Any, w: Params) -> Params:
+        j = order[i]
+        return trees.axpy(-lengths[j], gaussian(key(j), w), w)
 
-        return lax.cond(lengths[j] != 0, moved, lambda w: w, w)
-
-    return lax.fori_loop(0, len(lengths), one, params)
+    return lax.fori_loop(0, moves.sum(), one, params)
 
 
 def first_steps(oracle: Oracle, most: int) -> Oracle:
