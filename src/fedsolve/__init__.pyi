@@ -64,6 +64,8 @@ from fedsolve.methods.frank_wolfe.fedfw import FedFW as FedFW
 from fedsolve.methods.frank_wolfe.fedfw import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe.fedfw import FedFWSto as FedFWSto
 from fedsolve.methods.low_rank.low_rank import LowRank as LowRank
+from fedsolve.methods.muon.bias_corrected import BiasCorrectedMuon as BiasCorrectedMuon
+from fedsolve.methods.muon.fedmuon import FedMuon as FedMuon
 from fedsolve.methods.personal.fedbn import FedBN as FedBN
 from fedsolve.methods.personal.fedbn import LocalNormalization as LocalNormalization
 from fedsolve.methods.personal.fedbn import normalization_leaves as normalization_leaves

@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation, flat
 from equations.test_compression import top
-from fedsolve.methods.compression import EDEN, TopK
+from fedsolve.methods.compression import TopK
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 
@@ -39,9 +39,9 @@ def proxskip(fed, x, p):
     return np.stack(iterates)
 
 
-def sampled(fed, w, p, up=lambda x: x, down=lambda x: x):
+def sampled(fed, w, p, up=lambda x: x):
     """Clients that are drawn, as SCAFFOLD keeps control variates, and compressed models."""
-    population, w = len(fed.clients), down(w)
+    population = len(fed.clients)
     c, ci, iterates = np.zeros_like(w), np.zeros((population, len(w))), [w]
     for t, cohort in enumerate(fed.cohorts):
         if cohort:
@@ -54,7 +54,7 @@ def sampled(fed, w, p, up=lambda x: x, down=lambda x: x):
                 ends.append(up(y))
                 steps.append(len(batches))
                 ci[i] = ci[i] - p / RATE * (ends[-1] - w) - p * steps[-1] * c
-            x = down(np.mean(ends, axis=0))
+            x = np.mean(ends, axis=0)
             c = c - len(cohort) / population * (p / RATE * (x - w) + p * np.mean(steps) * c)
             w = x
         iterates.append(w)
@@ -65,10 +65,6 @@ TOP = TopK(0.4)
 CASES = {
     "Scaffnew": (fs.Scaffnew(RATE, p=P), {}),
     "FedComLoc": (fs.FedComLoc(TOP, RATE, p=P, smallest=1), {"up": top}),
-    "FedComLoc, global": (
-        fs.FedComLoc(TOP, RATE, p=P, variant="global", smallest=1),
-        {"down": top},
-    ),
 }
 
 
@@ -110,23 +106,12 @@ def test_certain_communication_is_gradient_descent():
         assert displacement_error(ours.iterates[1:], theirs.iterates[1:], theirs.iterates[0]) < CLOSE
 
 
-@pytest.mark.parametrize("variant", ["com", "global"])
-def test_without_compression_it_is_scaffnew(variant):
+def test_without_compression_it_is_scaffnew():
     """All entries are sent."""
     task = make_task(make_clients())
-    method = fs.FedComLoc(TopK(1.0), RATE, p=P, variant=variant, smallest=1)
+    method = fs.FedComLoc(TopK(1.0), RATE, p=P, smallest=1)
     ours, theirs = (play(m, task, SOME, ROUNDS) for m in (method, fs.Scaffnew(RATE, p=P)))
     assert displacement_error(ours.iterates[1:], theirs.iterates[1:], theirs.iterates[0]) < CLOSE
-
-
-def test_random_codes_of_the_server_are_read_after_a_round_without_clients():
-    """What clients decode is the server's model, whichever round it was made in."""
-    method = fs.FedComLoc(EDEN(4), RATE, p=P, variant="global", smallest=1)
-    start = jax.tree.map(lambda x: x.astype("float32"), make_task(make_clients()).init(None))
-    server = method.init(jax.tree.map(jax.numpy.asarray, start))
-    cohort = fs.Cohort(round=5, size=2, population=5)  # rounds 0 to 4 had nobody
-    received = method.model(method.broadcast(server, cohort))
-    np.testing.assert_array_equal(flat(received), flat(method.export(server)))
 
 
 REFUSED = {
@@ -135,7 +120,6 @@ REFUSED = {
     ),
     "p = 0": lambda: fs.Scaffnew(p=0.0),
     "FedComLoc needs a compressor": lambda: fs.FedComLoc(0.1),
-    "variant = 'local' must be 'com' or 'global'": lambda: fs.FedComLoc(TOP, variant="local"),
     "smallest = 0": lambda: fs.FedComLoc(TOP, smallest=0),
     "mean of all clients' c_i": lambda: fs.Compressed(fs.Scaffnew(), TOP),
 }

@@ -123,6 +123,16 @@ _ALGORITHMS = {
         "therien2025muloco",
         "Muon with stored momentum on clients, Nesterov momentum on the server",
     ),
+    "FedMuon": Entry(
+        "methods.muon.fedmuon:FedMuon",
+        "liu2025fedmuon",
+        "Muon on clients, which begin with the last cohort's mean momentum",
+    ),
+    "BiasCorrectedMuon": Entry(
+        "methods.muon.bias_corrected:BiasCorrectedMuon",
+        "takezawa2026fedmuon",
+        "FedMuon with a bias-corrected oracle: Muon on clients, with control variates",
+    ),
     "FedAdamW": Entry(
         "methods.adaptive_local.fedadamw:FedAdamW",
         "liu2026fedadamw",
@@ -172,7 +182,7 @@ _ALGORITHMS = {
     "FedComLoc": Entry(
         "methods.skipping.fedcomloc:FedComLoc",
         "yi2024fedcomloc",
-        "Scaffnew with compressed models",
+        "Scaffnew whose clients send compressed models",
         _BIASED,
     ),
     "FedMiD": Entry(

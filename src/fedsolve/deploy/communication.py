@@ -135,7 +135,6 @@ def examples() -> dict[str, Algorithm]:
         "FedLiLS, max": example("FedLiLS", server="max"),
         "SCAFFOLD, equal_steps": example("SCAFFOLD", equal_steps=STEPS),
         "SCALLION, RandomK": example("SCALLION", compressor={"name": "RandomK", "share": 0.1}, smallest=4),
-        "FedComLoc, global": example("FedComLoc", variant="global", smallest=4),
         "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
         "FedExProx, StoPS": example("FedExProx", extrapolation="StoPS"),
     }

@@ -23,18 +23,17 @@ from fedsolve.methods.wrappers.corrected_oracle import CorrectedOracle
 
 @module
 class SkippingServer:
-    """The model w, the control variate c (shapes of the model), and w as it is sent where that is a code."""
+    """The model w and the control variate c (shapes of the model)."""
 
     params: Params
     control: Params
-    coded: Any = ()
 
 
 @module
 class SkippingBroadcast:
-    """w or its code, c, and the number of the round, from which the number of local steps follows."""
+    """w, c, and the number of the round, from which the number of local steps follows."""
 
-    params: Any
+    params: Params
     control: Params
     round: Scalar
 
@@ -94,7 +93,7 @@ class ProbabilisticSkipping(Algorithm):
 
     def train(self, broadcast: SkippingBroadcast, client: SkippingClient, oracle: Oracle) -> tuple[Any, Any]:
         """As many corrected steps as the coin says, and the change of c_i."""
-        start, correction = self.model(broadcast), trees.sub(broadcast.control, client.control)
+        start, correction = broadcast.params, trees.sub(broadcast.control, client.control)
         steps, bound = (jnp.minimum(tosses(broadcast.round, self.p), x) for x in (oracle.steps, oracle.bound))
         corrected = CorrectedOracle(SomeSteps(oracle, 0, steps, bound), correction, start)
         solution = self.local.solve(start, corrected, broadcast.round)
@@ -104,7 +103,7 @@ class ProbabilisticSkipping(Algorithm):
 
     def sent(self, end: Params, broadcast: SkippingBroadcast, client: Scalar, numbers: list[Any]) -> Any:
         """The message of a client that ended there, and the client update that the server makes of it."""
-        delta = trees.sub(end, self.model(broadcast))
+        delta = trees.sub(end, broadcast.params)
         return SkippingMessage(delta, *numbers), delta
 
     def after(
@@ -121,15 +120,9 @@ class ProbabilisticSkipping(Algorithm):
 
     def update(self, server: SkippingServer, message: SkippingMessage, cohort: Cohort) -> SkippingServer:
         """w to the mean of the clients' models, and c by |S|/N of the mean change."""
-        arrived = self.arrived(trees.add(server.params, message.delta), server, cohort)
-        delta = trees.sub(arrived.params, server.params)
-        change = self._change(delta, message.steps, server.control, cohort.round)
+        change = self._change(message.delta, message.steps, server.control, cohort.round)
         control = trees.axpy(cohort.size / cohort.population, change, server.control)
-        return SkippingServer(arrived.params, control, arrived.coded)
-
-    def arrived(self, mean: Params, server: SkippingServer, cohort: Cohort) -> SkippingServer:
-        """The server with the clients' mean model, from which the next round starts."""
-        return SkippingServer(mean, server.control)
+        return SkippingServer(trees.add(server.params, message.delta), control)
 
     def export(self, server: SkippingServer) -> Params:
         """w."""
