@@ -25,10 +25,11 @@ def drawn(*numbers):
     key = jax.random.key(0x5EED)
     for number in numbers:
         key = jax.random.fold_in(key, np.uint32(number))
-    with jax.enable_x64(True):
-        return flat(
-            [jax.random.normal(jax.random.fold_in(key, i), x.shape, "float64") for i, x in enumerate(LIKE)]
-        )
+    return flat([np.float64(normal(jax.random.fold_in(key, i), x.shape)) for i, x in enumerate(LIKE)])
+
+
+def normal(key, shape):
+    return jax.random.normal(key, shape, "float32")
 
 
 def slope(fed, i, y, z, rows):

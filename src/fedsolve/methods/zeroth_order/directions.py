@@ -26,11 +26,14 @@ def key_of(*numbers: Any) -> Any:
 
 
 def gaussian(key: Any, like: Params) -> Params:
-    """A direction of independent standard normal numbers, of the shapes and types of a model."""
+    """A direction of independent standard normal numbers, of the shapes and types of a model.
+
+    They are drawn in float32: a run in float64 has the same directions.
+    """
     leaves, structure = jax.tree.flatten(like)
     keys = [jax.random.fold_in(key, i) for i in range(len(leaves))]
     return structure.unflatten(
-        jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)
+        jax.random.normal(k, x.shape, jnp.float32).astype(x.dtype) for k, x in zip(keys, leaves, strict=True)
     )
 
 
