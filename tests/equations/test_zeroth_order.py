@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
@@ -25,11 +26,8 @@ def drawn(*numbers):
     key = jax.random.key(0x5EED)
     for number in numbers:
         key = jax.random.fold_in(key, np.uint32(number))
-    return flat([np.float64(normal(jax.random.fold_in(key, i), x.shape)) for i, x in enumerate(LIKE)])
-
-
-def normal(key, shape):
-    return jax.random.normal(key, shape, "float32")
+    bits = [np.array(jax.random.bits(jax.random.fold_in(key, i), x.shape)) >> 9 for i, x in enumerate(LIKE)]
+    return flat([norm.ppf(b / 2**23 + 2.0**-25) for b in bits])
 
 
 def slope(fed, i, y, z, rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,13 +29,17 @@ def key_of(*numbers: Any) -> Any:
 def gaussian(key: Any, like: Params) -> Params:
     """A direction of independent standard normal numbers, of the shapes and types of a model.
 
-    They are drawn in float32: a run in float64 has the same directions.
+    They follow from the same 23 bits each in every type: those in float32 are `jax.random.normal`'s.
     """
     leaves, structure = jax.tree.flatten(like)
     keys = [jax.random.fold_in(key, i) for i in range(len(leaves))]
-    return structure.unflatten(
-        jax.random.normal(k, x.shape, jnp.float32).astype(x.dtype) for k, x in zip(keys, leaves, strict=True)
-    )
+    return structure.unflatten(_normal(k, x) for k, x in zip(keys, leaves, strict=True))
+
+
+def _normal(key: Any, like: Any) -> Any:
+    bits = jax.random.bits(key, like.shape, jnp.uint32) >> 9
+    uniform = bits.astype(like.dtype) * 2.0**-22 + (2.0**-24 - 1)  # between -1 and 1, never either
+    return (math.sqrt(2) * lax.erf_inv(uniform)).astype(like.dtype)
 
 
 def slope(oracle: Oracle, params: Params, step: Scalar, direction: Params, mu: Scalar) -> Traced:
@@ -70,10 +75,10 @@ def first_steps(oracle: Oracle, most: int) -> Oracle:
 
 
 def digest(params: Params) -> Traced:
-    """A whole number below 2^32 that differs for most models that differ, shape ()."""
+    """A number of 0 .. 1, exclusive, that differs for most models that differ, of their type, shape ()."""
     total = jnp.uint32(0)
     for x in jax.tree.leaves(params):
-        words = lax.bitcast_convert_type(x, jnp.uint16 if x.dtype.itemsize == 2 else jnp.uint32).ravel()
+        words = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32).ravel()
         odd = 2 * jnp.arange(words.size, dtype=jnp.uint32) + 1
-        total = 31 * total + jnp.sum(words.astype(jnp.uint32) * odd, dtype=jnp.uint32)
-    return total
+        total = 31 * total + jnp.sum(words * odd, dtype=jnp.uint32)
+    return (total >> 8).astype(trees.dtype_of(params)) / 2**24  # exact in float32

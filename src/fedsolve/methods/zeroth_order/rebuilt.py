@@ -94,7 +94,7 @@ class RebuiltModel(Algorithm):
         if not self.rebuilds:
             return ()
         known = (broadcast.digest, *jax.tree.leaves(params))
-        if all(map(trees.is_not_traced, known)) and int(digest(params)) != int(broadcast.digest):
+        if all(map(trees.is_not_traced, known)) and float(digest(params)) != float(broadcast.digest):
             raise InvalidInput(
                 f"this client's initial model is not the server's, from which clients of {self.traits.name} rebuild "
                 "the model: start both from the same weights, or give the method down='model'"
