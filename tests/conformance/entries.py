@@ -106,6 +106,8 @@ REPRESENTATIVES = (
     "AFL",
     "DRFA",
     "FedRed",
+    "FedZO",
+    "FedKSeed",
     "IFCA",
 )
 
