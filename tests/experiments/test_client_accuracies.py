@@ -12,7 +12,7 @@ from fedsolve.geometry.diagnostics.diagnostic import Point
 
 def test_numbers_over_clients():
     """Clients of different sizes, of which some have nothing held out."""
-    task = measured(fs.tasks.digits(num_clients=60, model="softmax"))
+    task = measured(fs.tasks.digits(num_clients=300, model="softmax"))
     params = jax.tree.map(
         lambda w: np.random.default_rng(0).standard_normal(w.shape), task.init(jax.random.key(0))
     )
@@ -21,7 +21,7 @@ def test_numbers_over_clients():
     x, y = task.validation
     right = np.argmax(x @ params.weight.T + params.bias, axis=1) == y
     owners = task.validation_clients
-    assert 0 < len(set(owners)) < 60
+    assert 0 < len(set(owners)) < 300
     own = np.array([right[owners == i].mean() for i in sorted(set(owners))])
     low, high = np.percentile(own, [10, 90])
     expected = {MEAN: own.mean(), DECILE: low, WORST: own.min(), SPREAD: high - low}
