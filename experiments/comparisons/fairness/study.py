@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FEMNIST, DIGITS = "FEMNIST", "digits"
 SEEDS, TUNED_ON = (0, 1, 2, 3, 4), 5
-RATES = (0.1, 0.3, 1.0, 3.0)
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 MARGIN = 1.0
 """Points of accuracy."""
 
