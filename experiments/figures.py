@@ -141,6 +141,7 @@ BESIDE = {
     "bytes-to-accuracy": "accuracy against bytes sent up, methods with compressors",
     "compressed-extrapolation": "which norm extrapolated server steps take with compressed client updates",
     "privacy-utility": "accuracy at equal epsilon with central, shared and local noise",
+    "fairness": "mean and worst decile of clients with fair methods and FedAvg",
     "fleet-clock": "synchronous, over-selected and buffered training by simulated time",
     "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly",
 }
