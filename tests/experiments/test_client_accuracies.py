@@ -7,7 +7,6 @@ import numpy as np
 
 import fedsolve as fs
 from experiments.comparisons.fairness.over_clients import DECILE, MEAN, SPREAD, WORST, measured
-from fedsolve.geometry.diagnostics.diagnostic import Point
 
 
 def test_numbers_over_clients():
@@ -18,7 +17,7 @@ def test_numbers_over_clients():
     start = task.init(jax.random.key(0))
     params = type(start)(weight=means, bias=-0.5 * (means**2).sum(axis=1))  # the nearest mean
     (diagnostic,) = task.diagnostics
-    found = diagnostic(Point(params, 0.0, None))
+    found = diagnostic(fs.diagnostics.Point(params, 0.0, None))
     x, y = task.validation
     right = np.argmax(x @ params.weight.T + params.bias, axis=1) == y
     owners = task.validation_clients

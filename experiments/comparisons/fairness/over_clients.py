@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.core.types import module, static
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
+from fedsolve.studies.author import module, static
 
 MEAN, DECILE, WORST, SPREAD = (
     f"client_held_out_accuracy{part}" for part in ("", "_worst_decile", "_worst_client", "_spread")
@@ -21,7 +20,7 @@ SHARE = 0.2
 
 
 @module
-class OverClients(Diagnostic):
+class OverClients(fs.diagnostics.Diagnostic):
     """Accuracy of each client's held-out examples: their mean, 10th percentile, minimum, and 90th less 10th percentile.
 
     `owners` numbers the clients that have such examples from 0; all arrays have one entry an example.
@@ -33,7 +32,7 @@ class OverClients(Diagnostic):
     model: Any = static()
     clients: int = static()
 
-    def __call__(self, point: Point) -> dict[str, Any]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Any]:
         """The four numbers."""
         right = jnp.argmax(self.model(point.params, self.x), axis=1) == self.y
         count = jax.ops.segment_sum(jnp.ones_like(self.owners), self.owners, self.clients)
