@@ -48,10 +48,10 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust import REDUCTIONS
     from fedsolve.methods.robust.reduction import Reduction
-    from fedsolve.methods.server import Adaptive, DoublyAdaptive, ServerOptimizer, ServerSGD
+    from fedsolve.methods.server import Adaptive, DoublyAdaptive, Muon, ServerOptimizer, ServerSGD
 
     optimizers = {
-        cls.__name__: cls for cls in (ServerSGD, Adaptive, DoublyAdaptive)
+        cls.__name__: cls for cls in (ServerSGD, Adaptive, DoublyAdaptive, Muon)
     }  # those made of numbers alone
     return {
         ArrayFunction: GEOMETRIES,

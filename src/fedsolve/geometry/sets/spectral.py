@@ -11,6 +11,7 @@ from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.xla.decompositions import singular_values, svd
+from fedsolve.geometry.numerics.polar import polar_factor
 from fedsolve.geometry.numerics.singular import leading_pair
 from fedsolve.geometry.penalties.matrices import quiet
 from fedsolve.geometry.regularizer import ProjectableSet
@@ -104,8 +105,7 @@ class SpectralBall(ProjectableSet):
 
     def vertex(self, g: Array, warm: Any = None) -> Array:
         """-radius U V' of the decomposition g = U S V'."""
-        u, _, v = svd(quiet(g))
-        return (-self.radius * (u @ v)).astype(g.dtype)
+        return (-self.radius * polar_factor(quiet(g), complete=True)).astype(g.dtype)
 
     def project(self, w: Array) -> Array:
         """Singular values clipped at the radius; w itself inside."""

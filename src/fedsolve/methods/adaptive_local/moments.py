@@ -1,4 +1,4 @@
-"""What FedAdamW and FedLADA have in common: averaged second moments, and local steps along the last mean direction."""
+"""What FedAdamW, FedLADA and FedMuon have in common: averaged moments, and local steps along the last mean direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reduced
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reduced, replace
 from fedsolve.methods.client.solver import local_loop, mean_loss
 from fedsolve.methods.server.adaptive import quotient
 
@@ -54,7 +54,7 @@ class MomentMessage:
 
 @module
 class AggregatedMoments(Algorithm):
-    """Base class: clients begin with the mean of the last cohort's second moments, and the server adds their updates.
+    """Base class: clients begin with the mean of the last cohort's moments v, and the server adds their updates.
 
         client i in S:  y = x, v_i = v, m = 0;   K times:   m <- b1 m + (1 - b1) g,   y, v_i <- step(y, m, v_i, g, d)
         server:         D = mean over S of (y - x),   x <- x + D,   d <- D / (K eta_l),   v <- mean over S of v_i
@@ -69,6 +69,7 @@ class AggregatedMoments(Algorithm):
     """
 
     weighting: ClassVar[Weighting] = "uniform"
+    message: ClassVar[Any] = MomentMessage
 
     lr: Rate
     _: KW_ONLY
@@ -86,13 +87,13 @@ class AggregatedMoments(Algorithm):
 
     @abstractmethod
     def start(self, broadcast: MomentBroadcast) -> Any:
-        """What a client keeps of second moments at its first local step."""
+        """What a client keeps of v at its first local step."""
 
     @abstractmethod
     def step(
         self, k: Scalar, y: Params, m: Params, moments: Any, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Any]:
-        """y and what a client keeps of second moments after local step k, from 0."""
+        """y and what a client keeps of v after local step k, from 0."""
 
     @abstractmethod
     def sent(self, moments: Any) -> Any:
@@ -111,7 +112,7 @@ class AggregatedMoments(Algorithm):
         """Nothing."""
         return ()
 
-    def train(self, broadcast: MomentBroadcast, client: Any, oracle: Oracle) -> tuple[MomentMessage, Any]:
+    def train(self, broadcast: MomentBroadcast, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Adaptive local steps."""
         start = broadcast.params
 
@@ -126,14 +127,15 @@ class AggregatedMoments(Algorithm):
         carry = (start, trees.zeros_like(start), self.start(broadcast), jnp.zeros((), dtype))
         last, _, moments, total = local_loop(oracle, step, carry)
         numbers = [jnp.asarray(x, dtype) for x in (oracle.steps, mean_loss(total, oracle))]
-        return MomentMessage(trees.sub(last, start), self.sent(moments), *numbers), client
+        return self.message(trees.sub(last, start), self.sent(moments), *numbers), client
 
     def update(self, server: MomentServer, message: MomentMessage, cohort: Cohort) -> MomentServer:
         """x, v and d after the round."""
         rate: Any = rate_at(self.lr, cohort.round)
         direction = trees.scale(quotient(1.0, message.steps * rate), message.delta)
         params = trees.add(server.params, message.delta)
-        return MomentServer(params, message.moment, direction, server.taken + message.steps)
+        taken = server.taken + message.steps
+        return replace(server, params=params, moment=message.moment, direction=direction, taken=taken)
 
     def export(self, server: MomentServer) -> Params:
         """x."""
