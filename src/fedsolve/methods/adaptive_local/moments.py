@@ -1,4 +1,4 @@
-"""What FedAdamW, FedLADA and FedMuon have in common: averaged moments, and local steps along the last mean direction."""
+"""What FedAdamW, FedLADA and FedMuon share: averaged moments, and local steps along the last mean direction."""
 
 from __future__ import annotations
 

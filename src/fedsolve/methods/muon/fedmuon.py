@@ -54,9 +54,7 @@ class AlignedMuon(MuonRule, AggregatedMoments):
     def init(self, params: Params) -> AlignedServer:
         """x, and no momentum."""
         first = AggregatedMoments.init(self, params)
-        return AlignedServer(
-            first.params, first.moment, first.direction, first.taken, self.no_matrix(params)
-        )
+        return AlignedServer(first.params, first.moment, first.direction, first.taken, self.no_matrix(params))
 
     def first_moment(self, params: Params) -> tuple[Array, ...]:
         """No momentum."""

@@ -80,7 +80,7 @@ class MuonRule:
         given = (self.vectors,) if isinstance(self.vectors, str) else self.vectors
         if not isinstance(given, list | tuple) or not all(isinstance(x, str) and x for x in given):
             raise InvalidInput(
-                f"vectors = {shown(self.vectors)} must be patterns of paths, such as 'output.*' or ('output.*', 'scale')"
+                f"vectors = {shown(self.vectors)} must be patterns of paths, such as 'output.*'"
             )
         object.__setattr__(self, "vectors", tuple(given))
 
@@ -129,7 +129,7 @@ class MuonRule:
         return structure.unflatten(along), MuonState(structure.unflatten(means), tuple(squares), k)
 
 
-def polar_of(g: Float[Array, "..."], newton_schulz: int) -> Float[Array, "..."]:
+def polar_of(g: Float[Array, ...], newton_schulz: int) -> Float[Array, ...]:
     """The polar factor of a leaf of any shape, as `MuonRule` makes a matrix of it; a vector is scaled to length 1."""
     if g.ndim < 2:
         length = trees.norm(g)

@@ -1,0 +1,296 @@
+"""Muon on clients and server, FedMuon and its bias-corrected form against NumPy transcripts, and limits; float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+import pytest
+
+import fedsolve as fs
+from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
+from equations.test_compression import LEAVES
+from fedsolve.geometry import SpectralBall
+from fedsolve.geometry.numerics.polar import polar_factor
+from fedsolve.methods.muon.rule import polar_of
+from harness import CLASSES, FEATURES, engine, make_clients, make_task
+from verbs_harness import play
+
+RATE, BETA, DECAY, SCALE, ALPHA = 0.05, 0.8, 0.1, 0.3, 0.4
+WEIGHT, BIAS = LEAVES
+SHARED = {"momentum": BETA, "weight_decay": DECAY, "vector_scale": SCALE}
+
+
+def exact(g):
+    """U V' where singular values are not 0."""
+    u, s, v = np.linalg.svd(g, full_matrices=False)
+    return (u[:, s > 1e-12 * s[0]]) @ v[s > 1e-12 * s[0]]
+
+
+def quintic(g):
+    """Five iterations as published, of the matrix whose sides are in the order of its axes."""
+    x = g / (np.linalg.norm(g) + 1e-7)
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * (x @ x.T) @ x + 2.0315 * (x @ x.T) @ (x @ x.T) @ x
+    return x
+
+
+def of_weight(polar, g):
+    return polar(g[WEIGHT].reshape(FEATURES, CLASSES)).ravel()
+
+
+class Muon:
+    """The public code's step: u, with moments of its own."""
+
+    def __init__(self, size, polar, momentum=None):
+        self.m, self.v, self.k, self.polar = np.zeros(size), np.zeros(size), 0, polar
+        if momentum is not None:
+            self.m[WEIGHT] = momentum
+
+    def __call__(self, y, g):
+        self.k += 1
+        u = np.zeros_like(y)
+        self.m[WEIGHT] = BETA * self.m[WEIGHT] + (1 - BETA) * g[WEIGHT]
+        nesterov = BETA * self.m + (1 - BETA) * g
+        u[WEIGHT] = np.sqrt(FEATURES / CLASSES) * of_weight(self.polar, nesterov)
+        self.m[BIAS] = 0.9 * self.m[BIAS] + 0.1 * g[BIAS]
+        self.v = 0.95 * self.v + 0.05 * g**2
+        m_hat, v_hat = self.m / (1 - 0.9**self.k), self.v / (1 - 0.95**self.k)
+        u[BIAS] = SCALE * (m_hat / (np.sqrt(v_hat) + 1e-10))[BIAS]
+        u[WEIGHT] += DECAY * y[WEIGHT]
+        u[BIAS] += SCALE * DECAY * y[BIAS]
+        return u
+
+
+def on_clients(fed, x, polar=quintic, keep=False):
+    kept, iterates = {}, [x]
+    for t, cohort in enumerate(fed.cohorts):
+        ends = []
+        for i in cohort:
+            rule = kept.setdefault(i, Muon(len(x), polar)) if keep else Muon(len(x), polar)
+            y = x
+            for rows in fed.minibatches(t, i):
+                y = y - RATE * rule(y, fed.gradient(i, y, rows))
+            ends.append(y)
+        x = np.mean(ends, axis=0) if ends else x
+        iterates.append(x)
+    return np.stack(iterates)
+
+
+def on_server(fed, x):
+    rule, iterates = Muon(len(x), exact), [x]
+    for t, cohort in enumerate(fed.cohorts):
+        ends = []
+        for i in cohort:
+            y = x
+            for rows in fed.minibatches(t, i):
+                y = y - 0.1 * fed.gradient(i, y, rows)
+            ends.append(y)
+        x = x - RATE * rule(x, x - np.mean(ends, axis=0)) if ends else x
+        iterates.append(x)
+    return np.stack(iterates)
+
+
+def fedmuon(fed, x, rate=lambda t: RATE):
+    shared, d, iterates = np.zeros(FEATURES * CLASSES), np.zeros_like(x), [x]
+    for t, cohort in enumerate(fed.cohorts):
+        if cohort:
+            ends, momenta, counts = [], [], []
+            for i in cohort:
+                rule, y = Muon(len(x), quintic, shared), x
+                for rows in fed.minibatches(t, i):
+                    u = rule(y, fed.gradient(i, y, rows))
+                    y = y - (1 - ALPHA) * rate(t) * u + ALPHA * rate(t) * d
+                ends.append(y)
+                momenta.append(rule.m[WEIGHT])
+                counts.append(rule.k)
+            new = np.mean(ends, axis=0)
+            d = (new - x) / rate(t) / np.mean(counts)
+            x, shared = new, np.mean(momenta, axis=0)
+        iterates.append(x)
+    return np.stack(iterates)
+
+
+def corrected(fed, x, polar=quintic):
+    """Algorithm 1, its alpha 1 - beta."""
+    n = len(fed.clients)
+    c, own, iterates = np.zeros_like(x), np.zeros((n, len(x))), [x]
+    for t, cohort in enumerate(fed.cohorts):
+        ends, new = [], own.copy()
+        for i in cohort:
+            y, m = x, own[i]
+            for rows in fed.minibatches(t, i):
+                m = BETA * m + (1 - BETA) * fed.gradient(i, y, rows)
+                v = m - own[i] + c
+                y = y - RATE * np.concatenate([of_weight(polar, v), v[BIAS] / np.linalg.norm(v[BIAS])])
+            ends.append(y)
+            new[i] = m
+        x = (n - len(cohort)) / n * x + sum(ends) / n
+        c, own = c + (new - own).sum(axis=0) / n, new
+        iterates.append(x)
+    return np.stack(iterates)
+
+
+def local(**more):
+    solver = fs.client.Muon(RATE, **(SHARED | more))
+    return fs.FedOpt(solver, fs.server.ServerSGD(), weighting="uniform")
+
+
+CASES = {
+    "client.Muon": (local(), on_clients),
+    "client.Muon, exact": (local(newton_schulz=0), lambda fed, x: on_clients(fed, x, exact)),
+    "client.Muon, kept": (local(keep=True), lambda fed, x: on_clients(fed, x, keep=True)),
+    "server.Muon": (
+        fs.FedOpt(fs.client.SGD(0.1), fs.server.Muon(RATE, newton_schulz=0, **SHARED)),
+        on_server,
+    ),
+    "FedMuon": (fs.FedMuon(RATE, alpha=ALPHA, **SHARED), fedmuon),
+    "BiasCorrectedMuon": (fs.BiasCorrectedMuon(RATE, momentum=BETA), corrected),
+    "BiasCorrectedMuon, exact": (
+        fs.BiasCorrectedMuon(RATE, momentum=BETA, newton_schulz=0),
+        lambda fed, x: corrected(fed, x, exact),
+    ),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("name", CASES)
+def test_equations(name, sampling):
+    """Uneven clients of cohorts that vary, one of them empty: every model."""
+    method, transcript = CASES[name]
+    clients = make_clients()
+    run = play(method, make_task(clients), sampling, ROUNDS)
+    expected = transcript(federation(run, clients), run.iterates[0])
+    assert np.abs(expected[1:] - expected[0]).max() > 1e-2
+    assert displacement_error(run.iterates[1:], expected[1:], expected[0]) < CLOSE
+
+
+def test_a_schedule_in_whole_rounds_of_the_engine():
+    """d is divided by the rate of its own round."""
+    clients, falling = make_clients(), fs.schedules.Exponential(RATE, 0.7)
+    run = engine(fs.FedMuon(falling, alpha=ALPHA, **SHARED), make_task(clients), SOME, ROUNDS)
+    expected = fedmuon(federation(run, clients), run.iterates[0], rate=lambda t: RATE * 0.7**t)
+    assert displacement_error(run.iterates[1:], expected[1:], expected[0]) < CLOSE
+
+
+def same(first, second, rounds=ROUNDS, sampling=SOME, close=CLOSE, clients=None, **work):
+    task = make_task(clients or make_clients(), **work)
+    a, b = (play(m, task, sampling, rounds).iterates for m in (first, second))
+    assert displacement_error(a[1:], b[1:], b[0]) < close
+
+
+def test_fedmuon_without_alignment_and_momentum():
+    """FedAvg with Muon, whatever the cohorts."""
+    given = SHARED | {"momentum": 0.0}
+    same(fs.FedMuon(RATE, alpha=0.0, **given), local(momentum=0.0))
+
+
+def test_optax():
+    """Without momentum a step of the matrix is optax's, to its eps; the factor is of (out, in) here."""
+    theirs = fs.client.Optax(optax.contrib.muon, learning_rate=RATE * np.sqrt(FEATURES / CLASSES), beta=0.0)
+    task = make_task(make_clients(), local_steps=1)
+    solvers = (local(momentum=0.0, weight_decay=0.0).local, theirs)
+    methods = (fs.FedOpt(x, fs.server.ServerSGD(), weighting="uniform") for x in solvers)
+    a, b = (play(m, task, SOME, 1).iterates[:, WEIGHT] for m in methods)
+    assert displacement_error(a[1:], b[1:], b[0]) < 1e-5
+
+
+def test_one_client_has_nothing_to_correct():
+    """c_i = c: all gradients scaled to length 1, which clipping to a short length does too, without a matrix."""
+    from fedsolve.core.sampling import Trace
+
+    alone, clients = Trace(np.ones((ROUNDS, 1), bool), 1), make_clients((7,))
+    task = make_task(clients)
+    run = play(fs.BiasCorrectedMuon(RATE, momentum=BETA), task, alone, ROUNDS)
+    x, m, fed = run.iterates[0], 0.0, federation(run, clients)
+    for t in range(ROUNDS):
+        for rows in fed.minibatches(t, 0):
+            m = BETA * m + (1 - BETA) * fed.gradient(0, x, rows)
+            x = x - RATE * np.concatenate([of_weight(quintic, m), m[BIAS] / np.linalg.norm(m[BIAS])])
+    np.testing.assert_allclose(run.iterates[-1], x, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4), (5, 5)])
+def test_spectral_ball(shape):
+    """The exact factor is minus the oracle of the unit ball; the iteration's singular values are near 1."""
+    g = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_allclose(polar_factor(g), -SpectralBall(1.0).lmo(g), atol=1e-6)
+    s = np.linalg.svd(np.asarray(polar_factor(g, 5)), compute_uv=False)
+    assert s.min() > 0.6
+    assert s.max() < 1.25
+    thin = g.copy()
+    thin[:, 1:] = 0
+    assert np.linalg.norm(polar_factor(thin)) == pytest.approx(1, rel=1e-5)
+    assert np.linalg.norm(polar_factor(0 * g)) == 0
+
+
+def test_kernels_keep_the_side_of_their_outputs():
+    """(out, in, height, width) of PyTorch and (height, width, in, out) of this package are the same matrix."""
+    torch = np.random.default_rng(0).standard_normal((8, 2, 3, 3))
+    expected = exact(torch.reshape(8, 18)).reshape(torch.shape)
+    np.testing.assert_allclose(polar_of(torch, 0), expected, atol=1e-5)
+    own = np.asarray(polar_of(torch.transpose(2, 3, 1, 0), 0))
+    np.testing.assert_allclose(own.transpose(3, 2, 0, 1), expected, atol=1e-5)
+
+
+def test_leaves_that_are_no_matrices():
+    """With a pattern for the weight none is a matrix: AdamW alone, and the run says so."""
+    task = make_task(make_clients())
+    for method in (
+        fs.FedMuon(RATE, alpha=0.0, vectors="weight", vector_scale=1.0, weight_decay=0.0),
+        fs.FedOpt(fs.client.SGD(0.1), fs.server.Muon(RATE, vectors="weight")),
+    ):
+        run = engine(method, task, SOME, 2)
+        assert (run.logs["no_matrix"] == 1).all()
+    adam = fs.client.Optax(optax.adam, learning_rate=RATE, b2=0.95, eps=1e-10)
+    plain = fs.FedMuon(RATE, alpha=0.0, vectors="weight", vector_scale=1.0, weight_decay=0.0)
+    same(plain, fs.FedOpt(adam, fs.server.ServerSGD(), weighting="uniform"))
+    with pytest.raises(
+        fs.InvalidInput, match=r"vectors = 'head': no leaf .* has this name; it has weight, bias"
+    ):
+        play(fs.FedMuon(RATE, vectors="head"), task, SOME, 1)
+
+
+def test_mean_of_factors_is_no_factor_of_the_mean():
+    """Two clients whose gradients at 0 are -3 I and I: FedAvg with Muon stays at 0, the minimum is I."""
+    clients = [c * np.eye(2)[None] for c in (3.0, -1.0)]
+    task = fs.Task.from_arrays(
+        lambda w, batch: ((w - batch) ** 2).mean(0).sum() / 2,
+        np.zeros((2, 2)),
+        clients,
+        local_steps=2,
+        batch_size=None,
+    )
+    falling = fs.schedules.InverseSqrt(0.3)
+    moved = []
+    for method in (local_exact(), fs.BiasCorrectedMuon(falling, newton_schulz=0)):
+        run = fs.run(method, task, rounds=60, dtype="float64", clients_per_round=2)
+        moved.append(np.asarray(run.params))
+    assert np.abs(moved[0]).max() < 1e-12
+    assert np.abs(moved[1] - np.eye(2)).max() < 0.2
+
+
+def local_exact():
+    return fs.FedOpt(fs.client.Muon(0.1, newton_schulz=0), fs.server.ServerSGD(), weighting="uniform")
+
+
+REFUSED = {
+    "alpha = 2": lambda: fs.FedMuon(alpha=2.0),
+    "momentum = 1": lambda: fs.BiasCorrectedMuon(momentum=1.0),
+    "newton_schulz = -1": lambda: fs.client.Muon(0.1, newton_schulz=-1),
+    "vector_scale = 0": lambda: fs.server.Muon(0.1, vector_scale=0.0),
+    "client_lr = -1": lambda: fs.BiasCorrectedMuon(-1.0),
+    "vectors = 3 must be patterns": lambda: fs.FedMuon(vectors=3),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refused(words):
+    """In a line that says why."""
+    with pytest.raises(fs.InvalidInput, match=words):
+        REFUSED[words]()
+
+
+def test_flat_order():
+    """The leaves of the tests' model lie in the order that the transcripts assume."""
+    weight, bias = np.arange(12.0).reshape(4, 3), np.arange(3.0)
+    assert (flat((weight, bias))[WEIGHT] == weight.ravel()).all()
