@@ -23,10 +23,11 @@ class Muon(MuonRule, LocalSolver):
         others:  y <- y - lr vector_scale (AdamW's direction + weight_decay y)
 
     polar(G) = U V' for G = U S V'; -lr polar(G) is the linear minimisation oracle of `geometry.SpectralBall(lr)`.
-    Leaves of two axes and more are matrices (kernels of convolutions are flattened), but for those of `vectors`; vectors,
-    scalars and these step by AdamW. `FedOpt(client.Muon(0.02), server.ServerSGD(), weighting="uniform")` is FedAvg with
-    Muon, which need not converge where clients differ: the mean of polar factors is not that of the mean. `FedMuon` and
-    `BiasCorrectedMuon` amend that. `MuLoCo` is of optax's Muon, whose momenta are corrected for their start at 0.
+    Leaves of two axes and more are matrices (kernels of convolutions are flattened), but for those of `vectors`;
+    vectors, scalars and these step by AdamW. `FedOpt(client.Muon(0.02), server.ServerSGD(), weighting="uniform")` is
+    FedAvg with Muon, which need not converge where clients differ: the mean of polar factors is not that of the mean.
+    `FedMuon` and `BiasCorrectedMuon` amend that. `MuLoCo` is of optax's Muon, whose momenta are corrected for their
+    start at 0.
 
     Args:
         lr: > 0, in units of the spectral norm of a step, a number or a schedule by round; the public code has 0.02.
