@@ -88,11 +88,12 @@ def verdict(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME",
-            help="Experiment (`fedsolve list experiments`), or your own study: a TOML file or module:function.",
+            metavar="[NAME]",
+            help="Experiment (`fedsolve list experiments`), or your own study: a TOML file or module:function. "
+            "Without it: every experiment of the repository, a line each.",
             autocompletion=complete_experiment,
         ),
-    ],
+    ] = "",
     out: Annotated[
         Path | None, typer.Option("--out", **FOLDER, help="Folder of the finished run (default: runs/NAME).")
     ] = None,
@@ -104,6 +105,11 @@ def verdict(
     from fedsolve.studies.page import claim_facts, is_without_paper
     from fedsolve.studies.reproduce import evaluate_claims
 
+    if not name:
+        if out or full or trust:
+            raise InvalidInput("--out, --full and --trust are of one study: give its NAME")
+        _verdicts_of_all(as_json)
+        return
     folder, experiment = out or _folder(name, full), _find(name, run=False, trust=trust)
     claims = evaluate_claims(name, folder, full=full, experiment=experiment)
     if as_json:
@@ -111,6 +117,38 @@ def verdict(
         emit_json({"status": "ok", "folder": str(folder), "claims": facts})
     else:
         _print(claims, quick=False)
+
+
+def _verdicts_of_all(as_json: bool) -> None:
+    """Evaluate the claims of every experiment of the repository that has stored data; a line each.
+
+    Raises:
+        InvalidInput: there is no repository, or the data of one do not answer its claims.
+    """
+    from collections import Counter
+
+    from rich.table import Table
+
+    from fedsolve.studies.names import program_folders
+    from fedsolve.studies.page import claim_facts
+    from fedsolve.studies.parts import has_parts
+    from fedsolve.studies.reproduce import evaluate_claims
+
+    folders = {name: folder for name, folder in program_folders().items() if has_parts(folder)}
+    if not folders:
+        raise InvalidInput(
+            "no stored studies here: run this in a clone of fedsolve's repository, or give a NAME"
+        )
+    claims = {name: evaluate_claims(name, folder) for name, folder in folders.items()}
+    if as_json:
+        emit_json({"status": "ok", "claims": {name: claim_facts(of, False) for name, of in claims.items()}})
+        return
+    table = Table("experiment", "verdicts", "provisional")
+    for name, of in [*claims.items(), ("all", [one for found in claims.values() for one in found])]:
+        verdicts = Counter(one.shown_verdict.removesuffix(", provisional") for one in of)
+        words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        table.add_row(name, words, str(sum(bool(one.provisional) for one in of) or ""))
+    emit_rich(table)
 
 
 def _run(
