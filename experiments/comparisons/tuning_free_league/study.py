@@ -115,6 +115,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=18.8,
+    minutes=23.3,
     tuned_on=TUNING_SEED,
 )
