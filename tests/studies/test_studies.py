@@ -177,6 +177,9 @@ def test_a_problem_s_grid_is_read_from_a_wider_one_s(tmp_path):
         np.testing.assert_array_equal(read.grid.metrics[name], values)
     (kept,) = tmp_path.glob("parts/narrow*")
     assert kept.name.startswith("narrow-FedAvg-tuned")
+    otherwise = replace(study, problems={"wide": PROBLEM, "narrow": replace(narrow, select="most_loss")})
+    with pytest.raises(InvalidInput, match="most_loss"):  # its own selection counts, not that of the wider one
+        solve(otherwise, Context(tmp_path))
     with pytest.raises(InvalidInput, match=r"lacks values of .*client_lr"):
         solve(replace(study, problems={"wide": PROBLEM, "beyond": narrow}), Context(tmp_path))
     with pytest.raises(InvalidInput, match="earlier problem with FedAvg"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -106,7 +106,7 @@ class _Run:
         published = self._at(self.method.published, "published") if self.method.published else None
         if not self.method.grid:
             return Cell(published, None, None)
-        grid = self._grid() if wider is None else within(wider, self.method.grid)
+        grid = self._grid() if wider is None else self._within(wider)
         if not np.isfinite(grid.score).any():
             return Cell(published, grid, None)
         best = grid.best_settings
@@ -120,6 +120,12 @@ class _Run:
         options = {**self.options, **self.problem.tuning}
         seeds = options.pop("seeds", (self.study.tuning_seed,))
         return self._sweep("grid", self.method.grid, seeds, options)
+
+    def _within(self, wider: SweepRecord) -> SweepRecord:
+        """The part of a wider grid that is this method's, with the problem's own selection."""
+        select = Selection.parse(self.problem.select)
+        select.check(wider.metrics)
+        return replace(within(wider, self.method.grid), selection=select)
 
     def _at(self, setting: Mapping[str, Any], what: str) -> SweepRecord:
         axes = {axis: (value,) for axis, value in setting.items()}
