@@ -56,10 +56,103 @@ def _wide_state(made: optax.GradientTransformationExtraArgs, params: Params) -> 
     state = made.init(params)
     wide = jax.tree.map(lambda x: as_count(x) if getattr(x, "dtype", None) == jnp.int32 else x, state)
     try:
-        after = jax.eval_shape(lambda: made.update(params, wide, params)[1])
-    except TypeError:  # a transformation that insists on its counters' type
+        given = {name: value for name, value in tried(params).items() if name != "obj_fn"}
+        after = jax.eval_shape(lambda: made.update(params, wide, params, **given)[1])
+    except (TypeError, ValueError):  # a transformation that insists on its counters' type
         return state
     return jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), wide, after)
+
+
+def tried(params: Params) -> dict[str, Any]:
+    """What transformations may ask for beside a gradient and a model, for a trial: that of a loss whose gradient is 1.
+
+    Args:
+        params: a model, at which the loss is 1.
+
+    Returns:
+        `value`, `grad`, `value_fn` and `obj_fn`, as optax names them.
+    """
+
+    def loss(other: Params) -> Scalar:
+        return 1 + sum(jnp.sum(x - p) for x, p in zip(*map(jax.tree.leaves, (other, params)), strict=True))
+
+    ones = jax.tree.map(jnp.ones_like, params)
+    return {"value": jnp.ones(()), "grad": ones, "value_fn": loss, "obj_fn": loss}
+
+
+def asked_for(transformation: Transformation) -> tuple[str, ...]:
+    """What a transformation asks for beside a gradient and a model, found by trying.
+
+    Args:
+        transformation: any.
+
+    Returns:
+        Names of `tried`: none (or something else, which an update will tell), `value` for the loss at the model, and
+        more for losses at other models.
+    """
+    params = {"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
+    for names in ((), ("value",), ("value", "grad", "value_fn"), ("obj_fn",)):
+        given = {name: value for name, value in tried(params).items() if name in names}
+
+        def step(given: dict[str, Any] = given) -> Any:
+            made = transformation.at(0)
+            return made.update(params, made.init(params), params, **given)
+
+        try:
+            jax.eval_shape(step)
+        except (TypeError, ValueError):
+            continue
+        return names
+    return ()
+
+
+def updated(made: Any, gradient: Params, state: Any, params: Params, **given: Any) -> tuple[Params, Any]:
+    """A transformation's step, added to the model, and its next state.
+
+    Args:
+        made: the transformation.
+        gradient: of the model's structure, as `state` and `params` are.
+        state: the transformation's.
+        params: the model.
+        **given: `value` and others that it may ask for.
+
+    Returns:
+        The next model and state.
+
+    Raises:
+        InvalidInput: it cannot be computed from these, with optax's own words.
+    """
+    import optax
+
+    try:
+        change, state = made.update(gradient, state, params, **given)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"the optax optimiser cannot make this step: {str(error).splitlines()[0]}"
+        ) from error
+    return optax.apply_updates(params, change), state
+
+
+def evaluation_point(state: Any, params: Params) -> Params:
+    """The model at which a transformation is evaluated: a schedule-free one takes gradients elsewhere.
+
+    Args:
+        state: the transformation's.
+        params: the model that its steps lead to.
+
+    Returns:
+        `optax.contrib.schedule_free_eval_params` of a schedule-free state, wherever it is in `state`; else `params`.
+    """
+    from optax import contrib
+
+    def is_free(part: Any) -> bool:
+        return isinstance(part, contrib.ScheduleFreeState)
+
+    found = [part for part in jax.tree.leaves(state, is_leaf=is_free) if is_free(part)]
+    if not found:
+        return params
+    point = contrib.schedule_free_eval_params(found[0], params)
+    return jax.tree.map(lambda x, p: x.astype(p.dtype), point, params)
 
 
 def transformation(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Transformation:

@@ -133,8 +133,8 @@ class Reweighted(Algorithm):
         return ReweightedServer(params, state, log_scale, server.snapshot)
 
     def export(self, server: Any) -> Params:
-        """The model."""
-        return server.params
+        """The model, where the server optimiser evaluates it."""
+        return self.server_optimizer.evaluation_point(server.params, server.server_optimizer)
 
     def _solve(self, broadcast: Any, oracle: Oracle) -> tuple[Solution, Params]:
         solution = self.local.solve(broadcast.params, oracle, broadcast.round)

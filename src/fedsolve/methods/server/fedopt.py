@@ -129,8 +129,8 @@ class FedOpt(Algorithm):
         return FedOptServer(params, state, search and SearchLog(search.step, search.evaluations))
 
     def export(self, server: FedOptServer) -> Params:
-        """The model."""
-        return server.params
+        """The model, where the server optimiser evaluates it."""
+        return self.server_optimizer.evaluation_point(server.params, server.server_optimizer)
 
 
 def compose(

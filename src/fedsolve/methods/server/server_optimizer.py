@@ -109,3 +109,15 @@ class ServerOptimizer(ABC):
         Returns:
             The new model, in the types of `params`, and the new state.
         """
+
+    def evaluation_point(self, params: Params, state: Any) -> Params:
+        """The model that is evaluated and returned; by default the one that clients start from.
+
+        Args:
+            params: the model w.
+            state: what `init` or the last step gave.
+
+        Returns:
+            A pytree like params.
+        """
+        return params

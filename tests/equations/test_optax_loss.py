@@ -1,0 +1,60 @@
+"""Optimisers of optax that ask for the loss, that restart an estimate, and that are evaluated at another point."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedsolve as fs
+from equations.cases import SOME
+from fedsolve.core.optax_bridge import asked_for, transformation
+from harness import make_clients, make_task
+from verbs_harness import play
+
+FEDOPT, SGD = fs.FedOpt, fs.client.SGD(0.3)
+
+
+def test_polyak_of_optax_is_polyak_on_the_server():
+    """The loss comes in units of D: tau_i f_i."""
+    task = make_task(make_clients())
+    theirs = FEDOPT(SGD, fs.server.Optax(optax.polyak_sgd, max_learning_rate=1e9))
+    ours = play(FEDOPT(SGD, fs.server.Polyak()), task, SOME, 6).iterates
+    np.testing.assert_allclose(play(theirs, task, SOME, 6).iterates, ours, rtol=1e-10)
+
+
+def test_what_is_asked_for():
+    assert asked_for(transformation(optax.adam, learning_rate=0.1)) == ()
+    assert asked_for(transformation(optax.contrib.momo)) == ("value",)
+    assert "value_fn" in asked_for(transformation(optax.lbfgs))
+    with pytest.raises(fs.InvalidInput, match="lbfgs asks for losses at other models, which a server has not"):
+        fs.server.Optax(optax.lbfgs)
+    with pytest.raises(fs.InvalidInput, match="needs clients whose steps add up gradients"):
+        FEDOPT(fs.client.Optax(optax.adam, learning_rate=0.1), fs.server.Optax(optax.contrib.momo))
+
+
+@pytest.mark.parametrize("factory", [optax.contrib.dog, optax.contrib.prodigy])
+def test_an_estimate_that_restarts_is_told(factory):
+    params = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+    assert "keep=True" in fs.client.Optax(factory).why_it_stands_still(params, 5, 40)
+    assert fs.client.Optax(factory, keep=True).why_it_stands_still(params, 5, 40) == ""
+    assert fs.client.Optax(optax.adam, learning_rate=0.1).why_it_stands_still(params, 5, 40) == ""
+
+
+def test_schedule_free_is_evaluated_at_its_point():
+    """The server's model is where gradients are taken; the exported one is the mean of optax's own definition."""
+    rule = fs.server.Optax(optax.contrib.schedule_free_sgd, learning_rate=1.0)
+    run = play(FEDOPT(SGD, rule), make_task(make_clients()), SOME, 4)
+    server = run.state.server
+    point = optax.contrib.schedule_free_eval_params(server.server_optimizer.optax, server.params)
+    flat = [np.concatenate([np.ravel(x) for x in jax.tree.leaves(p)]) for p in (point, server.params)]
+    np.testing.assert_allclose(run.iterates[-1], flat[0], rtol=1e-12)
+    assert np.abs(flat[0] - flat[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("factory", [optax.contrib.momo, optax.polyak_sgd, optax.lbfgs])
+def test_clients_give_the_loss(factory):
+    run = play(FEDOPT(fs.client.Optax(factory), fs.server.ServerSGD()), make_task(make_clients()), SOME, 2)
+    assert np.abs(run.iterates[-1] - run.iterates[0]).max() > 1e-3
