@@ -90,8 +90,9 @@ class OptaxLossRule(OptaxRule):
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> ScaledLoss:
         """The client's loss f_i(w) in units of its update."""
-        loss = oracle.full(start)[0]
-        return ScaledLoss((solution.rate_sum * loss).astype(loss.dtype))
+        loss: Any = oracle.full(start)[0]
+        rates: Any = solution.rate_sum  # `needs` says so
+        return ScaledLoss((rates * loss).astype(loss.dtype))
 
     def given(self, measured: ScaledLoss) -> dict[str, Any]:
         """The loss, as `value`."""
