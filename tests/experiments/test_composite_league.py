@@ -38,7 +38,8 @@ def test_all_methods_have_the_same_draws_and_their_problem_s_penalty():
         assert axis.startswith("{'client_lr, server_lr': ((0.1, 1.0), ")
         setting = {"client_lr, server_lr": (0.02, 3.0)}
         built = {label: method.make(**setting) for label, method in made.items()}
-        assert repr(built["FedMiD"].psi) == repr(built["FedDR"].psi) == repr(one.penalty)
+        assert repr(built["FedMiDOSP"].psi) == repr(built["FedDR"].psi) == repr(one.penalty(1.0))
+        assert repr(built["FedMiD"].psi) == repr(one.penalty(0.5))  # it applies it twice
         assert (built["FedDR"].eta, built["FedDR"].local.lr) == (3.0, 0.02)
     assert {len(method.grid["client_lr, server_lr"]) for method in made.values()} == {30}
     assert league.TUNING_SEED not in SEEDS

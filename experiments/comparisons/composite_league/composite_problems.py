@@ -25,7 +25,7 @@ class Composite:
     Attributes:
         size: in words, the penalty and its weight among them.
         draw: from the data folder and a seed to the task.
-        penalty: psi.
+        penalty: psi, from a factor of its weights.
         rounds, clients: of a run, and of a round.
         options: the local work, where it is not the task's own.
         rank: of the true matrix, None for none.
@@ -33,15 +33,15 @@ class Composite:
 
     size: str
     draw: Draw
-    penalty: Blocks
+    penalty: Callable[[float], Blocks]
     rounds: int = 100
     clients: int = 10
     options: Mapping[str, Any] | None = None
     rank: int | None = None
 
 
-def _l1(weight: float) -> Blocks:
-    return L1(weight).on("weight")
+def _l1(weight: float) -> Callable[[float], Blocks]:
+    return lambda factor: L1(factor * weight).on("weight")
 
 
 def _libsvm(dataset: str) -> Draw:
@@ -64,15 +64,16 @@ COMPOSITES = {
     "LASSO IV": Composite("512 of 1,024 true, 256 clients, 0.1 |w|_1", _lasso(4), _l1(0.1), 200),
     "elastic net": Composite(
         "LASSO II's data, 64 of 1,024 true, 64 clients, 0.1 |w|_1 + 0.005 |w|^2", _lasso(2),
-        ElasticNet(0.1, 0.01).on("weight"), 200,
+        lambda f: ElasticNet(0.1 * f, 0.01 * f).on("weight"), 200,
     ),
     "low rank III": Composite(
-        "32 x 32 of rank 1, 64 clients, 0.3 |W|_*", _lowrank(3), NuclearNorm(0.3).on("weight"), 200, rank=1,
+        "32 x 32 of rank 1, 64 clients, 0.3 |W|_*", _lowrank(3), lambda f: NuclearNorm(0.3 * f).on("weight"), 200,
+        rank=1,
     ),
     "digits by pixel": Composite(
         "softmax regression, 100 clients, 0.003 times the sum over pixels of |W_j|_2",
         lambda data_dir, seed: fs.tasks.digits(model="softmax", seed=seed),
-        GroupL1(0.003, axis=0).on("weight"), options=STEPS,
+        lambda f: GroupL1(0.003 * f, axis=0).on("weight"), options=STEPS,
     ),
     "a9a": Composite(f"logistic regression, {_TWO_SHARDS}", _libsvm("a9a"), _l1(1e-3), options=STEPS),
     "w8a": Composite(f"logistic regression, {_TWO_SHARDS}", _libsvm("w8a"), _l1(1e-3), options=STEPS),
@@ -91,7 +92,7 @@ def task(data_dir: Path | None, seed: int, one: Composite) -> fs.Task:
     drawn = one.draw(data_dir, seed)
     known = [d for d in drawn.diagnostics if isinstance(d, fs.diagnostics.Support)]
     known += [fs.diagnostics.Rank(1e-2, "weight")] if one.rank is not None else []
-    return replace(drawn, diagnostics=(*known, fs.diagnostics.Objective(one.penalty)), test=None)
+    return replace(drawn, diagnostics=(*known, fs.diagnostics.Objective(one.penalty(1.0))), test=None)
 
 
 def problem(name: str, one: Composite) -> Problem:

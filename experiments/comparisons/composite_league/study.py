@@ -31,11 +31,14 @@ RANGES = {"client_lr": (1e-4, 1.0), "server_lr": (1e-2, 10.0)}
 """Log-uniform, the ends of the paper's grids, and 1e-4 for the synthetic data; FedDR's eta has the server rate's."""
 BUILDERS = RATED | {"FedDR": lambda psi, client_lr, server_lr: fs.FedDR(psi, client_lr, eta=server_lr)}
 
+FACTORS = {"FedMiD": 0.5}
+"""Of the penalty that a method is given: FedMiD's fixed point is that of F + 2 psi, since both its sides apply psi."""
+
 
 def methods(name: str) -> dict[str, Method]:
     """All methods under the penalty of a problem."""
     penalty = COMPOSITES[name if name in COMPOSITES else QUICK].penalty
-    return {label: _method(build, penalty) for label, build in BUILDERS.items()}
+    return {label: _method(build, penalty(FACTORS.get(label, 1.0))) for label, build in BUILDERS.items()}
 
 
 def _method(build: Builder, psi: Any) -> Method:
@@ -97,7 +100,8 @@ STATEMENTS = (
         wins_more("FedDualAvg", ["Subgradient"], ends("tuned")),
     ),
     Statement(
-        "By what it finds of the truth FedDualAvg is better on more problems than FedAvg with subgradients", _INEFFECTIVE,
+        "By what it finds of the truth FedDualAvg is better on more problems than FedAvg with subgradients",
+        _INEFFECTIVE,
         wins_more("FedDualAvg", ["Subgradient"], recovered),
     ),
     *(
@@ -108,7 +112,8 @@ STATEMENTS = (
         for tried in (3, 10)
     ),
     Statement(
-        "On F + psi FedDualAvg is better on more problems than FedDR", "", wins_more("FedDualAvg", ["FedDR"], ends("tuned"))
+        "On F + psi FedDualAvg is better on more problems than FedDR", "",
+        wins_more("FedDualAvg", ["FedDR"], ends("tuned")),
     ),
     Statement("FedDualAvg finds the truth whole on every data set", "", finds_all("FedDualAvg")),
 )  # fmt: skip
@@ -124,8 +129,8 @@ DEVIATIONS = (
     "ten problems are fewer than ten independent observations.",
     "F weighs examples alike, the methods clients; where clients differ in size (digits) these are not quite one. 200 "
     "rounds on regressions, 100 on the others, less than the paper's 500. Penalties' weights are ours.",
-    "FedMiD's fixed point is that of F + 2 psi, since both its sides apply psi; lasso-1 to lasso-4 show it at half the "
-    "penalty too.",
+    "FedMiD's fixed point is that of F + 2 psi, since both its sides apply psi: here it is given half the penalty, so "
+    "that it minimises what is compared; lasso-1 to lasso-4 show it at the whole one too.",
 )
 
 STUDY = Study(

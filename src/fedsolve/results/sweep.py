@@ -93,7 +93,7 @@ class Selection:
             )
         return cls(metric, int(last) if colon else 1)
 
-    def check(self, metrics: dict[str, np.ndarray]) -> None:
+    def check(self, metrics: Mapping[str, np.ndarray]) -> None:
         """Raise `InvalidInput` unless the metric is among those evaluated."""
         check_recorded("the selection", self.metric, metrics)
 
