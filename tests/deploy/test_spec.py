@@ -1,6 +1,7 @@
 """Methods as plain data: exact, for every method; nothing is built or called that is no part of one."""
 
 import base64
+import inspect
 import json
 import sys
 
@@ -181,4 +182,20 @@ def test_optimisers_are_those_of_optax():
     """Every name of the table is a function of optax or of its contributions, and comes back as itself."""
     for name in OPTIMISERS:
         factory = getattr(optax, name, None) or getattr(optax.contrib, name)
-        assert from_spec(to_spec(fs.server.Optax(factory))).transformation.factory is factory
+        needed = "learning_rate" in inspect.signature(factory).parameters
+        solver = fs.client.Optax(factory, **({"learning_rate": 0.1} if needed else {}))
+        assert from_spec(to_spec(solver)) == solver
+        assert from_spec(to_spec(solver)).transformation.factory is factory
+
+
+def test_every_optimiser_that_makes_itself_may_be_named():
+    """What optax has of them: except one of examples' gradients, and one that wraps another."""
+    apart = {"dpsgd", "schedule_free"}
+    for package in (optax, optax.contrib):
+        made = {
+            name: inspect.signature(f).parameters
+            for name, f in vars(package).items()
+            if inspect.isfunction(f)
+        }
+        rated = {name for name, given in made.items() if {"learning_rate", "max_learning_rate"} & set(given)}
+        assert {name for name in rated if not name.startswith(("_", "scale_by"))} <= {*OPTIMISERS, *apart}

@@ -33,9 +33,12 @@ _PARTS = (Block, Blocks, SplitSets, Attack, Transformation)
 _PACKAGES = ("methods", "geometry")
 
 OPTIMISERS = (
-    "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad",
-    "fromage", "lamb", "lars", "lion", "muon", "nadam", "nadamw", "noisy_sgd", "novograd",
-    "optimistic_gradient_descent", "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi",
+    "acprop", "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan",
+    "ademamix", "adopt", "amsgrad", "cocob", "dadapt_adamw", "dog", "dowg", "fromage", "galore", "lamb",
+    "lars", "lbfgs", "lion", "madgrad", "momo", "momo_adam", "muon", "nadam", "nadamw", "noisy_sgd",
+    "novograd", "optimistic_adam", "optimistic_adam_v2", "optimistic_gradient_descent", "polyak_sgd",
+    "prodigy", "radam", "rmsprop", "rprop", "schedule_free_adamw", "schedule_free_sgd", "sgd", "sign_sgd",
+    "signum", "simplified_ademamix", "sm3", "sophia", "yogi",
 )  # fmt: skip
 """Functions of optax that a method may be made with in a deployment."""
 
