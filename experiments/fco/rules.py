@@ -79,11 +79,16 @@ def stays_below(
 @rule
 def near_central(cells: Cells, problem: str, method: str, central: str, margin: float) -> Decision:
     """The problem's metric is at most `margin` worse than that of the centralised solution, in the column `central`."""
-    best = cells.final(problem, method, metric=central)
-    found = cells.interval(problem, cells.final(problem, method) - best)
+    values, best = (cells.final(problem, method, metric=column) for column in (None, central))
+    there, title = np.isfinite(values), describe(cells.problem(problem).metric).title
+    found = Interval(-np.inf, -np.inf, -np.inf)  # what diverged has found nothing
+    ours = f"diverged on {(~there).sum()} of {len(values)} {cells.problem(problem).replicates}"
+    if there.all():
+        found = cells.interval(problem, values - best)
+        ours = f"{title} {values.mean():.3f}, centralised {best.mean():.3f}; over it {found:+.3g}"
+    elif there.any():
+        ours += f"; {title} {values[there].mean():.3f}, centralised {best[there].mean():.3f} on the others"
     given: dict[float, Verdict] = {bar: decided(found, -bar) for bar in around(margin)}
-    title = describe(cells.problem(problem).metric).title
-    ours = f"{title} {cells.final(problem, method).mean():.3f}, centralised {best.mean():.3f}; over it {found:+.3g}"
     reason = f"at most {margin:g} below it by the 95 % interval over {cells.problem(problem).replicates}"
     weak = provisional(cells, problem, "tuned", () if given[margin] == "reproduced" else (method,))
     return Decision(ours, given[margin], f"{reason}; {elsewhere(given, margin)}", weak)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.fco import lasso
-from experiments.fco.rules import reaches, sooner, stays_below, until_reached
+from experiments.fco.rules import near_central, reaches, sooner, stays_below, until_reached
 from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -107,6 +107,24 @@ def test_a_threshold_is_judged_by_the_interval():
     assert reaches(name, "FedMiD", 0.9)(wide).verdict == "underpowered"
     wide.by_name[name, "FedMiD"].published.metrics["f1"][0, 3] = np.nan
     assert reaches(name, "FedMiD", 0.9)(wide).verdict == "not reproduced"
+
+
+def test_whole_is_what_the_centralised_solution_finds():
+    """The difference by data set; a run that diverged has found nothing."""
+    study = lasso.study(2)
+    name = next(iter(study.problems))
+    cells = made_up(study, dict.fromkeys(PAPER, rising(0.95, 50)), central=0.955)
+    told = near_central(name, "FedDualAvg", "centralised_f1", 0.01)(cells)
+    assert (told.verdict, told.ours) == (
+        "reproduced", "F1 score of the support 0.950, centralised 0.955; over it -0.005 [-0.005, -0.005]"
+    )  # fmt: skip
+    assert "at 0.005: " in told.reason
+    assert near_central(name, "FedDualAvg", "centralised_f1", 0.004)(cells).verdict == "not reproduced"
+    cells.by_name[name, "FedDualAvg"].published.metrics["f1"][0, 3, -1] = np.nan
+    lost = near_central(name, "FedDualAvg", "centralised_f1", 0.01)(cells)
+    assert (lost.verdict, lost.ours) == (
+        "not reproduced", "diverged on 1 of 10 data sets; F1 score of the support 0.950, centralised 0.955 on the others"
+    )  # fmt: skip
 
 
 def test_grids():
