@@ -123,7 +123,8 @@ def test_whole_is_what_the_centralised_solution_finds():
     cells.by_name[name, "FedDualAvg"].published.metrics["f1"][0, 3, -1] = np.nan
     lost = near_central(name, "FedDualAvg", "centralised_f1", 0.01)(cells)
     assert (lost.verdict, lost.ours) == (
-        "not reproduced", "diverged on 1 of 10 data sets; F1 score of the support 0.950, centralised 0.955 on the others"
+        "not reproduced",
+        "diverged on 1 of 10 data sets; F1 score of the support 0.950, centralised 0.955 on the others",
     )  # fmt: skip
 
 
