@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import deque
 
 CHOSEN = {
     "equations": (["tests/equations"], ["tests/equations/test_rates.py"]),
@@ -24,12 +25,14 @@ WORKERS = "4"  # share the GPU; each compiles
 
 def main(name: str, tiny: bool) -> int:
     usual, few = CHOSEN[name]
-    asked = [sys.executable, "-m", "pytest", "-v", "-m", "not full and not alone", "-p", "no:cacheprovider"]
+    asked = [sys.executable, "-m", "pytest", "-vv", "-m", "not full and not alone", "-p", "no:cacheprovider"]
     asked += [*(few if tiny else usual), *(["-n", "0"] if tiny else ["-n", WORKERS, "--dist", "loadgroup"])]
     counts, failed = {"PASSED": 0, "FAILED": 0, "ERROR": 0, "SKIPPED": 0}, []
     process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
+    last: deque[str] = deque(maxlen=20)
     for text in process.stdout:
+        last.append(text)
         found = re.search(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b", text)
         test = re.search(r"tests/\S+::\S+", text)
         if not found or not test or text.startswith(("FAILED ", "ERROR ")):
@@ -40,7 +43,10 @@ def main(name: str, tiny: bool) -> int:
         said = ", ".join(f"{n} {word.lower()}" for word, n in counts.items() if n)
         rows = {name: said} | ({"not passed": ", ".join(failed[:20])} if failed else {})
         print(json.dumps({"rows": rows, "failed": failed}), flush=True)
-    return process.wait()
+    status = process.wait()
+    if status or not sum(counts.values()):
+        print("".join(last))
+    return status or not sum(counts.values())
 
 
 if __name__ == "__main__":
