@@ -113,9 +113,8 @@ receives with the message.
 * **SCAFFOLD** uploads one vector instead of two where all clients take the same number of local steps: its control
   variate follows from the mean client update. `fs.run` finds out. In a deployment give `equal_steps=K`, the number of
   steps; each client checks it.
-* **FedKSeed and DeComFL** are shown with 10 local steps, whatever the model; slopes and steps say how far it moved along
-  random directions, which all draw alike. `history` has 100 rounds. `fs.run` finds the number of steps; in a deployment
-  give `most_steps`. With `down="model"` they download `params` $d$, and clients keep nothing.
+* **FedKSeed and DeComFL** are shown with 10 local steps and a `history` of 100 rounds, whatever the model. `fs.run` finds
+  the number of steps; in a deployment give `most_steps`. With `down="model"` they download `params` $d$.
 * **Wrappers** add fields: `inner.delta` is the client update inside SCAFFOLD's message. `Robust+X`, `FedBuff+X` and
   `FedAsync+X` send the same fields as X.
 """
