@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from fedsolve.compression import EDEN, RandomK
 
 import fedsolve as fs
 from fedsolve.core.algorithm import client_update_of
 from fedsolve.core.introspect import ShapeOracle, first_cohort
+from fedsolve.methods.compression import EDEN, RandomK
 
 AVG = fs.FedAvg(0.1, weighting="uniform")
 MODEL = {"w": jnp.zeros((6, 5)), "deep": {"w": jnp.zeros((2, 3, 2)), "b": jnp.zeros(5)}}
@@ -100,4 +100,4 @@ def test_leaves():
         assert update["w"].b.shape == (6, 2)
         assert (update["w"].a.shape if a else update["w"].a) == a
         assert update["deep"]["w"].shape == (2, 3, 2)  # 12 entries, its factors 16
-    assert update["deep"]["b"].shape == (5,)
+        assert update["deep"]["b"].shape == (5,)
