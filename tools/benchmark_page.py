@@ -90,7 +90,7 @@ def _section(result: Mapping[str, Any]) -> Iterator[str]:
         found = "" if value is None else f"{value:.2f}"
         word = "not measured" if value is None else "holds" if bound.holds(works) else "**exceeded**"
         yield f"| {claim} | {limit} | {found} | {word} |"
-    yield "\nAll programs, as ratios to the first one named:\n"
+    yield "\nThe programs, with the time of what they are compared with:\n"
     yield from (_item(key, work, len(measured) > 1) for key, work in works.items())
     yield ""
     yield from _parts(result)
@@ -116,18 +116,11 @@ def _parts(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _item(key: str, work: Mapping[str, Any], is_dated: bool) -> str:
-    """The work, the time of what it is compared with, and the ratios of the others; the file has every time."""
+    """The work and the time of what it is compared with, of all programs where it is with nothing; the file has all."""
     times, unit = work["times"], work["unit"]
-    base = work["base"] if work["base"] in times else ""
     dated = f" ({work['date']})" if is_dated else ""
-    first = base or next(iter(times))
-    entries = [f"{first} {statistics.median(times[first]):,.4g} {unit}"]
-    for name, values in times.items():
-        if name != first and base:
-            ratio = statistics.median(a / b for a, b in zip(values, times[base], strict=True))
-            entries.append(f"{name} {ratio:.2f}")
-        elif name != first:
-            entries.append(f"{name} {statistics.median(values):,.4g} {unit}")
+    named = [work["base"]] if work["base"] in times else list(times)
+    entries = [f"{name} {statistics.median(times[name]):,.4g} {unit}" for name in named]
     return f"* **{key}**: {_typeset(work['about'])}{dated}. {'; '.join(entries)}."
 
 

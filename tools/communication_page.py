@@ -50,6 +50,7 @@ def _typeset(row: str) -> str:
     """A row of the page: its introduction says that a field is one number and is averaged, where a row says nothing."""
     named = row.replace("mean by examples", "weighted").replace("mean 1/|S|", "mean")
     named = named.replace("a whole number", "(integer)").replace("is no sum", "is not a sum")
+    named = named.replace(", changed by the server, then", " †,")
     named = named.replace(" one number", "").replace(", mean", "")
     return re.sub(r"\b(K d_s|K d|K|d_s|d) numbers", r"$\1$", named)
 
@@ -103,8 +104,8 @@ same table.
 
 A field has the stated size, or is one number: $d$ is the number of model parameters, $d_s$ that of shared ones, and
 $K$ the number of local steps. Every download also has the number of the round. The server averages a field over the
-cohort, unless another reduction is stated. "Weighted" means by the numbers of examples $n_i$, which the server
-receives with the message.
+cohort, unless another reduction is stated; † means that it changes each message before it adds them up. "Weighted"
+means by the numbers of examples $n_i$, which the server receives with the message.
 
 * `delta` is the client update. `loss` is the mean local loss, for logging only. The server step uses the other
   scalars; `search` has the results of a line search.
@@ -113,8 +114,8 @@ receives with the message.
 * **SCAFFOLD** uploads one vector instead of two where all clients take the same number of local steps: its control
   variate follows from the mean client update. `fs.run` finds out. In a deployment give `equal_steps=K`, the number of
   steps; each client checks it.
-* **FedKSeed and DeComFL** are shown with 10 local steps and a `history` of 100 rounds, whatever the model. `fs.run` finds
-  the number of steps; in a deployment give `most_steps`. With `down="model"` they download `params` $d$.
+* **FedKSeed and DeComFL** are shown with 10 local steps and a `history` of 100 rounds, whatever the model. `fs.run`
+  finds the number of steps; in a deployment give `most_steps`. With `down="model"` they download `params` $d$.
 * **Wrappers** add fields: `inner.delta` is the client update inside SCAFFOLD's message. `Robust+X`, `FedBuff+X` and
   `FedAsync+X` send the same fields as X.
 """
