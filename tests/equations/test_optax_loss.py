@@ -29,7 +29,9 @@ def test_what_is_asked_for():
     assert asked_for(transformation(optax.adam, learning_rate=0.1)) == ()
     assert asked_for(transformation(optax.contrib.momo)) == ("value",)
     assert "value_fn" in asked_for(transformation(optax.lbfgs))
-    with pytest.raises(fs.InvalidInput, match="lbfgs asks for losses at other models, which a server has not"):
+    with pytest.raises(
+        fs.InvalidInput, match="lbfgs asks for losses at other models, which a server has not"
+    ):
         fs.server.Optax(optax.lbfgs)
     with pytest.raises(fs.InvalidInput, match="needs clients whose steps add up gradients"):
         FEDOPT(fs.client.Optax(optax.adam, learning_rate=0.1), fs.server.Optax(optax.contrib.momo))
@@ -58,3 +60,25 @@ def test_schedule_free_is_evaluated_at_its_point():
 def test_clients_give_the_loss(factory):
     run = play(FEDOPT(fs.client.Optax(factory), fs.server.ServerSGD()), make_task(make_clients()), SOME, 2)
     assert np.abs(run.iterates[-1] - run.iterates[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("keep", [True, None])
+@pytest.mark.filterwarnings("ignore:Specifying a key")
+def test_a_random_key_is_not_kept(keep):
+    """Neither on the server nor by clients."""
+    noisy = {"learning_rate": 0.1, "factory": optax.noisy_sgd}
+    server = fs.server.Optax(**noisy) if keep is None else fs.server.ServerSGD()
+    method = FEDOPT(SGD if keep is None else fs.client.Optax(keep=True, **noisy), server)
+    with pytest.raises(fs.InvalidInput, match="keeps a random key in its state"):
+        fs.run(method, make_task(make_clients()), rounds=1)
+
+
+def test_arguments_and_models_that_do_not_fit():
+    for make in (fs.client.Optax, fs.server.Optax):
+        with pytest.raises(
+            fs.InvalidInput, match=r"adam cannot be called with these arguments: missing .*learning_rate"
+        ):
+            make(optax.adam)
+    rule = fs.server.Optax(optax.adamw, learning_rate=0.1, mask={"other": True})
+    with pytest.raises(fs.InvalidInput, match="cannot start from this model"):
+        rule.init({"w": jnp.zeros(2)})

@@ -5,6 +5,7 @@ optax is imported where it is used: most runs need none of it, and it takes a qu
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,12 @@ class Transformation:
 
 def _wide_state(made: optax.GradientTransformationExtraArgs, params: Params) -> Any:
     """The initial state with counters as wide as an update leaves them, and whatever follows from them."""
-    state = made.init(params)
+    try:
+        state = made.init(params)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"the optax optimiser cannot start from this model: {str(error).splitlines()[0]}"
+        ) from error
     wide = jax.tree.map(lambda x: as_count(x) if getattr(x, "dtype", None) == jnp.int32 else x, state)
     try:
         given = {name: value for name, value in tried(params).items() if name != "obj_fn"}
@@ -133,6 +139,29 @@ def updated(made: Any, gradient: Params, state: Any, params: Params, **given: An
     return optax.apply_updates(params, change), state
 
 
+def kept_state(made: Any, params: Params) -> Any:
+    """A transformation's initial state, to be kept from round to round.
+
+    Args:
+        made: the transformation.
+        params: the model.
+
+    Returns:
+        The state.
+
+    Raises:
+        InvalidInput: it holds a random key, which cannot be stored.
+    """
+    state = made.init(params)
+    for leaf in jax.tree.leaves(state):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise InvalidInput(
+                "the optax optimiser keeps a random key in its state, which cannot be stored from round to round: take "
+                "client.Optax(...) without keep=True, or another optimiser (fedsolve.privacy adds noise)"
+            )
+    return state
+
+
 def evaluation_point(state: Any, params: Params) -> Params:
     """The model at which a transformation is evaluated: a schedule-free one takes gradients elsewhere.
 
@@ -159,7 +188,8 @@ def transformation(factory: Callable[..., optax.GradientTransformation], **argum
     """Sort an optax factory's arguments into leaves and options.
 
     Raises:
-        InvalidInput: `factory` is a finished transformation instead of the function that makes it.
+        InvalidInput: `factory` is a finished transformation instead of the function that makes it, or has not these
+            arguments.
     """
     import optax
 
@@ -168,6 +198,12 @@ def transformation(factory: Callable[..., optax.GradientTransformation], **argum
             "give the optax function and its arguments separately, as Optax(optax.adam, learning_rate=0.1): "
             "then changing a value does not recompile"
         )
+
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        name = getattr(factory, "__name__", "this function")
+        raise InvalidInput(f"{name} cannot be called with these arguments: {error}") from error
 
     def is_leaf(v: Any) -> bool:
         return isinstance(v, Schedule | jax.Array) or (isinstance(v, Real) and not isinstance(v, bool))

@@ -16,6 +16,7 @@ from fedsolve.core.optax_bridge import (
     Transformation,
     asked_for,
     evaluation_point,
+    kept_state,
     transformation,
     tried,
     updated,
@@ -56,7 +57,7 @@ class OptaxSolver(LocalSolver):
 
     def init_state(self, params: Params) -> Any:
         """The optimiser's initial state if it is kept, otherwise `()`."""
-        return self.transformation.at(0).init(params) if self.keep else ()
+        return kept_state(self.transformation.at(0), params) if self.keep else ()
 
     def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
         """The reason why its steps never change a model, or hardly: a state that starts anew each round, or another."""
@@ -172,7 +173,8 @@ def Optax(
         A local solver, such as for `FedOpt(client.Optax(...), server.ServerSGD())`.
 
     Raises:
-        InvalidInput: `factory` is a transformation that is made already, in place of the function; keep is no bool.
+        InvalidInput: `factory` is a transformation that is made already, in place of the function, or has not these
+            arguments; keep is no bool.
 
     >>> import optax
     >>> Optax(optax.adam, learning_rate=0.01).transformation.values

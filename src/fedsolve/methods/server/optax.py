@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.optax_bridge import Transformation, asked_for, evaluation_point, transformation, updated
+from fedsolve.core.optax_bridge import (
+    Transformation,
+    asked_for,
+    evaluation_point,
+    kept_state,
+    transformation,
+    updated,
+)
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Traced, module, reported
 from fedsolve.methods.client.solver import Solution
@@ -40,7 +47,9 @@ class OptaxRule(ServerOptimizer):
 
     def init(self, params: Params) -> OptaxRuleState:
         """The transformation's initial state."""
-        return OptaxRuleState(self.transformation.at(0).init(params), jnp.zeros((), trees.dtype_of(params)))
+        return OptaxRuleState(
+            kept_state(self.transformation.at(0), params), jnp.zeros((), trees.dtype_of(params))
+        )
 
     def step(
         self, params: Params, state: OptaxRuleState, delta: Params, measured: Any, cohort: Cohort
@@ -112,8 +121,8 @@ def Optax(factory: Callable[..., optax.GradientTransformation], **arguments: Any
         A server optimiser, such as for `FedOpt(client.SGD(0.1), server.Optax(...))`.
 
     Raises:
-        InvalidInput: `factory` is a transformation that is made already, in place of the function, or asks for losses
-            at other models (a line search), which a server has not.
+        InvalidInput: `factory` is a transformation that is made already, in place of the function, has not these
+            arguments, or asks for losses at other models (a line search), which a server has not.
 
     >>> import optax
     >>> Optax(optax.lion, learning_rate=0.01).transformation.values
