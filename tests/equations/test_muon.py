@@ -195,7 +195,7 @@ def test_optax():
 
 
 def test_one_client_has_nothing_to_correct():
-    """c_i = c: all gradients scaled to length 1, which clipping to a short length does too, without a matrix."""
+    """c_i = c: its steps are along the polar factor of its own momentum, as without control variates."""
     from fedsolve.core.sampling import Trace
 
     alone, clients = Trace(np.ones((ROUNDS, 1), bool), 1), make_clients((7,))
@@ -232,22 +232,44 @@ def test_kernels_keep_the_side_of_their_outputs():
     np.testing.assert_allclose(own.transpose(3, 2, 0, 1), expected, atol=1e-5)
 
 
-def test_leaves_that_are_no_matrices():
-    """With a pattern for the weight none is a matrix: AdamW alone, and the run says so."""
-    task = make_task(make_clients())
-    for method in (
-        fs.FedMuon(RATE, alpha=0.0, vectors="weight", vector_scale=1.0, weight_decay=0.0),
+def test_vectors_step_by_adamw():
+    """A matrix that a pattern names has AdamW's first step, each entry 1 long; the other its polar factor's."""
+    rule = fs.client.Muon(RATE, vectors="head", vector_scale=SCALE, newton_schulz=0)
+    w, g = (
+        {"head": np.zeros((2, 2), np.float32), "body": np.zeros((2, 2), np.float32)},
+        {x: np.diag([4.0, -1.0]) for x in ("head", "body")},
+    )
+    u, _ = rule.muon_step(w, g, rule.first_state(w))
+    np.testing.assert_allclose(u["head"], np.diag([SCALE, -SCALE]), rtol=1e-6)
+    np.testing.assert_allclose(u["body"], np.diag([1.0, -1.0]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fs.FedMuon(RATE, vectors="weight"),
         fs.FedOpt(fs.client.SGD(0.1), fs.server.Muon(RATE, vectors="weight")),
-    ):
-        run = engine(method, task, SOME, 2)
-        assert (run.logs["no_matrix"] == 1).all()
-    adam = fs.client.Optax(optax.adam, learning_rate=RATE, b2=0.95, eps=1e-10)
-    plain = fs.FedMuon(RATE, alpha=0.0, vectors="weight", vector_scale=1.0, weight_decay=0.0)
-    same(plain, fs.FedOpt(adam, fs.server.ServerSGD(), weighting="uniform"))
+        fs.FedOpt(fs.client.Muon(RATE, vectors="weight"), fs.server.ServerSGD()),
+        fs.FedOpt(fs.client.Muon(RATE, vectors="weight", keep=True), fs.server.ServerSGD()),
+    ],
+    ids=("FedMuon", "server", "clients", "clients, kept"),
+)
+def test_a_model_without_matrices(method):
+    """Each leaf with its shape, why it is none, and what it would step by."""
+    words = (
+        r"no leaf of the model is one: weight \(shape \(4, 3\), excluded by vectors\), bias \(shape \(3,\)\) .*"
+        r"step by AdamW"
+    )
+    with pytest.raises(fs.InvalidInput, match=words):
+        engine(method, make_task(make_clients()), SOME, 1)
+
+
+def test_a_pattern_of_no_leaf():
+    """It is named, with the leaves that there are."""
     with pytest.raises(
         fs.InvalidInput, match=r"vectors = 'head': no leaf .* has this name; it has weight, bias"
     ):
-        play(fs.FedMuon(RATE, vectors="head"), task, SOME, 1)
+        play(fs.FedMuon(RATE, vectors="head"), make_task(make_clients()), SOME, 1)
 
 
 def test_mean_of_factors_is_no_factor_of_the_mean():

@@ -11,16 +11,9 @@ from fedsolve.core import trees
 from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.schedules import Rate, rate_at
-from fedsolve.core.types import Params, Scalar, Traced, module, reduced, replace, reported
-from fedsolve.methods.adaptive_local.moments import AggregatedMoments, MomentBroadcast, MomentServer
-from fedsolve.methods.muon.rule import NO_MATRIX, MuonRule, MuonState
-
-
-@module
-class AlignedServer(MomentServer):
-    """The server of `AggregatedMoments`, with the mean momentum of each matrix; 1 if the model has none."""
-
-    no_matrix: Traced = reported(NO_MATRIX)
+from fedsolve.core.types import Params, Scalar, Traced, module, reduced, replace
+from fedsolve.methods.adaptive_local.moments import AggregatedMoments, MomentBroadcast
+from fedsolve.methods.muon.rule import MuonRule, MuonState
 
 
 @module
@@ -38,7 +31,8 @@ class AlignedMuon(MuonRule, AggregatedMoments):
     """FedMuon: see `FedMuon`, also for what each argument is.
 
     Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf.
+        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
+            model without a matrix.
     """
 
     name: ClassVar[str] = "FedMuon"
@@ -50,11 +44,6 @@ class AlignedMuon(MuonRule, AggregatedMoments):
         AggregatedMoments.__post_init__(self)
         MuonRule.__post_init__(self)
         check_range("alpha", self.alpha, at_least=0, at_most=1)
-
-    def init(self, params: Params) -> AlignedServer:
-        """x, and no momentum."""
-        first = AggregatedMoments.init(self, params)
-        return AlignedServer(first.params, first.moment, first.direction, first.taken, self.no_matrix(params))
 
     def first_moment(self, params: Params) -> tuple[Array, ...]:
         """No momentum."""
@@ -110,9 +99,8 @@ def FedMuon(
     d is the paper's global update with the sign of a step. As in the authors' code, u is Muon's with Nesterov's
     momentum and the factor s = sqrt(max(1, rows / columns)) (`client.Muon`), and leaves that are no matrices have
     u = vector_scale (AdamW's direction + weight_decay y) and no averaged momentum: AdamW begins anew in each round. The
-    code clips gradients to norm 10 as well, which is not done here; K is the cohort's mean where clients differ. A
-    model without matrices steps by AdamW, and the run says so at its end. alpha = 0 and momentum = 0 is FedAvg with
-    `client.Muon`. Another method of the same name is `BiasCorrectedMuon`.
+    code clips gradients to norm 10 as well, which is not done here; K is the cohort's mean where clients differ.
+    alpha = 0 and momentum = 0 is FedAvg with `client.Muon`. Another method of the same name is `BiasCorrectedMuon`.
 
     Up: y - x (d numbers), m_i of the matrices, K and the mean local loss. Down: x, d and m (3 d at most). Kept: those
     on the server; d and m start at 0.
@@ -132,7 +120,8 @@ def FedMuon(
         The method; its clients keep nothing between rounds.
 
     Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf.
+        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
+            model without a matrix.
 
     >>> FedMuon(0.01, alpha=0.25).alpha
     0.25

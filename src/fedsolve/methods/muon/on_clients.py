@@ -41,7 +41,8 @@ class Muon(MuonRule, LocalSolver):
         keep: whether the moments are the client's, kept from round to round, or start anew in each.
 
     Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf.
+        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
+            model without a matrix.
 
     >>> Muon(0.02).newton_schulz
     5

@@ -10,17 +10,16 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Params, Traced, Weighting, module, reported
-from fedsolve.methods.muon.rule import NO_MATRIX, MuonRule, MuonState
+from fedsolve.methods.muon.rule import MuonRule, MuonState
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 
 @module
 class MuonServerState:
-    """Momenta, the last rate, and 1 if the model has no matrix."""
+    """Momenta, and the last rate."""
 
     muon: MuonState
     server_lr: Traced = reported()
-    no_matrix: Traced = reported(NO_MATRIX)
 
 
 @module
@@ -31,14 +30,15 @@ class Muon(MuonRule, ServerOptimizer):
         others:  w <- w + lr vector_scale (AdamW's direction along D - weight_decay w)
 
     The momentum is of a mean: the linear minimisation oracle is applied once a round, after averaging, so that it has
-    no bias from clients that differ. A model without matrices steps by AdamW, and the run says so at its end.
+    no bias from clients that differ.
 
     Args:
         lr: > 0, in units of the spectral norm of a step, whatever the length of D; a number or a schedule by round.
         momentum, weight_decay, vector_scale, newton_schulz, vectors: as of `client.Muon`.
 
     Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf.
+        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
+            model without a matrix.
 
     >>> Muon(0.02, momentum=0.9).momentum
     0.9
@@ -52,7 +52,7 @@ class Muon(MuonRule, ServerOptimizer):
     def init(self, params: Params) -> MuonServerState:
         """No momentum."""
         zero = jnp.zeros((), trees.dtype_of(params))
-        return MuonServerState(self.first_state(params), zero, self.no_matrix(params))
+        return MuonServerState(self.first_state(params), zero)
 
     def step(
         self, params: Params, state: MuonServerState, delta: Params, measured: Any, cohort: Cohort
@@ -61,4 +61,4 @@ class Muon(MuonRule, ServerOptimizer):
         lr: Any = rate_at(self.lr, cohort.round)
         along, muon = self.muon_step(params, trees.scale(-1, delta), state.muon)
         rate = jnp.asarray(lr, state.server_lr.dtype)
-        return trees.axpy(-lr, along, params), MuonServerState(muon, rate, state.no_matrix)
+        return trees.axpy(-lr, along, params), MuonServerState(muon, rate)

@@ -19,10 +19,6 @@ from fedsolve.geometry.numerics.polar import polar_factor
 
 _BETA1, _BETA2, _EPS = 0.9, 0.95, 1e-10
 """AdamW's in the public code."""
-NO_MATRIX = (
-    "no leaf of the model is a matrix to Muon, so that all of them stepped by AdamW, as vectors do: take a method of "
-    "AdamW or SGD, or leave out the patterns of `vectors` that match matrices"
-)
 
 
 @module
@@ -60,7 +56,8 @@ class MuonRule:
             such as `("embedding", "output.weight")`.
 
     Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf.
+        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
+            model without a matrix.
     """
 
     lr: Rate
@@ -85,7 +82,11 @@ class MuonRule:
         object.__setattr__(self, "vectors", tuple(given))
 
     def matrices(self, params: Params) -> list[bool]:
-        """Whether each leaf is a matrix: it has two axes or more, and no pattern of `vectors` matches it."""
+        """Whether each leaf is a matrix: it has two axes or more, and no pattern of `vectors` matches it.
+
+        Raises:
+            InvalidInput: a pattern matches no leaf, or no leaf is a matrix.
+        """
         paths, leaves = named_leaves(params)
         excluded: set[int] = set()
         for pattern in self.vectors:
@@ -95,11 +96,17 @@ class MuonRule:
                     f"vectors = '{pattern}': no leaf of the model has this name; it has {', '.join(paths)}"
                 )
             excluded |= set(matched)
-        return [jnp.ndim(x) > 1 and i not in excluded for i, x in enumerate(leaves)]
-
-    def no_matrix(self, params: Params) -> Traced:
-        """1 if no leaf is a matrix, otherwise 0."""
-        return jnp.asarray(not any(self.matrices(params)), trees.dtype_of(params))
+        chosen = [jnp.ndim(x) > 1 and i not in excluded for i, x in enumerate(leaves)]
+        if not any(chosen):
+            found = ", ".join(
+                f"{path} (shape {jnp.shape(x)}{', excluded by vectors' if i in excluded else ''})"
+                for i, (path, x) in enumerate(zip(paths, leaves, strict=True))
+            )
+            raise InvalidInput(
+                f"Muon is for matrices, and no leaf of the model is one: {found} would all step by AdamW; take "
+                "client.Optax(optax.adamw), or leave out patterns of `vectors`"
+            )
+        return chosen
 
     def first_state(self, params: Params) -> MuonState:
         """No moments."""
