@@ -109,6 +109,9 @@ REPRESENTATIVES = (
     "FedZO",
     "FedKSeed",
     "IFCA",
+    "FedMuon",
+    "Scaffnew",
+    "LowRank(exact)+FedAdam",
 )
 
 
