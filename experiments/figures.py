@@ -144,5 +144,6 @@ BESIDE = {
     "fairness": "mean and worst decile of clients with fair methods and FedAvg",
     "fleet-clock": "synchronous, over-selected and buffered training by simulated time",
     "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly",
+    "muon-bias": "Muon on clients that differ, with and without correction of its bias",
 }
 """Experiments on other papers or questions, with their subjects."""
