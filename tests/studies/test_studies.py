@@ -178,12 +178,23 @@ def test_a_problem_s_grid_is_read_from_a_wider_one_s(tmp_path):
     (kept,) = tmp_path.glob("parts/narrow*")
     assert kept.name.startswith("narrow-FedAvg-tuned")
     otherwise = replace(study, problems={"wide": PROBLEM, "narrow": replace(narrow, select="most_loss")})
-    with pytest.raises(InvalidInput, match="most_loss"):  # its own selection counts, not that of the wider one
+    with pytest.raises(
+        InvalidInput, match="most_loss"
+    ):  # its own selection counts, not that of the wider one
         solve(otherwise, Context(tmp_path))
     with pytest.raises(InvalidInput, match=r"lacks values of .*client_lr"):
         solve(replace(study, problems={"wide": PROBLEM, "beyond": narrow}), Context(tmp_path))
     with pytest.raises(InvalidInput, match="earlier problem with FedAvg"):
         solve(replace(study, problems={"narrow": narrow}), Context(tmp_path))
+
+
+def test_a_stored_part_says_what_it_holds(tmp_path):
+    """Axes with their values, seeds and options, readable without fedsolve."""
+    solve(STUDY, Context(tmp_path))
+    (part,) = tmp_path.glob("parts/small-FedAvg-grid*")
+    held = json.loads(str(np.load(part)["what_it_holds"]))
+    assert held["axes"] == {"client_lr": [0.001, 0.01, 0.1]}
+    assert (held["seeds"], held["options"]["rounds"], held["method"]) == ([0], 4, "FedAvg")
 
 
 def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):

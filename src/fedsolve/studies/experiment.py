@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"
 _MADE_WITH = "made_with"
+_HOLDS = "what_it_holds"  # the part's settings as JSON: axes with their values, seeds, options
 _UNKNOWN = "an earlier commit, which was not kept"
 _WALL_SECONDS = "seconds_that_it_took"  # of parts that were kept before processor time was: not comparable
 
@@ -177,7 +178,8 @@ class Context:
         stored = read_part(self.folder, file)
         if stored is not None and (str(stored.pop(_VERSION, "")) == version or self.stored_only):
             self.say(f"{name} (kept)", 1, 1)
-            stored.pop(_WALL_SECONDS, None)
+            for note in (_WALL_SECONDS, _HOLDS):
+                stored.pop(note, None)
             self.earlier.append(float(stored.pop(_SECONDS, np.nan)))
             self.made_with.add(str(stored.pop(_MADE_WITH, _UNKNOWN)))
             return stored
@@ -190,7 +192,9 @@ class Context:
         seconds = np.asarray(time.process_time() - begun)
         made = provenance()
         self.made_with.add(made)
-        notes = {_SECONDS: seconds, _VERSION: np.array(version), _MADE_WITH: np.array(made)}
+        notes = {
+            _SECONDS: seconds, _VERSION: np.array(version), _MADE_WITH: np.array(made), _HOLDS: np.array(text),
+        }  # fmt: skip
         write_part(self.folder, file, arrays | notes)
         return arrays
 
