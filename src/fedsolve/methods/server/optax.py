@@ -61,7 +61,7 @@ class OptaxRule(ServerOptimizer):
         return params, OptaxRuleState(inner, jnp.asarray(lr, state.server_lr.dtype))
 
     def given(self, measured: Any) -> dict[str, Any]:
-        """What the transformation is given beside the gradient and the model: nothing.
+        """Return what the transformation gets beside the gradient and the model: nothing.
 
         Args:
             measured: what clients sent besides their updates.
