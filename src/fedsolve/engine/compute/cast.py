@@ -18,6 +18,8 @@ from fedsolve.core.errors import InvalidInput
 
 _HOLDERS = ("inner", "local", "server_optimizer")
 _ARGUMENTS = {
+    ("", "lr"): "client_lr",
+    ("inner", "lr"): "client_lr",
     ("local", "lr"): "client_lr",
     ("local", "momentum"): "client_momentum",
     ("local", "learning_rate"): "client_lr",
