@@ -12,6 +12,7 @@ from pathlib import Path
 import benchmark_page  # beside this file
 import communication_page
 import figures
+import optax_table
 import package_graph
 
 import fedsolve
@@ -28,6 +29,7 @@ def generated() -> dict[str, str]:
         "src/fedsolve/tasks/__init__.pyi": stub_of_tasks(),
         "docs/methods.md": methods(),
         "docs/communication.md": communication_page.page(),
+        "docs/optax.md": optax_table.page(),
         "docs/benchmarks.md": benchmark_page.page(),
         "src/fedsolve/engine/compute/accelerators.json": benchmark_page.accelerators(),
         "README.md": benchmark_page.with_table((ROOT / "README.md").read_text()),

@@ -29,7 +29,7 @@ PAGES = ROOT / "site" / "pages"
 GUIDES = {
     "How to: problems": ("own-data", "pytorch", "networks", "tasks", "pytorch-operations"),
     "How to: methods": (
-        "methods", "choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm",
+        "methods", "optax", "choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm",
     ),
     "How to: runs": ("command-line", "sweep", "studies", "scale", "simulated-time"),
     "How to: deployment": ("deployment", "deployment-operations", "privacy", "communication"),
