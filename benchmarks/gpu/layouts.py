@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -23,10 +24,10 @@ import fedsolve as fs
 from fedsolve.core import trees
 from fedsolve.core.xla.conv import by_tiles
 from fedsolve.core.xla.direct import by_patches
+from fedsolve.core.xla.recurrence import LSTM_CELL, recur
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.layout import step_bytes
 from fedsolve.tasks import Softmax
-from fedsolve.tasks.networks.recurrence import lstm_cell, recur
 from measure import library, seconds, task
 from networks import n1_task, n2_task, n3_task
 
@@ -106,7 +107,7 @@ def plain_recurrence(weight: Any, inputs: Any) -> Any:
     zero = jnp.zeros((inputs.shape[1], weight.shape[1]))
 
     def step(state: Any, own: Any) -> Any:
-        state = lstm_cell((), state, own, state[0] @ weight.T)
+        state, _ = LSTM_CELL.forward(state, own, state[0] @ weight.T)
         return state, state[0]
 
     return lax.scan(step, (zero, zero), inputs)[1]
@@ -115,7 +116,8 @@ def plain_recurrence(weight: Any, inputs: Any) -> Any:
 def own_recurrence(weight: Any, inputs: Any) -> Any:
     """The same as fedsolve's models have it: one product for the gradient of the weights."""
     zero = jnp.zeros((inputs.shape[1], weight.shape[1]))
-    return recur(lstm_cell, weight, (), inputs, (zero, zero))
+    outputs, _ = recur(LSTM_CELL, weight, None, inputs, (zero, zero))
+    return outputs
 
 
 def forms(tiny: bool) -> dict[str, str]:

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla.recurrence import GRU_CELL, LSTM_CELL, own_part, recur
 from fedsolve.tasks.models.layers import Affine, dense, dense_of
-from fedsolve.tasks.networks.recurrence import gru_cell, lstm_cell, own_part, recur
 
 _GLOROT, _ORTHOGONAL = jax.nn.initializers.glorot_uniform(), jax.nn.initializers.orthogonal()
 
@@ -129,7 +129,8 @@ class LSTM(_Recurrent):
 
     def _over_time(self, layer: RecurrentLayer, x: Array) -> Array:
         zero = jnp.zeros((x.shape[1], self.hidden), x.dtype)
-        return recur(lstm_cell, layer.recurrent.weight, (), own_part(*layer.input, x), (zero, zero))
+        y, _ = recur(LSTM_CELL, layer.recurrent.weight, None, own_part(*layer.input, x), (zero, zero))
+        return y
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,11 @@ class GRU(_Recurrent):
     def _over_time(self, layer: RecurrentLayer, x: Array) -> Array:
         zero = jnp.zeros((x.shape[1], self.hidden), x.dtype)
         weight, bias = layer.recurrent
-        return recur(gru_cell, weight, bias, own_part(*layer.input, x), (zero,))
+        bias = jnp.concatenate(
+            [jnp.zeros(2 * self.hidden, bias.dtype), bias]
+        )  # the other gates' lie in the own part
+        y, _ = recur(GRU_CELL, weight, bias, own_part(*layer.input, x), (zero,))
+        return y
 
 
 def check_tokens(x: Array) -> None:
