@@ -14,6 +14,7 @@ NEEDS = {
     "own_table": "pandas",
     "pytorch_module": "torch",
     "hugging_face_dataset": "datasets",
+    "hugging_face_lora": "transformers",
     "torchvision_model": "torchvision",
     "batch_normalisation": "flax, equinox",
 }
@@ -36,6 +37,13 @@ def pytorch_module(out, folder):
 def hugging_face_dataset(out, folder):
     assert float(re.search(r"60 phones, accuracy (\S+) %", out)[1]) > 90
     assert (folder / "runs" / "phones-run" / "page.html").is_file()
+
+
+def hugging_face_lora(out, folder):
+    full, lora, exact = (tuple(map(float, pair)) for pair in re.findall(r"(\S+) %, (\S+) kB", out))
+    assert min(lora[0], exact[0]) > 50
+    assert full[1] > 7 * lora[1] == 7 * exact[1]
+    assert (folder / "runs" / "bert.pt").is_file()
 
 
 def torchvision_model(out, folder):

@@ -79,3 +79,10 @@ def test_a_hugging_face_text_model():
         "classifier",
     }
     assert result.history.rounds["bytes_up"][0] == 3 * 4 * (2 * 2 * (16 + 16) + 3 * 16 + 3 + 1)
+
+
+def test_a_frozen_convolution_is_compared_in_the_type_of_the_others():
+    """PyTorch's numbers are compared in float64."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    module[0].weight.requires_grad = False
+    fs.tasks.from_torch(module, F.cross_entropy, [(np.ones((4, 3, 4, 4), "float32"), np.arange(4) % 3)])

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.trees import dtype_of
 from fedsolve.tasks.leaves import Merged, WithFrozen
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.task import Examples
@@ -199,7 +200,9 @@ class Complete:
         """All parameters by name."""
         if isinstance(params, WithFrozen):
             return {**params.frozen, **params.trained}
-        return {**self.frozen, **params}
+        dtype = dtype_of(params)  # float64 where the model is compared with PyTorch's
+        frozen = {name: x.astype(dtype) if x.dtype.kind == "f" else x for name, x in self.frozen.items()}
+        return {**frozen, **params}
 
 
 def _same(given: Any) -> Any:
