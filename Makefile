@@ -51,7 +51,7 @@ bench: .venv/.bench  ## speed beside the same work by hand and in PyTorch, kept 
 	@$(BIN)/python benchmarks/bench.py --store --check $(WORKS)
 
 gpu:             ## what an NVIDIA GPU makes of it: tests, bits, layouts, speed, memory; 20 minutes. PARTS="--cpu": a try without one
-	@$(PYTHON) benchmarks/gpu/run.py $(PARTS)
+	@$(PYTHON) benchmarks/gpu/gpu_parts.py $(PARTS)
 
 tune: .venv/.run     ## the sweep that chose the rates of `make run`
 	@$(BIN)/python experiments/digits/tune.py

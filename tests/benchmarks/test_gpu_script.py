@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]
 
+import gpu_parts as run  # noqa: E402
 import layouts  # noqa: E402
-import run  # noqa: E402
 
 FOUND = """import json, os; print('{"rows": {"speed": "1"}}'); print("and more")
 work = {"key": "X1", "about": "work", "unit": "ms", "base": "A", "times": {"A": [1.0, 3.0, 2.0]}}

@@ -134,7 +134,7 @@ class Personal(OwnModels):
         return join(self.divide(model)[0], client.personal)
 
     def divide(self, params: Params) -> tuple[Params, Params]:
-        """The shared and the personal leaves of a model, each with None for the other's."""
+        """The shared and the personal leaves of `params`, each with None for the other's."""
         return split(params, self.leaves)
 
 

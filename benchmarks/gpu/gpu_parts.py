@@ -1,8 +1,8 @@
 """What a GPU makes of fedsolve: tests, bits, layouts, speed, memory and copies; a table, and benchmarks/gpu.json.
 
     make gpu                                  on a machine with an NVIDIA GPU, 20 minutes at most
-    python benchmarks/gpu/run.py --cpu        tiny sizes on this machine's CPU, to try the script
-    python benchmarks/gpu/run.py bits n1 n2   these parts alone, again
+    python benchmarks/gpu/gpu_parts.py --cpu        tiny sizes on this machine's CPU, to try the script
+    python benchmarks/gpu/gpu_parts.py bits n1 n2   these parts alone, again
 
 Each part is a process of its own with a time limit. One that fails says so in the table, and the next one begins. What
 went well is kept: the same command goes on with the parts that are missing. `--fresh` begins anew, `--minutes` is the
