@@ -134,7 +134,17 @@ class Personal(OwnModels):
         return join(self.divide(model)[0], client.personal)
 
     def divide(self, params: Params) -> tuple[Params, Params]:
-        """The shared and the personal leaves of `params`, each with None for the other's."""
+        """The shared and the personal leaves of a model, each with None for the other's.
+
+        Args:
+            params: the model's parameters.
+
+        Returns:
+            Two trees of its structure.
+
+        Raises:
+            InvalidInput: a pattern matches no leaf, or all leaves.
+        """
         return split(params, self.leaves)
 
 
