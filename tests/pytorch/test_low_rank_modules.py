@@ -11,13 +11,12 @@ from torch.nn import functional as F
 import fedsolve as fs
 
 RNG = np.random.default_rng(0)
-ROUNDS = {"rounds": 2, "clients_per_round": 3}
 
 
 def trained(module, clients, average, **options):
     """The module after some rounds, how far the parameters with factors are from where they began, and the run."""
     task = fs.tasks.from_torch(module, F.cross_entropy, clients, batch_size=4)
-    result = fs.run(fs.LowRank(fs.FedAvg(0.5), 2, average, **options), task, **ROUNDS)
+    result = fs.run(fs.LowRank(fs.FedAvg(0.5), 2, average, **options), task, rounds=2, clients_per_round=3)
     before, after = module.state_dict(), result.module().state_dict()
     return {name: (after[name] - before[name]).numpy() for name in before}, result
 
@@ -27,7 +26,7 @@ def test_a_module_with_a_convolution_and_frozen_parameters(average):
     """Averaged factors change a matrix by rank 2; stacked ones by up to 2 for each of three clients."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 12, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 20), nn.Linear(20, 3))
-    module[3].bias.requires_grad = False
+    module.get_parameter("3.bias").requires_grad = False
     clients = [(RNG.normal(size=(n, 3, 4, 4)).astype("float32"), RNG.integers(0, 3, n)) for n in (5, 8, 6)]
     changes, result = trained(module, clients, average, leaves=("0.weight", "3.weight"))
     ranks = {
@@ -84,5 +83,5 @@ def test_a_hugging_face_text_model():
 def test_a_frozen_convolution_is_compared_in_the_type_of_the_others():
     """PyTorch's numbers are compared in float64."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3))
-    module[0].weight.requires_grad = False
+    module.get_parameter("0.weight").requires_grad = False
     fs.tasks.from_torch(module, F.cross_entropy, [(np.ones((4, 3, 4, 4), "float32"), np.arange(4) % 3)])
