@@ -27,9 +27,10 @@ def test_a_leaf_is_sent_by_name_and_digest():
             wire.decode(data, like, other)
 
 
-def test_low_rank_rounds_over_messages(tmp_path):
-    """Factors alone travel, and the model is the simulation's."""
-    method = fs.LowRank(fs.FedAvg(0.3), 1, "A", leaves="w")
+@pytest.mark.parametrize("average", ["A", "exact", "stack"])
+def test_low_rank_rounds_over_messages(average, tmp_path):
+    """The model is the simulation's."""
+    method = fs.LowRank(fs.FedAvg(0.3), 1, average, leaves="w")
     sampling = Listed.of(COHORTS)
     found, _, _ = deploy(method, tmp_path, sampling=sampling)
     setup, state, _ = simulated(method, sampling=sampling)

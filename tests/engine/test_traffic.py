@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ METHODS = {
     "FedDualAvg": (fs.FedDualAvg(L1(0.02), 0.1), {i: 4 * 17 + 4 for i in range(6)}),
     "LowRank": (fs.LowRank(fs.FedAvg(0.1), 1), {i: 4 * (7 + 5) + 4 for i in range(6)}),
     "LowRank, A": (fs.LowRank(fs.FedAvg(0.1), 1, "A"), {i: 4 * (3 + 5) + 4 for i in range(6)}),
+    "LowRank, exact": (fs.LowRank(fs.FedAvg(0.1), 1, "exact"), {i: 4 * (7 + 5) + 4 for i in range(6)}),
     "LowRank, stack": (fs.LowRank(fs.FedAvg(0.1), 1, "stack"), {i: 4 * (7 + 5) + 4 for i in range(6)}),
     "FedDR": (fs.FedDR(L1(0.02), 0.1), {i: 4 * 17 for i in range(6)}),
     "FedFW, l1": (fs.FedFW(BALL), {i: 1 for i in range(6)}),
@@ -41,7 +43,7 @@ METHODS = {
 }
 
 
-def sent_by_hand(algorithm, clients=range(5)):
+def sent_by_hand(algorithm, clients: Iterable[int] = range(5)):
     """Each client's message as bytes, and those of the broadcast; the verbs alone, float32, whatever the gradient."""
     down = _broadcast(algorithm, jax.tree.map(np.float32, model(START)))
     return {i: wire.encode(_message(algorithm, down, np.int32(i))) for i in clients}, wire.encode(down)
