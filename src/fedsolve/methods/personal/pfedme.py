@@ -55,7 +55,7 @@ class MoreauOracle(WrappedOracle):
             v = carry[0]
             loss, g = self.inner(v, step)
             g = trees.axpy(self.lam, trees.sub(v, params), g)
-            return trees.axpy(-self.lr, g, v), loss.astype(carry[1].dtype)
+            return trees.axpy(-self.lr, g, v), jnp.asarray(loss, trees.dtype_of(params))
 
         start = (self.read(), jnp.zeros((), trees.dtype_of(params)))
         v, loss = lax.fori_loop(0, self.passes, descend, start)
