@@ -11,6 +11,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import EVERY, SOME, displacement_error, federation, flat
 from equations.transcript import LocalSGD, fedopt, shares
+from fedsolve.deploy.messages.fact_checks import check_buffers
 from harness import CLASSES, Listed, engine, make_clients, make_task
 from verbs_harness import play
 
@@ -188,6 +189,10 @@ def test_normalisation_layers_of_a_module():
         (lambda: fs.IFCA(first_rounds=-1), "first_rounds = -1 must be"),
         (lambda: fs.IFCA(averaging="medians"), "averaging"),  # pyright: ignore[reportArgumentType]
         (lambda: fs.FedBN(leaves=()), "must be patterns of paths"),
+        (
+            lambda: check_buffers(fs.FedBN(), {"mean": np.zeros(3)}),
+            "FedBN keeps buffers .mean. on clients, and a",
+        ),
         (lambda: fs.Proximal(fs.IFCA()), "whose clients have personal models"),
         (lambda: fs.LocalNormalization(fs.Ditto(fs.FedAvg())), "one of the two is enough"),
     ],

@@ -414,7 +414,6 @@ _ALGORITHMS = {
         "methods.personal.fedbn:FedBN",
         "li2021fedbn",
         "FedAvg with normalisation layers, and their statistics, on each client",
-        _LEAVES,
         wrapper="methods.personal.fedbn:LocalNormalization",
     ),
     "IFCA": Entry(

@@ -151,7 +151,12 @@ def check_unprotected(algorithm: Algorithm) -> None:
 
 
 def check_buffers(algorithm: Algorithm, buffers: Mapping[str, Any] | None) -> None:
-    """Raise `InvalidInput` if something would travel beside a protected model without protection."""
+    """Raise `InvalidInput` if buffers would travel that a method protects not, or that it keeps on clients."""
+    if buffers and getattr(algorithm, "local_buffers", False):
+        raise InvalidInput(
+            f"{name_of(algorithm)} keeps buffers ({', '.join(buffers)}) on clients, and a deployment averages them: "
+            "take a model without running statistics, such as one with GroupNorm, or Personal in its place"
+        )
     if buffers and (algorithm.traits.privacy or algorithm.traits.secure_sums):
         raise InvalidInput(
             f"{name_of(algorithm)} protects the parameters, not the buffers ({', '.join(buffers)}): "
