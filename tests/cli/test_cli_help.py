@@ -57,7 +57,7 @@ def test_names_are_completed(capsys, monkeypatch):
     monkeypatch.setenv("COMP_CWORD", "4")
     with pytest.raises(SystemExit):
         app([], prog_name="fedsolve")
-    assert capsys.readouterr().out.split() == ["FedAdagrad", "FedAdam"]
+    assert capsys.readouterr().out.split() == ["FedAdagrad", "FedAdam", "FedAdamW"]
 
 
 def test_heads_break_between_words_and_cells_not_at_all():

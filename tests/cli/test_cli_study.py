@@ -99,7 +99,7 @@ def test_a_study_is_interrupted_goes_on_and_is_judged_again(call, monkeypatch):
     assert [(c["claim"], c["theirs"]) for c in told] == [
         ("Adam is better", "Table 1"), ("They are alike", ""),
     ]  # fmt: skip
-    assert told[1]["verdict"] == "reproduced"
+    assert told[1]["verdict"] == "not learnt"  # of two seeds in a few rounds nothing is certain
     assert json.loads(Path("runs/mine/results.json").read_text())["experiment"] == "mine.toml"
     assert call("verdict", "mine.toml", "--json").document["claims"] == told
 

@@ -157,6 +157,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=13.3,
+    minutes=14.2,
     tuned_on=TUNING_SEED,
 )
