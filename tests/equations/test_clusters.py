@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -89,7 +89,10 @@ def test_clients_find_the_others_with_their_labels():
         return jnp.mean(jnp.log(jnp.sum(jnp.exp(logits), 1)) - logits[jnp.arange(len(logits)), batch[1]])
 
     task = fs.Task.from_arrays(loss, np.zeros((CLASSES, CLASSES)), clients, batch_size=10)
-    apart = {"sampling": Listed.of([[0, 2, 5, 7]] * 3 + [list(range(8))] * 9), "eval_every": 12}
+    apart: dict[str, Any] = {
+        "sampling": Listed.of([[0, 2, 5, 7]] * 3 + [list(range(8))] * 9),
+        "eval_every": 12,
+    }
     one, other = (fs.run(m, task, rounds=12, **apart) for m in (fs.IFCA(0.5, first_rounds=3), fs.FedAvg(0.5)))
     assert one.metrics["train_loss"][-1] < 0.6 * other.metrics["train_loss"][-1]
 
@@ -97,8 +100,8 @@ def test_clients_find_the_others_with_their_labels():
 class Normed(NamedTuple):
     """A scale of centred inputs, and weights."""
 
-    norm: object
-    weight: object
+    norm: Any
+    weight: Any
 
 
 SIZES, RATE, DECAY = (7, 3, 8, 5), 0.05, 0.9
@@ -108,7 +111,7 @@ START = Normed(np.ones(3), RNG.normal(size=3))
 COHORTS = [[0, 2], [1, 3, 0], [2, 1]]
 
 
-def centred(w, batch, key=None, weights=None, buffers=None):
+def centred(w, batch, key=None, weights=None, buffers: Any = None) -> Any:
     """Least squares on inputs less their mean, scaled: the mean is the batch's in training, a running one otherwise."""
     x, y = batch
     weights = jnp.ones(len(y), x.dtype) if weights is None else weights
@@ -145,7 +148,7 @@ def problem(**more):
 def test_fedbn():
     """Norms and running means stay on clients; a client is measured with both of its own, the server with the first."""
     weight, norms, means = by_hand()
-    given = {"rounds": 3, "sampling": Listed.of(COHORTS), "dtype": "float64", "eval_every": 3}
+    given: dict[str, Any] = {"rounds": 3, "sampling": Listed.of(COHORTS), "dtype": "float64", "eval_every": 3}
     result = fs.run(
         fs.FedBN(RATE), problem(predict=lambda w, x, buffers: ((x - buffers) * w.norm) @ w.weight), **given
     )
@@ -162,7 +165,7 @@ def test_fedbn():
 
 def test_fedbn_without_normalisation_is_fedavg_and_says_so():
     task = make_task(make_clients())
-    given = {"rounds": 3, "batch_size": 4, "epochs": 1}
+    given: dict[str, Any] = {"rounds": 3, "batch_size": 4, "epochs": 1}
     one, other = (fs.run(m, task, **given) for m in (fs.FedBN(0.3), fs.FedAvg(0.3, weighting="uniform")))
     np.testing.assert_allclose(one.params.weight, other.params.weight, rtol=1e-6)
     np.testing.assert_array_equal(one.history.rounds["bytes_up"], other.history.rounds["bytes_up"])
