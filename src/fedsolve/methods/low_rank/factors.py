@@ -82,8 +82,8 @@ def random_factors(chosen: Params, rank: int, *numbers: Any) -> Params:
     for i, w in enumerate(leaves):
         rows, columns = w.shape[0], math.prod(w.shape[1:])
         bound = 1 / math.sqrt(columns)
-        a = jax.random.uniform(jax.random.fold_in(key, i), (rank, columns), jnp.float32, -bound, bound)
-        factors.append(Factors(jnp.zeros((rows, rank), w.dtype), a.astype(w.dtype)))
+        a = jax.random.uniform(jax.random.fold_in(key, i), (rank, columns), w.dtype, -bound, bound)
+        factors.append(Factors(jnp.zeros((rows, rank), w.dtype), a))
     return structure.unflatten(factors)
 
 
