@@ -9,6 +9,7 @@ from experiments.comparisons.tuning_free_league.statements import POPULAR, fails
 from experiments.comparisons.tuning_free_league.study import (
     ALIKE,
     DEFAULTS,
+    GIVEN,
     METHODS,
     RANGES,
     SEEDS,
@@ -25,18 +26,18 @@ from fedsolve.studies.reproduce import reproduce
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_the_first_setting_is_the_documented_default(name):
     method = METHODS[name]
-    weighting = {} if name in ALIKE else {"weighting": "examples"}
-    assert repr(method.make(**method.published)) == repr(build(name, weighting))
-    assert all(RANGES[axis][0] < value < RANGES[axis][1] for axis, value in DEFAULTS[name].items())
+    given = GIVEN.get(name, {}) | ({} if name in ALIKE else {"weighting": "examples"})
+    assert repr(method.make(**method.published)) == repr(build(name, given))
+    assert all(RANGES[axis][0] <= value < RANGES[axis][1] for axis, value in DEFAULTS[name].items())
 
 
 def test_its_size():
     assert len(STUDY.problems) >= 12
-    assert len(METHODS) == 16
+    assert len(METHODS) == 20
     assert len(SEEDS) == 5
     assert TUNING_SEED not in SEEDS
     assert {len(values) for m in METHODS.values() for values in m.grid.values()} == {30}
-    assert {problem.select for problem in STUDY.problems.values()} == {"train_loss"}
+    assert {problem.select for problem in STUDY.problems.values()} == {"validation_loss"}
     assert {problem.metric.partition("_")[0] for problem in STUDY.problems.values()} == {"test"}
     assert set(POPULAR) < set(METHODS)
 

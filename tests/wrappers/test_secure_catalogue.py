@@ -20,7 +20,9 @@ from fedsolve.methods.secure.fixed_point import scale_exponent, single
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 BOUND, CLIENTS, SIZES = 3.0, 8, (5, 16, 2)
-METHODS = examples()
+METHODS = examples() | {
+    "DeComFL": fs.DeComFL(down="model")
+}  # its clients cannot rebuild the model in a wrapper
 _STEP, _LINEAR = (
     "`vertex` is not a sum, .* set sends='step'",
     "`inner.delta` is not a sum, .* take a linear compressor",
@@ -33,6 +35,8 @@ REFUSED = {
     "SCALLION": _LINEAR,
     "SCAFCOM": _LINEAR,
     "FedComLoc": "`params` is not a sum",
+    "FedKSeed": "`candidate` is not a sum",
+    "IFCA": "`delta` is not a sum",
     "FedBuff": "the clients of a buffer begin at different times",
     "FedAsync": "the clients of a buffer begin at different times",
     "Robust+FedAdam": "a robust reduction looks at each message",

@@ -61,7 +61,11 @@ NAMED = {
     "EnvelopePolyak": (fs.FedExProx(extrapolation="StoPS"),),
     "LargestStep": (fs.FedLiLS(server="max"),),
     "DeepFrankWolfe": (fs.FedLiLU(),),
+    "DoG": (fs.FedDoG(),),
+    "Prodigy": (fs.FedProdigy(),),
+    "DAdaptation": (fs.FedDAdaptation(),),
     # of no paper here: as every mean
+    "Muon": (),
     "Polyak": (),
     "OptaxRule": (),
 }
@@ -71,6 +75,7 @@ OTHERWISE = {
     "FedExProx": (fs.FedExProx(alpha=1.5), "ServerSGD", "uniform"),
     "DiLoCo": (fs.DiLoCo(), "ServerSGD", "uniform"),
     "MuLoCo": (fs.MuLoCo(), "ServerSGD", "uniform"),
+    "FedZO": (fs.FedZO(), "ServerSGD", "uniform"),
     "FedExP code": (fs.FedExP(preset="code"), "DoublyAdaptive", "examples"),
     "FedLiLU code": (fs.FedLiLU(preset="code"), "DeepFrankWolfe", "examples"),
 }
