@@ -20,9 +20,8 @@ from fedsolve.methods.secure.fixed_point import scale_exponent, single
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 BOUND, CLIENTS, SIZES = 3.0, 8, (5, 16, 2)
-METHODS = examples() | {
-    "DeComFL": fs.DeComFL(down="model")
-}  # its clients cannot rebuild the model in a wrapper
+METHODS = examples() | {"DeComFL": fs.DeComFL(down="model", most_steps=STEPS)}
+"""Clients of DeComFL cannot rebuild the model inside a wrapper."""
 _STEP, _LINEAR = (
     "`vertex` is not a sum, .* set sends='step'",
     "`inner.delta` is not a sum, .* take a linear compressor",
