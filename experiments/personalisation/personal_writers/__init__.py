@@ -1,0 +1,1 @@
+"""Unseen writers: accuracy after a few steps on some of their images."""
