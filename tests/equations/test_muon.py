@@ -267,7 +267,7 @@ def test_a_model_without_matrices(method):
 def test_a_pattern_of_no_leaf():
     """It is named, with the leaves that there are."""
     with pytest.raises(
-        fs.InvalidInput, match=r"vectors = 'head': no leaf .* has this name; it has weight, bias"
+        fs.InvalidInput, match=r"vectors = 'head': no leaf .* has this name; the nearest paths are"
     ):
         play(fs.FedMuon(RATE, vectors="head"), make_task(make_clients()), SOME, 1)
 

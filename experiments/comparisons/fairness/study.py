@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import fedsolve as fs
 from experiments.comparisons.fairness.over_clients import DECILE, MEAN, SPREAD, WORST, measured
-from fedsolve.studies import Cells, Method, Problem, Statement, Study
-from fedsolve.studies.pictures import new_figure, tidy
+from fedsolve.studies import Method, Problem, Statement, Study
+from fedsolve.studies.pictures import Ends
 from fedsolve.studies.rules import at_least_as_good, better, by_metric
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FEMNIST, DIGITS = "FEMNIST", "digits"
 SEEDS, TUNED_ON = (0, 1, 2, 3, 4), 5
@@ -75,35 +70,6 @@ PROBLEMS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ClientPanels:
-    """Mean, worst decile, worst client and spread over clients: means and 95 % intervals over seeds, in numbers too."""
-
-    caption: str
-    columns: Mapping[str, str]
-
-    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure: a row of panels for each problem."""
-        figure = new_figure(2.5 * len(self.columns) + 1.0, 2.3 * len(cells.problems))
-        axes = figure.subplots(len(cells.problems), len(self.columns), squeeze=False)
-        for row, problem in zip(axes, cells.problems, strict=True):
-            names = cells.methods(problem)[::-1]
-            for axis, (title, metric) in zip(row, self.columns.items(), strict=True):
-                for place, name in enumerate(names):
-                    found = cells.interval(problem, 100 * cells.final(problem, name, metric=metric))
-                    axis.plot([found.low, found.high], [place, place], color="0.55", linewidth=2)
-                    axis.plot(found.mean, place, "o", color="C0", markersize=4)
-                    axis.annotate(
-                        f"{found.mean:.1f}", (found.mean, place), xytext=(0, 4), textcoords="offset points",
-                        fontsize=7, ha="center",
-                    )  # fmt: skip
-                axis.set_yticks(range(len(names)), names if axis is row[0] else [], fontsize=8)
-                axis.set_title(f"{problem}: {title}", loc="left", fontsize=8.5)
-                axis.margins(0.15, 0.15)
-                tidy(axis)
-        return f"{self.caption} {study.seeds_in_words}", figure
-
-
 def on(problem: str) -> tuple[Statement, ...]:
     """What is said of the fair methods on one problem."""
     return (
@@ -136,15 +102,10 @@ STUDY = Study(
     tuned_on=TUNED_ON,
     statements=(*on(FEMNIST), *on(DIGITS)),
     pictures={
-        "clients": ClientPanels(
-            "Held-out accuracy over clients, %: the mean, the 10th percentile, the worst client, and the spread from "
+        "clients": Ends(
+            "Held-out accuracy over clients: the mean, the 10th percentile, the worst client, and the spread from "
             "the 10th to the 90th percentile, with 95 % intervals over seeds.",
-            {
-                "mean": MEAN,
-                "worst decile": DECILE,
-                "worst client": WORST,
-                "spread": SPREAD,
-            },
+            {MEAN: "mean", DECILE: "worst decile", WORST: "worst client", SPREAD: "spread"},
         ),
     },
     deviations=(

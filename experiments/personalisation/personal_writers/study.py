@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import fedsolve as fs
-from experiments.personalisation.personal_writers.pictures import MetricPanels
 from experiments.personalisation.personal_writers.writers import (
     SHOWN,
     STEPS,
@@ -17,6 +16,7 @@ from experiments.personalisation.personal_writers.writers import (
 )
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.author import module
+from fedsolve.studies.pictures import Ends
 from fedsolve.studies.rules import at_least_as_good, better, by_metric, each_better
 
 NAME, SEEDS = "unseen writers", (0, 1, 2, 3, 4)
@@ -114,7 +114,7 @@ STUDY = Study(
         ),
     ),
     pictures={
-        "writers": MetricPanels(
+        "writers": Ends(
             "Unseen writers, mean and worst tenth after five steps and mean before, and held-out images of the writers "
             "that train, by their own models.",
             {

@@ -5,6 +5,8 @@ The path of a leaf is written with dots; a pattern matches a path or the end of 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,6 +21,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar
 
 _JOINED = 2**14  # entries of a leaf below which it is looked at with others
+_NEAR = 3  # paths that an error names
 
 
 def add(a: Params, b: Params) -> Params:
@@ -140,6 +143,24 @@ def named_leaves(tree: Params) -> tuple[list[str], list[Any]]:
     return [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in with_paths], [
         leaf for _, leaf in with_paths
     ]
+
+
+def all_matching(field: str, paths: list[str], patterns: Iterable[str]) -> set[int]:
+    """The numbers of the paths that some patterns match.
+
+    Raises:
+        InvalidInput: a pattern of the argument `field` that matches none; the nearest paths are named.
+    """
+    chosen: set[int] = set()
+    for pattern in patterns:
+        matched = matching(paths, pattern)
+        if not matched:
+            near = difflib.get_close_matches(pattern, paths, _NEAR, cutoff=0) or paths[:_NEAR]
+            raise InvalidInput(
+                f"{field} = '{pattern}': no leaf of the model has this name; the nearest paths are {', '.join(near)}"
+            )
+        chosen |= set(matched)
+    return chosen
 
 
 def matching(paths: list[str], pattern: str) -> list[int]:

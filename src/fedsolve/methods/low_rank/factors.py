@@ -6,7 +6,6 @@ have the model's structure with None for all others, so that paths stay what the
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import WrappedOracle
-from fedsolve.core.trees import matching, named_leaves
+from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar, module
 
 _SEED = 0x10A4  # of random numbers that nobody need hide: the same in simulation and deployment
-_NEAR = 3  # paths that an error names
+_NAMED = 3  # paths that an error names
 
 
 @module
@@ -42,17 +41,9 @@ def chosen_leaves(params: Params, patterns: Sequence[str], rank: int) -> Params:
         InvalidInput: a pattern that matches no leaf, or patterns that match vectors and numbers alone.
     """
     paths, leaves = named_leaves(params)
-    matched: set[int] = set()
-    for pattern in patterns:
-        here = matching(paths, pattern)
-        if not here:
-            near = difflib.get_close_matches(pattern, paths, _NEAR, cutoff=0) or paths[:_NEAR]
-            raise InvalidInput(
-                f"leaves = '{pattern}': no leaf of the model has this name; the nearest paths are {', '.join(near)}"
-            )
-        matched |= set(here)
+    matched = all_matching("leaves", paths, patterns)
     if all(jnp.ndim(leaves[i]) < 2 for i in matched):
-        names = ", ".join(paths[i] for i in sorted(matched)[:_NEAR])
+        names = ", ".join(paths[i] for i in sorted(matched)[:_NAMED])
         raise InvalidInput(f"leaves: {names} are no matrices, and LowRank has factors of matrices alone")
     has = [i in matched and _is_larger(leaf.shape, rank) for i, leaf in enumerate(leaves)]
     return jax.tree.structure(params).unflatten(

@@ -13,7 +13,7 @@ from fedsolve.core import trees
 from fedsolve.core.checks import check_integer, check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.schedules import Rate, as_rate
-from fedsolve.core.trees import matching, named_leaves
+from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar, Traced, module, static
 from fedsolve.geometry.numerics.polar import polar_factor
 
@@ -88,14 +88,7 @@ class MuonRule:
             InvalidInput: a pattern matches no leaf, or no leaf is a matrix.
         """
         paths, leaves = named_leaves(params)
-        excluded: set[int] = set()
-        for pattern in self.vectors:
-            matched = matching(paths, pattern)
-            if not matched:
-                raise InvalidInput(
-                    f"vectors = '{pattern}': no leaf of the model has this name; it has {', '.join(paths)}"
-                )
-            excluded |= set(matched)
+        excluded = all_matching("vectors", paths, self.vectors)
         chosen = [jnp.ndim(x) > 1 and i not in excluded for i, x in enumerate(leaves)]
         if not any(chosen):
             found = ", ".join(

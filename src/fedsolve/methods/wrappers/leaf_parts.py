@@ -5,7 +5,6 @@ Each part has the model's structure with None for the leaves of the other, so th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,8 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import WrappedOracle
-from fedsolve.core.trees import matching, named_leaves
+from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar
-
-_NEAR = 3  # paths that an error names
 
 
 def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
@@ -29,15 +26,7 @@ def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
         InvalidInput: a pattern that matches no leaf, or patterns that match all.
     """
     paths, leaves = named_leaves(params)
-    chosen: set[int] = set()
-    for pattern in patterns:
-        matched = matching(paths, pattern)
-        if not matched:
-            near = difflib.get_close_matches(pattern, paths, _NEAR, cutoff=0) or paths[:_NEAR]
-            raise InvalidInput(
-                f"leaves = '{pattern}': no leaf of the model has this name; the nearest paths are {', '.join(near)}"
-            )
-        chosen |= set(matched)
+    chosen = all_matching("leaves", paths, patterns)
     if len(chosen) == len(leaves):
         raise InvalidInput(
             f"leaves = {', '.join(patterns)} are all {len(leaves)} of the model: nothing is left to be federated"

@@ -5,6 +5,7 @@ from fedsolve.report.plots import log_scale, new_figure, save, tidy
 from fedsolve.report.style import LIGHT
 from fedsolve.studies.pictures.comparisons import Against, Budgets, CriticalDifference
 from fedsolve.studies.pictures.curves import Along, Curves, Several
+from fedsolve.studies.pictures.ends import Ends
 from fedsolve.studies.pictures.maps import Maps
 from fedsolve.studies.pictures.panels import Line, Panel, Panelled
 
@@ -16,6 +17,7 @@ __all__ = [
     "Colours",
     "CriticalDifference",
     "Curves",
+    "Ends",
     "Line",
     "Maps",
     "Panel",
