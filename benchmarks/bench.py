@@ -21,8 +21,8 @@ import tempfile
 from pathlib import Path
 
 import stored
-from bounds import BOUNDS, broken
 from measure import Setting
+from speed_bounds import BOUNDS, broken
 
 WORKS = {
     "start": ("starts", "start"),

@@ -12,7 +12,9 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
-from bounds import BOUNDS, HEADLINES, Bound  # noqa: E402
+from speed_bounds import BOUNDS, HEADLINES, Bound  # noqa: E402
+
+sys.path.pop()
 
 BEGIN, END = "<!-- benchmarks: made by `make generate` -->", "<!-- end of benchmarks -->"
 HEAD = """\

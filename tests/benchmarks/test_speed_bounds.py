@@ -12,7 +12,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import bench  # noqa: E402
 import stored  # noqa: E402
-from bounds import BOUNDS, HEADLINES, Bound, broken  # noqa: E402
+from speed_bounds import BOUNDS, HEADLINES, Bound, broken  # noqa: E402
 
 sys.path.pop()  # other tests ask whether a name is a module's
 

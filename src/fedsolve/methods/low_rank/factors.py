@@ -73,8 +73,9 @@ def random_factors(chosen: Params, rank: int, *numbers: Any) -> Params:
     for i, w in enumerate(leaves):
         rows, columns = w.shape[0], math.prod(w.shape[1:])
         bound = 1 / math.sqrt(columns)
-        a = jax.random.uniform(jax.random.fold_in(key, i), (rank, columns), w.dtype, -bound, bound)
-        factors.append(Factors(jnp.zeros((rows, rank), w.dtype), a))
+        bits = jax.random.bits(jax.random.fold_in(key, i), (rank, columns), jnp.uint32) >> 8
+        a = (2.0**-23 * bits.astype(w.dtype) - 1) * bound  # of the same 24 bits in every type
+        factors.append(Factors(jnp.zeros((rows, rank), w.dtype), a.astype(w.dtype)))
     return structure.unflatten(factors)
 
 
