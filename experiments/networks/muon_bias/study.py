@@ -16,7 +16,7 @@ from fedsolve.studies.rules import at_least_as_good, better, rule
 
 AVERAGED, CORRECTED, ALIGNED, PLAIN = "FedAvg with Muon", "BiasCorrectedMuon", "FedMuon", "FedAvg"
 QUADRATICS, ALL, FEW = "two quadratics", "digits, all of 20", "digits, 5 of 20"
-RATES, PLAIN_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), (0.03, 0.1, 0.3, 1.0)
+RATES, PLAIN_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.03, 0.1, 0.3, 1.0)
 MARGIN = 1.0
 """Points of accuracy."""
 
