@@ -136,5 +136,5 @@ STUDY = Study(
         "tuned. Five iterations of Newton and Schulz leave singular values near 1, so that FedAvg with Muon stays "
         "where it begins but for rounding.",
     ),
-    minutes=1.4,
+    minutes=0.7,
 )  # fmt: skip
