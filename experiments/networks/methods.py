@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import fedsolve as fs
@@ -66,6 +67,11 @@ def of_feddua(best: Pairs, decay: float = 1.0, **client: Any) -> dict[str, Metho
         make = making((_ADAPTIVE | _PLAIN | _DOUBLY)[name], {**client, **more}, doubly, decay)
         methods[name] = _method(make, client_lr, {"eps_g" if doubly else "server_lr": 10.0**second})
     return methods
+
+
+def untuned(methods: Mapping[str, Method]) -> dict[str, Method]:
+    """The same at the paper's rates alone."""
+    return {name: replace(method, grid={}) for name, method in methods.items()}
 
 
 def _method(make: Callable[..., fs.Algorithm], client_lr: float, second: Mapping[str, float]) -> Method:

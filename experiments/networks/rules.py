@@ -1,16 +1,27 @@
-"""Rules of the neural studies beside the common ones: by what factor, across problems."""
+"""Rules of the neural studies beside the common ones: what is learnt at all, all others, by what factor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.cells import Which
-from fedsolve.studies.rules import Rule, decided, interval, provisional, rule, shown_final
+from fedsolve.studies.rules import (
+    Rule,
+    better_than_all,
+    decided,
+    each_better,
+    interval,
+    provisional,
+    rule,
+    shown_final,
+    together,
+)
 
 _BESIDE = "at the end"
 
@@ -43,3 +54,47 @@ def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], 
     found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
     beside = replace(cells, problems={_BESIDE: cells.problem(cells_of[0][0])}, by_name=found)
     return rule(_BESIDE, *names, **arguments)(beside)
+
+
+@rule
+def if_learnt(cells: Cells, problem: str, rule: Rule) -> Decision:
+    """The rule, or "not learnt" where the best method ends below half of the paper's accuracy for it.
+
+    Of an error, above twice the paper's.
+    """
+    found, asked = rule(cells), cells.problem(problem)
+    metric = describe(asked.metric)
+    sign = 1 if metric.higher_is_better else -1
+    ends = {m: float(cells.final(problem, m).mean()) for m in cells.methods(problem) if m in asked.published}
+    best = max(ends, key=lambda m: sign * ends[m] if np.isfinite(ends[m]) else -np.inf)
+    theirs = asked.published[best]
+    if ends[best] >= theirs / 2 if metric.higher_is_better else ends[best] <= 2 * theirs:
+        return found
+    bar = "less than half" if metric.higher_is_better else "more than twice"
+    reason = (
+        f"the best, {best}, ends at {metric.scale * ends[best]:.3g}: {bar} of the {metric.scale * theirs:.3g} that the "
+        f"paper has for it; the rule alone says {found.verdict}"
+    )
+    return Decision(found.ours, "not learnt", reason)
+
+
+@rule
+def ahead_of_all(cells: Cells, problem: str, method: str, among: Collection[str] = ()) -> Decision:
+    """The method is better than each other one that was run, of those `among` if any are named."""
+    others = [m for m in cells.methods(problem) if m != method and (not among or m in among)]
+    return better_than_all(problem, method, others)(cells)
+
+
+@rule
+def of_those_run(
+    cells: Cells, problem: str, one: Callable[[str, str], Rule], pairs: Sequence[tuple[str, str]]
+) -> Decision:
+    """A rule on two methods for each pair of which both were run, together."""
+    there = cells.methods(problem)
+    return together(*(one(a, b) for a, b in pairs if a in there and b in there))(cells)
+
+
+@rule
+def everywhere(cells: Cells, a: str, b: str) -> Decision:
+    """`a` is better than `b` on every problem that was run and learnt."""
+    return together(*(if_learnt(p, each_better(p, ((a, b),))) for p in cells.problems))(cells)

@@ -51,6 +51,12 @@ def few(task: fs.Task, test: int, train: int) -> fs.Task:
     return replace(task, test=jax.tree.map(lambda a: a[rows], task.test), eval_examples=train)
 
 
+def run_with(problem: Problem, *methods: str) -> Problem:
+    """The problem with some of the methods alone, and the paper's numbers of these."""
+    published = {name: problem.published[name] for name in methods if name in problem.published}
+    return replace(problem, methods=methods, published=published)
+
+
 def small_digits(data_dir: Path | None = None) -> fs.Task:
     """Ten clients of scikit-learn's digits, for the quick forms."""
     return fs.tasks.build("digits", num_clients=10)

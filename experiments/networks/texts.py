@@ -17,18 +17,21 @@ TINY = LSTM(8, 4, 8, 1)
 """The network of `tiny_text`."""
 
 
-def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], fs.Task]:
-    """From the data folder to Shakespeare's roles, judged on so many sequences of either kind.
+def roles(
+    model: Any, tested: int, trained: int | None = None, **options: Any
+) -> Callable[[Path | None], fs.Task]:
+    """From the data folder to Shakespeare's roles, evaluated on some of the sequences.
 
     Args:
         model: of the task.
-        judged: test sequences, and training sequences that an evaluation looks at.
+        tested: test sequences.
+        trained: training sequences that an evaluation looks at; default as many.
         **options: other arguments of `fedsolve.tasks.text.shakespeare`.
     """
 
     def task(data_dir: Path | None) -> fs.Task:
-        made = shakespeare(data_dir, model, test_examples=judged, **options)
-        return replace(made, eval_examples=judged)
+        made = shakespeare(data_dir, model, test_examples=tested, **options)
+        return replace(made, eval_examples=trained or tested)
 
     return task
 

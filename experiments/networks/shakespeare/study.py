@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from experiments.networks.methods import of_feddua, of_fedopt
-from experiments.networks.tasks import AS_IN_FEDDUA
+from experiments.networks.methods import of_feddua, of_fedopt, untuned
+from experiments.networks.rules import ahead_of_all, if_learnt, of_those_run
+from experiments.networks.tasks import AS_IN_FEDDUA, run_with
 from experiments.networks.texts import roles, tiny_text
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.author import VOCABULARY
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.rules import at_least_as_good, better_than_all, close, early, together
+from fedsolve.studies.rules import at_least_as_good, close, early, together
 from fedsolve.tasks import LSTM
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"
@@ -18,17 +20,21 @@ SMALL = LSTM(VOCABULARY, 8, 64, 1)
 """The small forms' network: one layer of 64."""
 
 METHODS = {
-    FEDDUA: of_feddua(
-        {
-            "FedAvg": (0, 0), "FedExP": (0, -2), "FedAdagrad": (0, -2), "FedDuAdagrad": (0, 0),
-            "FedAvgM": (0, 0), "FedExPM": (0, -4), "FedAdam": (0, -2), "FedDuAdam": (0, 0),
-        }
+    FEDDUA: untuned(
+        of_feddua(
+            {
+                "FedAvg": (0, 0), "FedExP": (0, -2), "FedAdagrad": (0, -2), "FedDuAdagrad": (0, 0),
+                "FedAvgM": (0, 0), "FedExPM": (0, -4), "FedAdam": (0, -2), "FedDuAdam": (0, 0),
+            }
+        )
     ),
-    FEDOPT: of_fedopt(
-        {
-            "FedAvg": (0, 0, None), "FedAvgM": (0, -0.5, None), "FedAdagrad": (0, -0.5, -1), "FedAdam": (0, -2, -3),
-            "FedYogi": (0, -2, -3),
-        }
+    FEDOPT: untuned(
+        of_fedopt(
+            {
+                "FedAvg": (0, 0, None), "FedAvgM": (0, -0.5, None), "FedAdagrad": (0, -0.5, -1),
+                "FedAdam": (0, -2, -3), "FedYogi": (0, -2, -3),
+            }
+        )
     ),
 }  # fmt: skip
 """At the rates of Takakura et al.'s Table 6 and of the documentation of Reddi et al.'s code."""
@@ -44,7 +50,6 @@ FULL = {
         task=roles(LSTM(VOCABULARY, 256, 256, 2), 2_000, num_clients=100),
         options=AS_IN_FEDDUA,
         select="validation-accuracy",
-        tuning={"rounds": 50, "eval_every": 1},
         published={
             "FedDuAdam": 0.509, "FedDuAdagrad": 0.526, "FedExP": 0.506, "FedExPM": 0.489, "FedAdam": 0.506,
             "FedAdagrad": 0.510, "FedAvgM": 0.484, "FedAvg": 0.491,
@@ -64,24 +69,23 @@ FULL = {
 
 PROBLEMS = {
     FEDDUA: replace(
-        FULL[FEDDUA],
+        run_with(FULL[FEDDUA], "FedAvg", "FedExP", "FedAdagrad", "FedDuAdagrad", "FedAdam", "FedDuAdam"),
         title="Shakespeare, 100 roles, one layer of 64",
-        size="one layer of 64, not two of 256; 10 of the paper's 20 roles a round, 10 of 20 steps, of 10 sequences, "
-        "not 50; 100 of 500 rounds; Moby's edition, not LEAF's",
-        task=roles(SMALL, 500, num_clients=100),
-        options={
-            "rounds": 100, "clients_per_round": 10, "batch_size": 10, "local_steps": 10, "eval_every": 10,
-            "validation": 0.1,
-        },
+        size="six of eight methods; one layer of 64, not two of 256; 10 of the paper's 20 roles a round, 10 of 20 "
+        "steps, of 10 sequences, not 50; 300 of 500 rounds; Moby's edition, not LEAF's; 2,000 of 15,317 test sequences",
+        task=roles(SMALL, 2_000, 250, num_clients=100),
+        options={"rounds": 300, "clients_per_round": 10, "batch_size": 10, "local_steps": 10, "eval_every": 50},
+        select="training-loss",
+        tested=2_000,
     ),
     FEDOPT: replace(
         FULL[FEDOPT],
         title="Shakespeare, all roles, one layer of 64",
         size="one layer of 64, not two of 256; 628 roles of Moby's edition (paper: 715 of another), 10 a round, 1 "
-        "epoch in batches of 4; 300 of 1,500 rounds",
-        task=roles(SMALL, 500),
-        options={"rounds": 300, "clients_per_round": 10, "batch_size": 4, "epochs": 1, "eval_every": 10},
-        last=20,
+        "epoch in batches of 4; 300 of 1,500 rounds; 2,000 of 15,317 test sequences",
+        task=roles(SMALL, 2_000, 250),
+        options={"rounds": 300, "clients_per_round": 10, "batch_size": 4, "epochs": 1, "eval_every": 50},
+        tested=2_000,
     ),
 }  # fmt: skip
 
@@ -93,57 +97,54 @@ STUDY = Study(
     problems=PROBLEMS,
     full=FULL,
     methods=METHODS.__getitem__,
-    seeds=(0, 1, 2),
+    seeds=(0, 1, 2, 3, 4),
     statements=(
         Statement(
-            "FedDuAdagrad is the best of the eight methods",
+            "FedDuAdagrad is better than the other methods",
             "Table 2: 52.6, the next FedAdagrad with 51.0",
-            better_than_all(FEDDUA, "FedDuAdagrad", [m for m in METHODS[FEDDUA] if m != "FedDuAdagrad"]),
+            if_learnt(FEDDUA, ahead_of_all(FEDDUA, "FedDuAdagrad")),
         ),
         Statement(
             "FedDuAdam outperforms the other methods with server momentum",
             "Table 2: 50.9 against FedAdam 50.6, FedExPM 48.9, FedAvgM 48.4; Figure 1, lower",
-            better_than_all(FEDDUA, "FedDuAdam", ("FedAdam", "FedExPM", "FedAvgM")),
+            if_learnt(FEDDUA, ahead_of_all(FEDDUA, "FedDuAdam", ("FedAdam", "FedExPM", "FedAvgM"))),
         ),
         Statement(
             "Without server momentum methods do better than with it or comparably: worse by less than half a point",
             "Section 5; Table 2: 49.1 and 48.4, 50.6 and 48.9, 51.0 and 50.6, 52.6 and 50.9",
-            together(*(at_least_as_good(FEDDUA, without, momentum, 0.5) for without, momentum in PAIRS)),
+            if_learnt(FEDDUA, of_those_run(FEDDUA, partial(at_least_as_good, FEDDUA, margin=0.5), PAIRS)),
         ),
         Statement(
             "Most optimisers perform well once tuned: each within a point of FedAvg",
             "Reddi et al., Section 5.1 and Table 1: 57.5, 57.0, 57.2, 57.3 and 56.9",
-            together(*(close(FEDOPT, m, "FedAvg", 1.0) for m in METHODS[FEDOPT] if m != "FedAvg")),
+            if_learnt(
+                FEDOPT, together(*(close(FEDOPT, m, "FedAvg", 1.0) for m in METHODS[FEDOPT] if m != "FedAvg"))
+            ),
         ),
         Statement(
             "FedAdagrad converges faster",
             "Reddi et al., Section 5.1, Figure 1",
-            early(
-                FEDOPT,
-                better_than_all(FEDOPT, "FedAdagrad", [m for m in METHODS[FEDOPT] if m != "FedAdagrad"]),
-            ),
+            if_learnt(FEDOPT, early(FEDOPT, ahead_of_all(FEDOPT, "FedAdagrad"))),
         ),
     ),
     pictures={
-        "curves": Curves("Test accuracy by round, at the settings of the small sweep."),
-        "paper-rates": Curves("The same at the papers' rates.", which="published"),
-        "published": Against("The papers' accuracies and ours, at the settings of the small sweep."),
+        "curves": Curves("Test accuracy by round, at the papers' rates."),
+        "published": Against("The papers' accuracies and ours, at the papers' rates."),
     },
     deviations=(
         "The plays are Moby's edition with its roles, both papers took Project Gutenberg's; roles have at least "
-        "1,000 characters. Test sequences are later text of the same roles, 2,000 drawn ones, 500 in the small "
-        "form.",
+        "1,000 characters. Test sequences are 2,000 drawn from the later text of the same roles.",
         "The text of Takakura et al. says one layer, their table of parameters has two of 256 and an embedding of "
         "256: the full form has these. Their 79 characters are 90 tokens here; they have dropout at a rate that "
         "they do not give, here is none.",
-        "Takakura et al. tune by validation accuracy and do not say what they hold out: here 10 % of each role's "
-        "sequences, in all runs. Their FedExP and FedDuA families are judged at the mean of the last two iterates. "
-        "Their stated grids of eps_g do not hold their best values for this data set; the best values are run.",
-        "Grids are small: the papers' client rate and half a decade to either side, all else as published, on one "
-        "seed; three seeds judge, where Takakura et al. have five.",
+        "Their FedExP and FedDuA families are evaluated at the mean of the last two iterates. Their stated grids of "
+        "eps_g do not hold their best values for this data set; the best values are run.",
+        "Nothing is tuned: all rates are the papers' best ones, of runs that are longer than the small form's. The "
+        "full form of FedDuA's row holds out 10 % of each role's sequences, as a paper does that chooses by them.",
         "The rates of Reddi et al. are those of the documentation of their code, which ran Adam and Yogi with beta2 "
         "0.999; here it is 0.99, the paper's. Roles count by their examples there, alike in the other paper.",
-        "The small form stops early with a small network: accuracies are far below the papers'.",
+        "The small form stops early with a small network: a row counts as learnt where its best method ends with at "
+        "least half of the accuracy that the paper has for it.",
     ),
     cost="The full form was not run. Reckoned from 5.5 s of processor time for 810 sequences through two layers of "
     "256 (a round of FedOpt's row, measured on loaded cores), on 2 cores: FedOpt's row, 45 runs of 1,500 rounds, "

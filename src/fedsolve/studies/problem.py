@@ -77,6 +77,7 @@ class Problem:
             to have learnt; 0 for none.
         grid_of: an earlier problem of the study, alike in all but its methods' grids, which hold those of this one:
             they are read there and not run again, and its edges are a condition of what is said. "" for none.
+        methods: those of the study's methods that are run on it, in order; empty for all.
     """
 
     title: str
@@ -93,6 +94,7 @@ class Problem:
     tested: int = 0
     chance: float = 0.0
     grid_of: str = ""
+    methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if "rounds" not in self.options:

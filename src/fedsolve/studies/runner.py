@@ -42,7 +42,7 @@ def outcome(study: Study, context: Context) -> Outcome:
         study = study.at_full_size()
     cells = solve(study, context)
     claims = []
-    for statement in study.statements:
+    for statement in study.evaluated:
         decision = statement.decide(cells)
         theirs = statement.theirs or OURS
         claims.append(

@@ -35,11 +35,13 @@ class Statement:
         says: in one sentence.
         theirs: the table or figure and what stands there; "" for a statement that the paper does not make.
         decide: the rule, one of `fedsolve.studies.rules.comparisons`.
+        only_full: whether it is of problems or methods that the full form alone runs.
     """
 
     says: str
     theirs: str
     decide: Callable[[Cells], Decision]
+    only_full: bool = False
 
 
 class Picture(Protocol):
@@ -99,9 +101,16 @@ class Study:
         own_data = all(problem.data_by_seed for problem in self.problems.values())
         return f"Seeds {', '.join(map(str, self.seeds))}{', each with data of its own' if own_data else ''}."
 
+    @property
+    def evaluated(self) -> tuple[Statement, ...]:
+        """The statements of this form: in one beside which there is a full one, not those of that alone."""
+        return tuple(statement for statement in self.statements if not (self.full and statement.only_full))
+
     def methods_of(self, problem: str) -> Mapping[str, Method]:
         """The methods of one problem by name."""
-        return self.methods(problem) if callable(self.methods) else self.methods
+        every = self.methods(problem) if callable(self.methods) else self.methods
+        chosen = self.problems[problem].methods if problem in self.problems else ()
+        return {name: every[name] for name in chosen} if chosen else every
 
     def at_full_size(self) -> Study:
         """The study on the paper's sizes, for one that has them."""
