@@ -23,9 +23,13 @@ from fedsolve.studies import Method, Problem
 from fedsolve.studies.pictures import Curves
 
 LAM0 = {"lam0": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)}
+LESS = {"lam0": (1e-10, 1e-9, 1e-8, 1e-7, *LAM0["lam0"])}
 RATES = {"mnist": (0.01, 0.03, 0.1, 0.3)}
 OTHER_RATES = (0.03, 0.1, 0.3, 1.0)
 """FedDR's client rates, with eta 1 and 10: as many settings as the others have."""
+MORE = (*OTHER_RATES, 3.0, 10.0, 30.0)
+UNSETTLED = {title(("l1", "labels", "synthetic")): "lam0", title(("l2", "iid", "synthetic")): "client_lr"}
+"""Columns of Table 1 in which FedFW's penalty, or FedDR's rate, still gained at the edge: more of its values there."""
 
 
 def task(data_dir: Path | None, seed: int, column: Column, clients: int, most: int | None) -> fs.Task:
