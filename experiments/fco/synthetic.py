@@ -45,10 +45,16 @@ def on_both_grids(
 
 
 def methods(
-    psi: Blocks, narrow: Iterable[Problem], grid: Mapping[str, tuple[float, ...]], **more: Method
+    psi: Blocks,
+    narrow: Iterable[Problem],
+    grids: Mapping[str, Mapping[str, tuple[float, ...]]],
+    **more: Method,
 ) -> Callable[[str], Mapping[str, Method]]:
-    """The paper's four methods on its grid for the `narrow` problems; else also FedAvg with subgradients, and more."""
-    wide = {name: method(build, psi, grid) for name, build in METHODS.items()} | more
+    """The paper's four methods on its grid for the `narrow` problems; else also FedAvg with subgradients, and more.
+
+    `grids` are those of the wide problem, by method.
+    """
+    wide = {name: method(build, psi, grids[name]) for name, build in METHODS.items()} | more
     four = {name: method(METHODS[name], psi, PAPER_GRID) for name in ("FedDualAvg", *OTHERS)}
     names = {problem.title for problem in narrow}
     return lambda problem: four if problem in names else wide
