@@ -21,13 +21,14 @@ def running(values: np.ndarray, window: int) -> np.ndarray:
     return np.exp(windows.mean(axis=-1))
 
 
-def families(caption: str, metric: str, window: int = 1) -> Panelled:
-    """A metric by round on the first problem, a panel for each half of Figure 1; methods without it are left out.
+def families(caption: str, metric: str, window: int = 1, on: str = "") -> Panelled:
+    """A metric by round on a problem, a panel for each half of Figure 1; methods without it are left out.
 
     Args:
         caption: what it shows; the seeds are added.
         metric: a column of the evaluations, above 0 after the first.
         window: evaluations of a running geometric mean.
+        on: the problem, the first where the study has none of that name.
     """
 
     def has(cells: Cells, problem: str, method: str) -> bool:
@@ -42,7 +43,7 @@ def families(caption: str, metric: str, window: int = 1) -> Panelled:
         return Line(method, rounds[width - 1 :], running(values, width))
 
     def rows(study: Study, cells: Cells) -> list[list[Panel]]:
-        name, row = next(iter(study.problems)), []
+        name, row = on if on in study.problems else next(iter(study.problems)), []
         for title, members in (("Without server momentum", PLAIN), ("With server momentum", MOMENTUM)):
             lines = [line(cells, name, m) for m in members if has(cells, name, m)]
             row += [Panel(title, lines, describe(metric).label)] if lines else []
