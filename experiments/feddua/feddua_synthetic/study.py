@@ -118,7 +118,7 @@ STATEMENTS = (
     *(
         Statement(
             f"{family[-1]} ends at a lower training loss than the others of its panel after {LONG_ROUNDS:,} rounds",
-            "Figure 5 and Appendix H.1, accuracies on real data: FedDuA “consistently outperforms other methods in terms "
+            "Figure 5 and Appendix H.1, on real data: FedDuA “consistently outperforms other methods in terms "
             "of convergence speed and final accuracy” (no numbers)",
             lowest(family, LONG),
         )
