@@ -112,8 +112,8 @@ def test_bytes(size):
     """Of any model: j and g for each step, or the slopes and whether the client follows; A or a history down."""
     params = np.zeros(size, np.float32)
     for method, up, down in (
-        (fs.FedKSeed(most_steps=10), 10 * (2 + 4), 4096 * 4 + 4 + 4),
-        (fs.DeComFL(most_steps=10, directions=2, history=50), 10 * 2 * 4 + 4, 50 * 10 * 2 * 4 + 4 + 4 + 4),
+        (fs.FedKSeed(most_steps=10), 10 * (2 + 4), 4096 * 4 + 8 + 4),
+        (fs.DeComFL(most_steps=10, directions=2, history=50), 10 * 2 * 4 + 4, 50 * 10 * 2 * 4 + 8 + 4 + 4),
         (fs.DeComFL(most_steps=10, down="model"), 10 * 4, 4 * size + 4 + 4),
     ):
         sent = introspect.broadcast_shape(method, params, 5)
