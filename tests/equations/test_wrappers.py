@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import optax
 import pytest
+from fedsolve.server import DoublyAdaptive
 
 import fedsolve as fs
 from equations.cases import EVERY, FULL, SOME, check_fedopt, check_scaffold
@@ -13,8 +14,6 @@ from equations.server_rules import Average, FedDuA, FedExPRule, FedOptRule
 from equations.transcript import LocalSGD
 from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task
 from verbs_harness import play
-
-from fedsolve.server import DoublyAdaptive
 
 RATE = 0.3
 

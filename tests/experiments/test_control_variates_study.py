@@ -8,6 +8,8 @@ import pytest
 
 import fedsolve as fs
 from experiments.client_drift.control_variates import study
+from experiments.client_drift.control_variates.by_rate import lower
+from experiments.client_drift.control_variates.problems import DIGITS, RATES
 from experiments.client_drift.label_skew import EqualDirichlet
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -73,6 +75,29 @@ def test_the_theory_s_identities():
     np.testing.assert_allclose(corrected - 1, changes)
 
 
+@pytest.mark.parametrize("clamp", [False, True])
+def test_the_theorem_s_bound(clamp):
+    """r - 1 <= (10 K eta L)^2 <= 0.7 from c_i = grad f_i(w) on, at the largest K eta L that it allows."""
+    steps, rate, w = 8, 1 / (12 * 8 * CURVES.max()), np.zeros(2)
+    controls = CURVES * (w - CENTRES)
+    for _ in range(40):
+        y, own, c = np.tile(w, (3, 1)), np.zeros((3, 2)), controls.mean(0)
+        for _ in range(steps):
+            gradients = CURVES * (y - CENTRES)
+            own, y = own + gradients / steps, y - rate * (gradients - controls + c)
+        mean = (y - w).mean(0)
+        diversity = ((y - w) ** 2).sum(1).mean() / (mean @ mean)
+        assert 0 <= diversity - 1 + 1e-12 <= (10 / 12) ** 2
+        w, controls = w + max(diversity / 2, float(clamp)) * mean, own
+
+
+def test_noise_alone_extrapolates_up_to_the_number_of_clients():
+    """At h = 0: mean |D_i|^2 over |D|^2, in expectation, is 1 + 2 (M - 1)."""
+    now, before = np.random.default_rng(0).standard_normal((2, 20_000, 6))
+    moved = now - before + before.mean(1, keepdims=True)
+    assert np.mean(moved**2) / np.mean(moved.mean(1) ** 2) == pytest.approx(1 + 2 * 5, rel=0.05)
+
+
 @pytest.mark.parametrize("step", study.STEPPING)
 def test_measuring_changes_no_step(step):
     named = {
@@ -136,6 +161,33 @@ def test_the_local_work_is_as_long_whatever_the_steps():
         for method in study.methods(name).values():
             assert method.published["client_lr"] * steps == pytest.approx(work)
     assert set(study.methods(name)) == {*study.WITHOUT, *study.WITH}
+
+
+def of_two(a, b):
+    """One problem, two methods by client rate: (rates, seeds) losses, constant over the rounds but the first, 1."""
+    name, cells = next(iter(DIGITS)), {}
+    rounds = np.array([0, 95, 100])
+    for method, losses in (("a", a), ("b", b)):
+        curve = np.stack([np.ones_like(losses), losses, losses], axis=-1)
+        one = SweepRecord(
+            method, name, {"client_lr": RATES["digits"]}, tuple(range(5)), rounds, {"train_loss": curve},
+            np.full(losses.shape, -1), Selection("train_loss", 50),
+        )  # fmt: skip
+        cells[name, method] = Cell(None, one, None)
+    return name, Cells({name: DIGITS[name]}, tuple(range(5)), cells)
+
+
+def test_the_rule_at_a_rate_and_at_the_best():
+    """At rate 0.3 `a` is twice as high; at its best, 3, half as high, and its divergence at 10 is not chosen."""
+    noise = np.exp(0.01 * np.arange(5))
+    b = np.full((4, 5), 0.1) * noise
+    a = np.array([0.2, 0.1, 0.05, np.inf])[:, None] * noise[::-1]
+    name, cells = of_two(a, b)
+    assert lower([name], "a", ["b"])(cells).verdict == "reproduced"
+    assert "best rates a 3 to 3" in lower([name], "a", ["b"])(cells).reason
+    assert lower([name], "a", ["b"], 0.3)(cells).verdict == "not reproduced"
+    assert lower([name], "a", ["b"], 1.0)(cells).verdict == "underpowered"
+    assert lower([name], "a", ["b"], 10.0)(cells).verdict == "not reproduced"
 
 
 @pytest.mark.full

@@ -52,7 +52,7 @@ class Spread:
 
 @module
 class UncorrectedSpread:
-    """|D_i + K eta_l (c - c_i)|^2, one number: of the update without SCAFFOLD's correction, |D_i|^2 without SCAFFOLD."""
+    """|D_i + K eta_l (c - c_i)|^2, one number: the update without SCAFFOLD's correction; |D_i|^2 outside SCAFFOLD."""
 
     uncorrected_squared_norm: Traced = claimed(Claim(at_least=0))
 
