@@ -87,6 +87,18 @@ class Initial:
     value: Array
     path: str = static()
 
+    @staticmethod
+    def leaves_of(params: Params) -> Any:
+        """The initial model, or a part of it with None in the place of other leaves, as it is sent."""
+        paths, leaves = named_leaves(params)
+        return jax.tree.structure(params).unflatten(map(Initial, leaves, paths))
+
+    @staticmethod
+    def values_of(sent: Any) -> Params:
+        """The values of leaves that were sent so; other leaves as they are."""
+        is_known = lambda x: isinstance(x, Initial)  # noqa: E731
+        return jax.tree.map(lambda x: x.value if is_known(x) else x, sent, is_leaf=is_known)
+
 
 @module
 class OneOf:

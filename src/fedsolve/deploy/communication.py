@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import is_module, reductions
-from fedsolve.core.wire import Index, OneOf
+from fedsolve.core.wire import Index, Initial, OneOf
 from fedsolve.methods.compression.compressor import is_compressed
 from fedsolve.methods.secure.sums import why_not_a_sum
 
@@ -98,7 +98,9 @@ def _shape(value: Any) -> str:
         return "a code of one of several sets"
     if is_compressed(value):
         return "a code of d numbers"
-    leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Index))
+    leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Index | Initial))
+    if any(isinstance(x, Initial) for x in leaves):
+        return "8 bytes for each leaf"
     if any(isinstance(x, Index) or not jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
         whole = sum(getattr(x, "value", x).size for x in leaves)
         is_number = whole == 1 and not isinstance(leaves[0], Index)

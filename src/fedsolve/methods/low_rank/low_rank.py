@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
-import jax
-
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, round_of
 from fedsolve.core.building.build_record import class_by_name
@@ -141,17 +139,13 @@ class LowRank(Wrapper):
         """The inner broadcast, and W0."""
         if self.average == "stack":
             return self.inner.broadcast(server, cohort)
-        base = server.base
-        if self.average != "exact":
-            paths, leaves = trees.named_leaves(base)
-            known = [Initial(w, path) for w, path in zip(leaves, paths, strict=True)]
-            base = jax.tree.structure(base).unflatten(known)
+        base = server.base if self.average == "exact" else Initial.leaves_of(server.base)
         return LowRankBroadcast(self.inner.broadcast(server.inner, cohort), base)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work on factors; with `stack` the message has B_i and A_i themselves."""
         if self.average != "stack":
-            base = _values(broadcast.base)
+            base = Initial.values_of(broadcast.base)
             seen = FactorOracle(oracle, lambda factors: self._whole(base, factors))
             return self.inner.train(broadcast.inner, client, seen)
         model = self.inner.model(broadcast)
@@ -188,7 +182,7 @@ class LowRank(Wrapper):
         """The model: W0 + s B A in the place of factors."""
         if self.average == "stack":
             return self.inner.model(broadcast)
-        return self._whole(_values(broadcast.base), self.inner.model(broadcast.inner))
+        return self._whole(Initial.values_of(broadcast.base), self.inner.model(broadcast.inner))
 
     def export(self, server: Any) -> Params:
         """The model: W0 + s B A in the place of factors."""
@@ -217,12 +211,6 @@ class LowRank(Wrapper):
             drawn = self._draw(base)
             factors = at_chosen(lambda w, p, q: Factors(p.b, q.a), base, factors, drawn)
         return at_chosen(lambda w, p: w + self._product(w, p), base, factors)
-
-
-def _values(base: Any) -> Params:
-    """W0 as it is in a broadcast."""
-    is_known = lambda x: isinstance(x, Initial)  # noqa: E731
-    return jax.tree.map(lambda x: x.value if is_known(x) else x, base, is_leaf=is_known)
 
 
 def _with_update(message: Any, update: Params) -> Any:

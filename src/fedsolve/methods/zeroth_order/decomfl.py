@@ -15,8 +15,9 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Params, Scalar, Traced, module, reported, static
+from fedsolve.core.wire import Initial
 from fedsolve.methods.client.solver import local_loop
-from fedsolve.methods.zeroth_order.directions import digest, first_steps, gaussian, key_of, slope, walk
+from fedsolve.methods.zeroth_order.directions import first_steps, gaussian, key_of, slope, walk
 from fedsolve.methods.zeroth_order.rebuilt import RebuiltModel
 
 _LOST = (
@@ -27,26 +28,26 @@ _LOST = (
 
 @module
 class DeComServer:
-    """The model w, how often it has moved, the last steps (history, steps x directions; `()` where the model is sent),
-    a number that tells the initial model from others, and the share of the last cohort that could not follow.
+    """The model w, the initial one (`()` where the model is sent), how often it has moved, the last steps (history,
+    steps x directions; `()` where the model is sent), and the share of the last cohort that could not follow.
     """
 
     params: Params
+    start: Params
     version: Traced
     history: Any
-    digest: Any
     lost: Traced = reported(_LOST)
 
 
 @module
 class DeComBroadcast:
-    """The last steps and a number that tells the initial model from others, or the model; how often the model has moved
-    and the number of the round.
+    """The last steps and the leaves of the initial model, or the model; how often the model has moved and the number of
+    the round.
     """
 
     params: Params
+    start: Any
     history: Any
-    digest: Any
     version: Traced
     round: Scalar
 
@@ -79,7 +80,8 @@ class DeComFL(RebuiltModel):
 
     z is standard normal and follows from how often the model has moved, from k and from p. Up: K P numbers. Down: the
     steps eta g / P of the last `history` rounds, from which a client goes on from the model that it had when it last
-    took part; with down='model', w (d numbers). Kept: that model on clients, with down='model' nothing. Only losses are
+    took part, and 8 bytes for each leaf of the initial model, of which clients have copies; with down='model', w (d
+    numbers). Kept: that model on clients, the initial one on the server, with down='model' nothing. Only losses are
     evaluated, 2 K P a round. With one direction, one client and one step it is SGD with a two-point estimate.
 
     The authors' server sends each client the rounds that it has missed. A broadcast is the same for all clients here:
@@ -118,21 +120,21 @@ class DeComFL(RebuiltModel):
         check_integer("directions", self.directions, 1)
         check_integer("history", self.history, 1)
 
-    def first_state(self, params: Params) -> DeComClient:
+    def first_state(self, broadcast: DeComBroadcast) -> DeComClient:
         """The initial model, which has not moved."""
-        return DeComClient(params, jnp.int32(0))
+        return DeComClient(Initial.values_of(broadcast.start), jnp.int32(0))
 
     def init(self, params: Params) -> DeComServer:
         """The initial model, which has not moved."""
         zero = jnp.zeros((), trees.dtype_of(params))
         noted = jnp.zeros((self.history, self.steps_sent * self.directions), zero.dtype)
-        kept = (noted, digest(params)) if self.rebuilds else ((), ())
-        return DeComServer(params, jnp.int32(0), *kept, zero)
+        start, history = (params, noted) if self.rebuilds else ((), ())
+        return DeComServer(params, start, jnp.int32(0), history, zero)
 
     def broadcast(self, server: DeComServer, cohort: Cohort) -> DeComBroadcast:
         """The last steps, or the model."""
-        params = () if self.rebuilds else server.params
-        return DeComBroadcast(params, server.history, server.digest, server.version, cohort.round)
+        params, start = ((), Initial.leaves_of(server.start)) if self.rebuilds else (server.params, ())
+        return DeComBroadcast(params, start, server.history, server.version, cohort.round)
 
     def train(self, broadcast: DeComBroadcast, client: Any, oracle: Oracle) -> tuple[DeComMessage, Any]:
         """Follow the server's model, and take zeroth-order steps from it."""
@@ -162,7 +164,7 @@ class DeComFL(RebuiltModel):
         if self.rebuilds:
             history = history.at[server.version % self.history].set(lengths)
         lost = jnp.asarray(1 - share, mean.dtype)
-        return DeComServer(params, server.version + 1, history, server.digest, lost)
+        return DeComServer(params, server.start, server.version + 1, history, lost)
 
     def _moved(self, w: Params, lengths: Any, version: Any) -> Params:
         """w after the steps of a round."""

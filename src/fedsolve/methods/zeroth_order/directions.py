@@ -72,13 +72,3 @@ def first_steps(oracle: Oracle, most: int) -> Oracle:
     if isinstance(oracle.steps, int) and oracle.steps <= most:
         return oracle
     return SomeSteps(oracle, 0, jnp.minimum(oracle.steps, most), jnp.minimum(oracle.bound, most))
-
-
-def digest(params: Params) -> Traced:
-    """A number of 0 .. 1, exclusive, that differs for most models that differ, of their type, shape ()."""
-    total = jnp.uint32(0)
-    for x in jax.tree.leaves(params):
-        words = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32).ravel()
-        odd = 2 * jnp.arange(words.size, dtype=jnp.uint32) + 1
-        total = 31 * total + jnp.sum(words * odd, dtype=jnp.uint32)
-    return (total >> 8).astype(trees.dtype_of(params)) / 2**24  # exact in float32

@@ -15,31 +15,28 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, static
-from fedsolve.core.wire import Index
+from fedsolve.core.wire import Index, Initial
 from fedsolve.methods.client.solver import local_loop
-from fedsolve.methods.zeroth_order.directions import digest, first_steps, gaussian, key_of, slope, walk
+from fedsolve.methods.zeroth_order.directions import first_steps, gaussian, key_of, slope, walk
 from fedsolve.methods.zeroth_order.rebuilt import RebuiltModel
 
 
 @module
 class KSeedServer:
-    """The model w, the initial one w_0 and a number that tells it from others (`()` where the model is sent), and A
-    (seeds,).
-    """
+    """The model w, the initial one w_0 (`()` where the model is sent), and A (seeds,)."""
 
     params: Params
     start: Params
-    digest: Any
     sums: Traced
 
 
 @module
 class KSeedBroadcast:
-    """A (seeds,) and a number that tells the initial model from others, or the model; the number of the round."""
+    """A (seeds,) and w_0 as leaves of the initial model, or the model; the number of the round."""
 
     params: Params
+    start: Any
     sums: Any
-    digest: Any
     round: Scalar
 
 
@@ -70,8 +67,9 @@ class FedKSeed(RebuiltModel):
 
     z_j is standard normal and follows from j alone, and a client's j from the number of the round, of the client and of
     the step. Up: j and g for each local step (2 and 4 bytes in float32, 4,096 candidates). Down: A (K numbers), however
-    long a client was absent; with down='model', w (d numbers). Kept: w_0 on clients, with down='model' nothing. Only
-    losses are evaluated, two for each step. The model moves in K dimensions: K has to grow with what is to be learnt.
+    long a client was absent, and 8 bytes for each leaf of w_0, of which clients have copies; with down='model', w (d
+    numbers). Kept: nothing on clients. Only losses are evaluated, two for each step. The model moves in K dimensions: K
+    has to grow with what is to be learnt.
 
     Whoever rebuilds w draws K directions. In a simulation down='model' gives the same iterates, up to rounding, and
     saves that. On other hardware or with another version of JAX directions may differ in their last bits. The paper's
@@ -107,24 +105,26 @@ class FedKSeed(RebuiltModel):
         super().__post_init__()
         check_integer("seeds", self.seeds, 1)
 
-    def first_state(self, params: Params) -> Params:
-        """The initial model."""
-        return params
+    def first_state(self, broadcast: KSeedBroadcast) -> tuple[()]:
+        """Nothing: the initial model is part of every broadcast."""
+        return ()
 
     def init(self, params: Params) -> KSeedServer:
         """The initial model, and A = 0."""
         sums = jnp.zeros(self.seeds, trees.dtype_of(params))
-        kept = (params, digest(params)) if self.rebuilds else ((), ())
-        return KSeedServer(params, *kept, sums)
+        return KSeedServer(params, params if self.rebuilds else (), sums)
 
     def broadcast(self, server: KSeedServer, cohort: Cohort) -> KSeedBroadcast:
         """A, or the model."""
-        sent = ((), server.sums, server.digest) if self.rebuilds else (server.params, (), ())
-        return KSeedBroadcast(*sent, cohort.round)
+        if not self.rebuilds:
+            return KSeedBroadcast(server.params, (), (), cohort.round)
+        return KSeedBroadcast((), Initial.leaves_of(server.start), server.sums, cohort.round)
 
-    def train(self, broadcast: KSeedBroadcast, client: Params, oracle: Oracle) -> tuple[KSeedMessage, Params]:
+    def train(self, broadcast: KSeedBroadcast, client: Any, oracle: Oracle) -> tuple[KSeedMessage, Any]:
         """Rebuild the model, and take zeroth-order steps from it."""
-        w = walk(client, broadcast.sums, _candidate) if self.rebuilds else broadcast.params
+        w = broadcast.params
+        if self.rebuilds:
+            w = walk(Initial.values_of(broadcast.start), broadcast.sums, _candidate)
         most = self.steps_sent
         rate, number = rate_at(self.client_lr, broadcast.round), jnp.asarray(oracle.client, jnp.uint32)
 

@@ -6,15 +6,11 @@ from abc import abstractmethod
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
-import jax
-
-from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.checks import check_integer, check_range, is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, replace, static
-from fedsolve.methods.zeroth_order.directions import digest
 
 
 @module
@@ -51,10 +47,6 @@ class RebuiltModel(Algorithm):
             raise InvalidInput(f"down = {self.down!r} must be 'scalars' or 'model'")
         check_weighting(self.weighting)
 
-    @abstractmethod
-    def first_state(self, params: Params) -> Any:
-        """What a client keeps that rebuilds the model, from its copy of the initial one."""
-
     @property
     def rebuilds(self) -> bool:
         """Whether clients rebuild the model."""
@@ -84,22 +76,18 @@ class RebuiltModel(Algorithm):
             )
         return self
 
+    @abstractmethod
+    def first_state(self, broadcast: Any) -> Any:
+        """What a client keeps that rebuilds the model, before it first does."""
+
     def init_client(self, broadcast: Any) -> Any:
         """Nothing, where the model is sent."""
         self.model(broadcast)
         return ()
 
     def enrol(self, broadcast: Any, params: Params) -> Any:
-        """What rebuilds the model, from the client's copy of the initial one, which must be the server's."""
-        if not self.rebuilds:
-            return ()
-        known = (broadcast.digest, *jax.tree.leaves(params))
-        if all(map(trees.is_not_traced, known)) and float(digest(params)) != float(broadcast.digest):
-            raise InvalidInput(
-                f"this client's initial model is not the server's, from which clients of {self.traits.name} rebuild "
-                "the model: start both from the same weights, or give the method down='model'"
-            )
-        return self.first_state(params)
+        """What rebuilds the model, where it is not sent: the initial one is part of the broadcast."""
+        return self.first_state(broadcast) if self.rebuilds else ()
 
     def model(self, broadcast: Any) -> Params:
         """The model, where it is sent."""
