@@ -21,6 +21,7 @@ from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
 from fedsolve.studies.parts import joined, packed, unpacked, within
 from fedsolve.studies.problem import Method, Problem, check_tested
+from fedsolve.studies.rules import judged
 from fedsolve.studies.study import Study
 from fedsolve.studies.tables import settings, tables
 from fedsolve.tasks.task import Task
@@ -43,7 +44,7 @@ def outcome(study: Study, context: Context) -> Outcome:
     cells = solve(study, context)
     claims = []
     for statement in study.evaluated:
-        decision = statement.decide(cells)
+        decision = judged(statement, cells)
         theirs = statement.theirs or OURS
         claims.append(
             Claim(

@@ -30,6 +30,7 @@ from fedsolve.studies.rules.comparisons import (
     together,
 )
 from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
+from fedsolve.studies.rules.edges import judged
 from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, holm, rank, wins_more
 from fedsolve.studies.rules.views import at_round, by_metric, early, in_decades, incomparable
@@ -66,6 +67,7 @@ __all__ = [
     "incomparable",
     "interval",
     "intervals",
+    "judged",
     "listed",
     "may_change",
     "mixed",
