@@ -8,7 +8,7 @@ import pytest
 from experiments.feddua.methods import MeanOfTwo
 from experiments.networks import rules
 from experiments.networks.autoencoder import study as autoencoder
-from experiments.networks.cifar100 import study as cifar100
+from experiments.networks.cifar import study as cifar
 from experiments.networks.femnist import study as femnist
 from experiments.networks.methods import around
 from experiments.networks.vit import study as vit
@@ -22,7 +22,7 @@ from fedsolve.studies.rules import better, early
 
 STUDIES = {
     "femnist": femnist.STUDY,
-    "cifar100": cifar100.STUDY,
+    "cifar": cifar.STUDY,
     "autoencoder": autoencoder.STUDY,
     "vit": vit.STUDY,
 }
@@ -78,7 +78,7 @@ def test_every_problem_is_one_that_a_sweep_takes(name, size):
 
 
 def test_the_papers_rates_reach_the_methods():
-    feddua, fedopt = cifar100.METHODS[cifar100.FEDDUA], cifar100.METHODS[cifar100.FEDOPT]
+    feddua, fedopt = (cifar.METHODS[f"CIFAR-100 {paper}"] for paper in (cifar.FEDDUA, cifar.FEDOPT))
     made = feddua["FedDuAdam"].make(**feddua["FedDuAdam"].published)
     assert isinstance(made, MeanOfTwo)
     local = made.inner.local
