@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from experiments.fedfw import claims as fw_claims
 from experiments.fedfw.claims import CONVEX, NONCONVEX, STOCHASTIC
 from experiments.fedfw.columns import Pictures, halved, judged, synthetic
+from experiments.fedfw.fw_stochastic.baseline import by_rate, comparison
 from experiments.fedfw.fw_stochastic.study import STUDY as STOCHASTIC_STUDY
 from experiments.fedfw.rules import columns, with_equal_bytes
 from fedsolve.core.errors import InvalidInput
@@ -136,3 +139,11 @@ def test_a_quick_run_writes_its_page(name, tmp_path):
     made = reproduce(name, tmp_path, quick=True)
     assert made.page.exists()
     assert {claim.verdict for claim in made.outcome.claims} <= {None}
+
+
+def test_the_note_on_table_3_has_the_tables_of_what_is_kept():
+    note = (Path(__file__).parents[2] / "paper" / "fedfw-table-3.md").read_text(encoding="utf-8")
+    for table in (comparison(), by_rate()):
+        assert "\n".join(table) in note
+    above = [float(line.split("|")[3].split("[")[1].split(",")[0]) > 0 for line in comparison()[2:]]
+    assert above == [True] * 8
