@@ -13,6 +13,11 @@ FILES_IN_A_FOLDER = 14
 FILES_OF_ONE_NAME = 2
 LARGEST_PACKAGE = 0.19  # of all lines
 LINES_OF_A_FUNCTION = 60
+LINES_OF_A_METHOD = 120
+FAMILIES = (
+    "adaptive_local", "fairness", "low_rank", "muon", "personal", "proximal_point", "sharpness", "skipping",
+    "zeroth_order",
+)  # fmt: skip
 
 
 def python_files():
@@ -61,3 +66,14 @@ def test_functions_fit_on_a_page():
                 if length > LINES_OF_A_FUNCTION:
                     long[f"{path.relative_to(SOURCE)}:{node.name}"] = length
     assert long == {}
+
+
+def test_methods_are_short():
+    """A method takes at most 120 lines with its docstring; what methods share is a base class."""
+    files = [p for p in python_files() if p.parent.parent.name == "methods" and p.parent.name in FAMILIES]
+    nodes = [node for path in files for node in ast.parse(path.read_text(encoding="utf-8")).body]
+    lengths = {
+        x.name: x.end_lineno - x.lineno + 1 for x in nodes if isinstance(x, ast.ClassDef | ast.FunctionDef)
+    }
+    assert {"FedMuon", "LowRank", "DeComFL", "IFCA"} <= lengths.keys()
+    assert {name: n for name, n in lengths.items() if n > LINES_OF_A_METHOD} == {}

@@ -89,13 +89,27 @@ class Initial:
 
     @staticmethod
     def leaves_of(params: Params) -> Any:
-        """The initial model, or a part of it with None in the place of other leaves, as it is sent."""
+        """The initial model as it is sent.
+
+        Args:
+            params: the model, or a part of it with None in the place of other leaves.
+
+        Returns:
+            The same structure with `Initial` in the place of each leaf.
+        """
         paths, leaves = named_leaves(params)
         return jax.tree.structure(params).unflatten(map(Initial, leaves, paths))
 
     @staticmethod
     def values_of(sent: Any) -> Params:
-        """The values of leaves that were sent so; other leaves as they are."""
+        """The model that was sent so.
+
+        Args:
+            sent: what `leaves_of` gave, or a model; other leaves stay as they are.
+
+        Returns:
+            The same structure with the value of each `Initial`.
+        """
         is_known = lambda x: isinstance(x, Initial)  # noqa: E731
         return jax.tree.map(lambda x: x.value if is_known(x) else x, sent, is_leaf=is_known)
 

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, round_of
+from fedsolve.core.algorithm import Cohort, client_update_of, round_of
 from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.types import Params, module
 from fedsolve.core.wire import Initial
 from fedsolve.methods.compression.encoding import with_field
 from fedsolve.methods.compression.norms import updated_squared_norm
-from fedsolve.methods.low_rank.checks import check_decoded, check_inner, check_options, check_stacking
+from fedsolve.methods.low_rank.checks import check_decoded, check_stacking
+from fedsolve.methods.low_rank.factored import Factored
 from fedsolve.methods.low_rank.factors import (
     FactorOracle,
-    Factors,
     at_chosen,
-    chosen_leaves,
     of_chosen,
-    random_factors,
 )
-from fedsolve.methods.wrappers.wrapper import Wrapper
-
-Average = Literal["both", "A", "exact", "stack"]
-_NAMES = {"both": "LoRA", "A": "FFA-LoRA", "exact": "FedEx-LoRA", "stack": "FLoRA"}
 
 
 @module
@@ -54,7 +47,7 @@ class LowRankMessage:
 
 @class_by_name("LowRank")
 @module
-class LowRank(Wrapper):
+class LowRank(Factored):
     """LoRA (Hu et al. 2022): `inner` trains factors B A of low rank in place of the chosen matrices.
 
         W = W0 + s B A,   s = alpha / rank,   B = 0 and A random at the start
@@ -94,37 +87,6 @@ class LowRank(Wrapper):
     """
 
     parts: ClassVar[tuple[type, ...]] = (LowRankServer, LowRankBroadcast, LowRankMessage)
-    inner: Algorithm
-    rank: int = static()
-    average: Average = static(default="both")
-    _: KW_ONLY
-    leaves: str | tuple[str, ...] = static(default="*")
-    alpha: Scalar | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        patterns = check_options(self.rank, self.average, self.leaves, self.alpha)
-        object.__setattr__(self, "leaves", patterns)
-        check_inner(self.inner, self.title, self.average)
-
-    @property
-    def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The name of the method, by how it averages."""
-        return _NAMES.get(self.average, "LowRank")
-
-    @property
-    def factors(self) -> str:
-        """How client updates differ from the model."""
-        return "averaged" if self.average in ("both", "A") else "multiplied"
-
-    @property
-    def only_mean(self) -> str:
-        """Why no other reduction will do."""
-        return "the residual is of means" if self.average == "exact" else self.inner.traits.only_mean
-
-    def diagnostics(self) -> tuple[Any, ...]:
-        """None: those of `inner` are of factors."""
-        return ()
 
     def init(self, params: Params) -> Any:
         """The inner server's state of the factors, and W0; with `stack` that of the model."""
@@ -189,28 +151,6 @@ class LowRank(Wrapper):
         if self.average == "stack":
             return self.inner.export(server)
         return self._whole(server.base, self.inner.export(server.inner))
-
-    def _chosen(self, params: Params) -> Params:
-        return chosen_leaves(params, tuple(self.leaves), self.rank)
-
-    def _draw(self, base: Params, *numbers: Any) -> Params:
-        return random_factors(base, self.rank, *numbers)
-
-    def _trained(self, factors: Factors) -> Factors:
-        """What is trained of factors."""
-        return Factors(factors.b, None if self.average == "A" else factors.a)
-
-    def _product(self, w: Any, factors: Factors) -> Any:
-        """s B A, in the shape of a leaf."""
-        s = 1.0 if self.alpha is None else self.alpha / self.rank
-        return (s * (factors.b @ factors.a)).reshape(w.shape).astype(w.dtype)
-
-    def _whole(self, base: Params, factors: Params) -> Params:
-        """The model of factors."""
-        if self.average == "A":
-            drawn = self._draw(base)
-            factors = at_chosen(lambda w, p, q: Factors(p.b, q.a), base, factors, drawn)
-        return at_chosen(lambda w, p: w + self._product(w, p), base, factors)
 
 
 def _with_update(message: Any, update: Params) -> Any:
