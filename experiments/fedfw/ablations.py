@@ -48,9 +48,9 @@ def ordered(
     reason = (
         f"rank correlation {'above' if rising else 'below'} 0 by the 95 % intervals over data sets{where}"
     )
+    turns = [_turns(cells, name, labels, which) for name in problems]
     weak = [provisional(cells, name, which, labels) for name in problems]
-    weak += [_turns(cells, name, labels, which) for name in problems]
-    return Decision(ours, held, reason, "; ".join(filter(None, weak)))
+    return Decision(ours, held, "; ".join(filter(None, (reason, *turns))), "; ".join(filter(None, weak)))
 
 
 def _turns(cells: Cells, name: str, labels: Sequence[str], which: Which) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.author import SweepRecord, describe, wants_log
-from fedsolve.studies.cells import ends
-from fedsolve.studies.parts import fixed
+from fedsolve.studies.cells import Cell, ends
+from fedsolve.studies.parts import fixed, within
 from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.rules import beyond_edge
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +50,64 @@ def along(
     return Reached(tuple(alive), reached, tuple(one.best_settings for one in alive.values()))
 
 
+@dataclass(frozen=True)
+class Slice:
+    """The part of a method's grid with one value of an axis, of which the best of another lies at that one's edge."""
+
+    problem: str
+    method: str
+    axis: str
+    value: Any
+    others: tuple[str, ...]
+
+    def beyond(self, cells: Cells, share: float) -> Cells | None:
+        """The cells as a wider grid might have them here, by `beyond_edge`; None if that cannot tell."""
+        key = self.problem, self.method
+        grid = grid_of(cells, *key)
+        part = fixed(grid, **{self.axis: self.value})
+        best = within(part, {axis: (value,) for axis, value in part.best_settings.items()})
+        moved = beyond_edge(Cell(None, part, best), share)
+        if moved is None or moved.tuned is None:
+            return None
+        row = grid.points.index({**part.best_settings, self.axis: self.value})
+        metrics = {name: values.copy() for name, values in grid.metrics.items()}
+        for name, values in moved.tuned.metrics.items():
+            metrics[name][row] = values[0]
+        there = replace(cells.by_name[key], grid=replace(grid, metrics=metrics))
+        return replace(cells, by_name={**cells.by_name, key: there})
+
+
+def slices_at_edges(
+    cells: Cells, problem: str, method: str, axis: str, between: tuple[float, float] | None = None
+) -> list[Slice]:
+    """Where along an axis the best of another, with three values or more, lies at its edge."""
+    grid, found = grid_of(cells, problem, method), along(cells, problem, method, axis, between)
+    slices = []
+    for value, setting in zip(found.values, found.settings, strict=True):
+        at = tuple(
+            other
+            for other, chosen in setting.items()
+            if len(values := grid.grid[other]) > 2 and chosen in (values[0], values[-1])
+        )
+        if at:
+            slices.append(Slice(problem, method, axis, value, at))
+    return slices
+
+
 def edges(
     cells: Cells, problem: str, method: str, axis: str, between: tuple[float, float] | None = None
 ) -> str:
-    """Where along an axis the best of another lies at its edge, such as 'FedAdam's best client_lr at tau 1e-07'."""
-    grid, found = grid_of(cells, problem, method), along(cells, problem, method, axis, between)
+    """These in words."""
+    return in_words(slices_at_edges(cells, problem, method, axis, between))
+
+
+def in_words(slices: Sequence[Slice]) -> str:
+    """Such as 'FedAdam's best client_lr at tau 1e-07, 0.1'."""
     at: dict[str, list[str]] = {}
-    for value, setting in zip(found.values, found.settings, strict=True):
-        for other, chosen in setting.items():
-            if len(grid.grid[other]) > 2 and chosen in (grid.grid[other][0], grid.grid[other][-1]):
-                at.setdefault(other, []).append(f"{value:g}")
-    return ", ".join(f"{method}'s best {other} at {axis} {', '.join(v)}" for other, v in at.items())
+    for one in slices:
+        for other in one.others:
+            at.setdefault(f"{one.method}'s best {other} at {one.axis}", []).append(f"{one.value:g}")
+    return ", ".join(f"{what} {', '.join(values)}" for what, values in at.items())
 
 
 def along_axes(caption: str, shown: Sequence[tuple[str, str, str, Sequence[str]]]) -> Panelled:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from experiments.fedopt.axes import Reached, along, edges, grid_of
+from experiments.fedopt.axes import Reached, Slice, along, grid_of, in_words, slices_at_edges
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
 from fedsolve.studies.cells import ends
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.parts import fixed
 from fedsolve.studies.rules import (
+    SHARES,
     Interval,
     around,
     around_factor,
@@ -45,36 +47,37 @@ def flat(
     between: tuple[float, float] | None = None,
 ) -> Decision:
     """Along an axis each method's worst value is at most `most` times its best."""
-    found = intervals({m: spread(along(cells, problem, m, axis, between)) for m in methods})
-    held, reason = _at_most(cells, problem, found, most)
-    ours = f"largest over smallest along {axis}{_part(between)}: {_factors(found)}"
-    return Decision(
-        ours,
-        held,
-        reason,
-        _provisional(edges(cells, problem, m, axis, between) for m in methods),
-    )
+
+    def decide(cells: Cells) -> Decision:
+        found = intervals({m: spread(along(cells, problem, m, axis, between)) for m in methods})
+        held, reason = _at_most(cells, problem, found, most)
+        return Decision(
+            f"largest over smallest along {axis}{_part(between)}: {_factors(found)}", held, reason
+        )
+
+    return _judged(cells, problem, [(m, axis, between) for m in methods], decide)
 
 
 @rule
 def flatter(cells: Cells, problem: str, pairs: Sequence[tuple[Where, Where]]) -> Decision:
     """In each pair the first method varies less along its axis than the second along its own, by a factor."""
-    apart, words = {}, []
-    for a, b in pairs:
-        ours, theirs = (spread(along(cells, problem, *one)) for one in (a, b))
-        apart[f"{a[0]} against {b[0]}"] = theirs - ours
-        words += [
-            f"{m} {np.exp(v.mean()):.3g} along {axis}{_part(part)}"
-            for (m, axis, part), v in ((a, ours), (b, theirs))
-        ]
-    found = intervals(apart)
-    held, which = beyond(found.items(), 0.0)
-    return Decision(
-        f"largest over smallest: {', '.join(dict.fromkeys(words))}; the second over the first: {_factors(found)}",
-        held,
-        f"a factor above 1 by the 95 % interval{_over(cells, problem)}{TUNED}{which}",
-        _provisional(edges(cells, problem, *one) for pair in pairs for one in pair),
-    )
+
+    def decide(cells: Cells) -> Decision:
+        apart, words = {}, []
+        for a, b in pairs:
+            ours, theirs = (spread(along(cells, problem, *one)) for one in (a, b))
+            apart[f"{a[0]} against {b[0]}"] = theirs - ours
+            words += [
+                f"{m} {np.exp(v.mean()):.3g} along {axis}{_part(part)}"
+                for (m, axis, part), v in ((a, ours), (b, theirs))
+            ]
+        found = intervals(apart)
+        held, which = beyond(found.items(), 0.0)
+        ours = f"largest over smallest: {', '.join(dict.fromkeys(words))}; the second over the first: {_factors(found)}"
+        reason = f"a factor above 1 by the 95 % interval{_over(cells, problem)}{TUNED}{which}"
+        return Decision(ours, held, reason)
+
+    return _judged(cells, problem, [one for pair in pairs for one in pair], decide)
 
 
 @rule
@@ -87,24 +90,25 @@ def nearly_best(
     """
     metric = describe(cells.problem(problem).metric)
     sign = -1 if metric.higher_is_better else 1
-    worse, words = {}, []
-    for m in methods:
-        reached = along(cells, problem, m, axis)
-        at, others = reached.values.index(value), np.arange(len(reached.values))
-        others = others[others != at]
-        best = others[np.argmin(sign * reached.ends[others].mean(axis=1))]
-        worse[m] = sign * np.log(reached.ends[at] / reached.ends[best])
-        shown = [f"{metric.scale * reached.ends[i].mean():.4g} at {reached.values[i]:g}" for i in (at, best)]
-        words.append(f"{m} {' and '.join(shown)}")
-    found = intervals(worse)
-    held, reason = _at_most(cells, problem, found, most)
-    return Decision(
-        f"{metric.label} at {axis} {value:g} and at the best other: {', '.join(words)}; worse by a factor of "
-        f"{_factors(found)}",
-        held,
-        reason,
-        _provisional(edges(cells, problem, m, axis) for m in methods),
-    )
+
+    def decide(cells: Cells) -> Decision:
+        worse, words = {}, []
+        for m in methods:
+            reached = along(cells, problem, m, axis)
+            at, others = reached.values.index(value), np.arange(len(reached.values))
+            others = others[others != at]
+            best = others[np.argmin(sign * reached.ends[others].mean(axis=1))]
+            worse[m] = sign * np.log(reached.ends[at] / reached.ends[best])
+            shown = [
+                f"{metric.scale * reached.ends[i].mean():.4g} at {reached.values[i]:g}" for i in (at, best)
+            ]
+            words.append(f"{m} {' and '.join(shown)}")
+        found = intervals(worse)
+        held, reason = _at_most(cells, problem, found, most)
+        ours = f"{metric.label} at {axis} {value:g} and at the best other: {', '.join(words)}; worse by a factor of "
+        return Decision(f"{ours}{_factors(found)}", held, reason)
+
+    return _judged(cells, problem, [(m, axis, None) for m in methods], decide)
 
 
 @rule
@@ -116,6 +120,7 @@ def goes(
     what: str,
     rising: bool,
     at_edge: Callable[[Cells, str], str],
+    otherwise: Sequence[Series] = (),
 ) -> Decision:
     """Spearman's correlation of two series, found for each seed, is above 0 (or below it).
 
@@ -125,14 +130,23 @@ def goes(
         what: the two in words.
         rising: whether above 0 is claimed.
         at_edge: from a method to what of its series lies at the edge of the grid, "" if nothing.
+        otherwise: the series as a wider grid could have them at most; where all of them decide alike, edges are no
+            reason to doubt.
     """
-    found = {}
-    for m in methods:
-        found[m] = correlation(series(cells, m), len(methods))
-    held, which = beyond(found.items(), 0.0, 1 if rising else -1)
+
+    def correlations(series: Series) -> dict[str, Interval]:
+        return {m: correlation(series(cells, m), len(methods)) for m in methods}
+
+    def decide(found: Mapping[str, Interval]) -> tuple[Verdict, str]:
+        return beyond(found.items(), 0.0, 1 if rising else -1)
+
+    found = correlations(series)
+    held, which = decide(found)
     side = "above" if rising else "below"
     reason = f"{side} 0 by the 95 % interval{_over(cells, problem)}{which}"
     weak = _provisional(at_edge(cells, m) for m in methods)
+    if weak and otherwise and all(decide(correlations(one))[0] == held for one in otherwise):
+        weak, reason = "", f"{reason}; what lies beyond the edges could not change it"
     return Decision(f"rank correlation of {what}: {listed(found, '.2f')}", held, reason, weak)
 
 
@@ -189,6 +203,30 @@ TUNED = ", the other axes tuned at each value"
 
 def _over(cells: Cells, problem: str) -> str:
     return f" over {cells.problem(problem).over}"
+
+
+def _judged(
+    cells: Cells, problem: str, where: Sequence[Where], decide: Callable[[Cells], Decision]
+) -> Decision:
+    """The decision, provisional where what lies beyond an edge could change its verdict."""
+    found = decide(cells)
+    every = [one for there in dict.fromkeys(where) for one in slices_at_edges(cells, problem, *there)]
+
+    def stays(slices: Sequence[Slice]) -> bool:
+        for share in SHARES:
+            moved: Cells | None = cells
+            for one in slices:
+                moved = moved and one.beyond(moved, share)
+            if moved is None or decide(moved).verdict != found.verdict:
+                return False
+        return True
+
+    open_ = [one for one in every if not stays([one])]
+    if not open_ and not stays(every):
+        open_ = every
+    settled = "what lies beyond the edges could not change it" if every and not open_ else ""
+    reason = "; ".join(filter(None, (found.reason, settled)))
+    return replace(found, reason=reason, provisional=_provisional([in_words(open_)]))
 
 
 def _provisional(found: Iterable[str]) -> str:

@@ -106,7 +106,7 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
         cell.published.metrics["train_loss"][..., 0] *= 0.5  # F is least at the start
     risen = study.statements[1].decide(Cells(study.problems, tuple(range(5)), cells))
     assert risen.verdict == "reproduced"
-    assert "MCLR, lam0 = 0.01: F is least at round 0 and rises again" in risen.provisional
+    assert "MCLR, lam0 = 0.01: F is least at round 0 and rises again" in risen.reason
     backwards = {
         key: cells[key[0], fw_participation.NAMES[-1 - fw_participation.NAMES.index(key[1])]] for key in cells
     }

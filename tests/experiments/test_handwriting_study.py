@@ -93,10 +93,10 @@ def test_a_ball_is_on_the_weights_alone_and_holds_the_start():
     assert found["infeasibility"] == pytest.approx(0, abs=1e-6)
 
 
-def test_methods_have_the_same_grid_on_a_problem():
+def test_methods_have_at_least_the_same_grid_on_a_problem():
     for name in STUDY.problems:
         grids = [method.grid for method in STUDY.methods_of(name).values()]
-        assert all(grid == grids[0] for grid in grids)
+        assert all(set(grids[0][axis]) <= set(grid[axis]) for grid in grids for axis in grids[0])
     assert list(STUDY.methods_of(L2)) == list(NAMES)
 
 

@@ -11,7 +11,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem, Statement
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.rules import better, judged
-from fedsolve.studies.rules.edges import beyond
+from fedsolve.studies.rules.edges import beyond_edge
 
 SEEDS, RATES = (0, 1, 2, 3, 4), (0.01, 0.03, 0.1)
 NOISE = 0.01 * np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
@@ -49,13 +49,13 @@ INSIDE = cell("a", (0.9, 0.4, 0.8))
 
 def test_all_columns_move_on_by_what_falling_gains_leave():
     """By factors of 1.25 and 1.6 to 0.5: q is .475, so that two of the last steps are more than what is left."""
-    found = beyond(cell("b", (1.0, 0.625, 0.5)))
+    found = beyond_edge(cell("b", (1.0, 0.625, 0.5)))
     assert found is not None
     assert found.tuned is not None
     for values in found.tuned.metrics.values():
         np.testing.assert_allclose(values[0, :, 0], 2.0)
         np.testing.assert_allclose(values[0, :, 1], (0.5 + NOISE) / 1.25**2)
-    slow = beyond(cell("b", (1.0, 0.8, 0.656)), 0.5)
+    slow = beyond_edge(cell("b", (1.0, 0.8, 0.656)), 0.5)
     assert slow is not None
     assert slow.tuned is not None
     first, last = np.log(1.0 / 0.8), np.log(0.8 / 0.656)

@@ -31,8 +31,14 @@ AT_EDGE = 0.95
 """Share of the radius from which on the constraint counts as acting; a mean of points at the edge lies within."""
 ROUNDING = 1e-5
 """Of the radius: a violation up to this is rounding of 32-bit sums."""
-GRID = {"client_lr": (0.01, 0.03, 0.1, 0.3, 1.0), "server_lr": (0.3, 1.0, 3.0)}
-NETWORK_GRID = {"client_lr": (0.01, 0.03, 0.1, 0.3, 1.0), "server_lr": (1.0,)}
+GRID = {"client_lr": (0.03, 0.1, 0.3), "server_lr": (0.3, 1.0, 3.0)}
+NETWORK_GRID = {"client_lr": (0.03, 0.1, 0.3), "server_lr": (1.0,)}
+UNSETTLED = {
+    (L1, "FedDualAvgOSP"): (0.003, 0.01),
+    (L2, "FedMiDOSP"): (1.0,),
+    (NETWORK, "FedMiDOSP"): (1.0,),
+}
+"""More client rates for methods that still gained at the edge of the others' so much that a verdict hung on it."""
 Data = Callable[[Path | None], fs.Task]
 
 
@@ -113,7 +119,11 @@ def methods(name: str) -> Mapping[str, Method]:
     """The paper's four in the problem's ball, at the same rates."""
     grid = NETWORK_GRID if name == NETWORK else GRID
     psi = BALLS.get(name, BALLS[L1]).psi
-    return {label: method(METHODS[label], psi, grid) for label in NAMES}
+
+    def wider(label: str) -> Mapping[str, tuple[float, ...]]:
+        return {**grid, "client_lr": tuple(sorted((*grid["client_lr"], *UNSETTLED.get((name, label), ()))))}
+
+    return {label: method(METHODS[label], psi, wider(label)) for label in NAMES}
 
 
 @rule
@@ -224,8 +234,9 @@ STUDY = Study(
         "150 rounds, of the network 50, instead of 5,000. So few hardly reach an l1 radius of 1,000: it is 300.",
         "Local work: 30 steps for every client instead of 10 epochs (28 steps of the mean writer of digits): one K "
         "for all, as in the paper's algorithms.",
-        "Rates: in so few rounds the best lie at the upper corner of the paper's 5 x 5 grid (0.1, 1), so 5 x 3 around "
-        "that corner are run, for all methods alike; of the network, five client rates.",
+        "Rates: in so few rounds the best lie at the upper corner of the paper's 5 x 5 grid (0.1, 1), so 3 x 3 around "
+        "that corner are run, for all methods alike; of the network, three client rates. Where a method still gained "
+        "at that edge so much that a verdict hung on it, it has client rates of 0.003 and 0.01, or 1, too.",
         "The network's hidden layers have 50 units instead of 200, and the radius is 250 instead of 1,000.",
         "All methods start at the projection of the usual start (logistic: zero): a network's usual weights lie far "
         "outside the ball.",

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAMBDA, ZERO = 0.003, 1e-4
-GRID = {
+BEYOND = {
     "client_lr": (*PAPER_GRID["client_lr"], 3.0, 10.0),
-    "server_lr": (0.001, 0.003, *PAPER_GRID["server_lr"], 30.0),
+    "server_lr": (0.001, 0.003, *PAPER_GRID["server_lr"]),
 }
-"""The paper's, and what lies beyond its corners, where some methods are best."""
+"""The paper's, and what lies beyond its corner where FedDualAvg-OSP is best and still gains."""
 VALIDATION = 4
 """Runs of the scanner that choose the rates; one other is tested, the rest are clients."""
 PENALTY = L1(LAMBDA).on("weight")
@@ -157,7 +157,10 @@ STUDY = Study(
     paper="yuan2021fco",
     problems={NAME: PROBLEM},
     quick=replace(PROBLEM, task=made_up),
-    methods={name: method(build, PENALTY, GRID) for name, build in METHODS.items()},
+    methods={
+        name: method(build, PENALTY, BEYOND if name == "FedDualAvgOSP" else PAPER_GRID)
+        for name, build in METHODS.items()
+    },
     seeds=tuple(range(SPLITS)),
     statements=statements(),
     pictures={
@@ -179,8 +182,9 @@ STUDY = Study(
         "beside it have trained. Splits share most of their training runs: intervals say how sure this subject is, "
         "not how sure another would be.",
         f"The paper does not give lambda: {LAMBDA} for all methods and the baselines.",
-        "Rates are chosen by the mean over the eight splits, from the paper's 7 x 7 and beyond: client rates of 3 and "
-        "10, server rates of 0.001, 0.003 and 30. Figure 12 and what is said of it are of the paper's alone.",
+        "Rates are chosen by the mean over the eight splits, from the paper's 7 x 7; FedDualAvg-OSP, which gained "
+        "at its corner, has client rates of 3 and 10, server rates of 0.001 and 0.003 too. Figure 12 and "
+        "what is said of it are of the paper's alone.",
     ),
     minutes=0.5,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from experiments.fedopt.axes import along_axes, grid_of
@@ -27,10 +29,14 @@ MARGIN, NEAR = 1.0, 0.05
 """Points of accuracy that count as little; how near to the best a setting is good."""
 
 
-def best_rates(cells: Cells, problem: str, method: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def best_rates(
+    cells: Cells, problem: str, method: str, falling: float = 0.0
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each seed server rates that are of use and the best client rate at each, by training loss at tau 1e-3.
 
-    Of use: the best loss there is at most halfway from the best of all to that of the start.
+    Of use: the best loss there is at most halfway from the best of all to that of the start. Where the best lies at an
+    edge of the grid, it may lie anywhere beyond: with `falling` 1 such rates fall with the server rate, with -1 they
+    rise, each by less than a step of the grid.
     """
     grid = fixed(grid_of(cells, problem, method), tau=TAU)
     start = grid.metrics["train_loss"][..., 0].mean()
@@ -38,7 +44,9 @@ def best_rates(cells: Cells, problem: str, method: str) -> list[tuple[np.ndarray
     for scores in grid.scores.T:
         by_rates = scores.reshape(grid.shape)
         useful = by_rates.min(axis=0) <= (by_rates.min() + start) / 2
-        clients = np.array(grid.grid["client_lr"])[by_rates.argmin(axis=0)]
+        best, rates = by_rates.argmin(axis=0), np.array(grid.grid["client_lr"])
+        at_edge = np.isin(best, (0, len(rates) - 1))
+        clients = rates[best] * 10 ** np.where(at_edge, -falling * 0.01 * np.arange(len(best)), 0.0)
         found.append((np.array(grid.grid["server_lr"])[useful], clients[useful]))
     return found
 
@@ -62,7 +70,12 @@ def inverse(problem: str) -> Rule:
         "server rate and best client rate at tau 1e-3",
         False,
         lambda cells, method: at_edges(cells, problem, method),
+        [partial(_beyond, problem, falling) for falling in (1.0, -1.0)],
     )
+
+
+def _beyond(problem: str, falling: float, cells: Cells, method: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    return best_rates(cells, problem, method, falling)
 
 
 JUDGED = (("Digits", DIGITS), ("Tags", NEWS), ("Handwriting", HANDWRITING))

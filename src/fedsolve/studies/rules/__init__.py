@@ -30,12 +30,13 @@ from fedsolve.studies.rules.comparisons import (
     together,
 )
 from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
-from fedsolve.studies.rules.edges import judged
+from fedsolve.studies.rules.edges import SHARES, beyond_edge, judged
 from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, holm, rank, wins_more
 from fedsolve.studies.rules.views import at_round, by_metric, early, in_decades, incomparable
 
 __all__ = [
+    "SHARES",
     "Difference",
     "Interval",
     "Ranked",
@@ -51,6 +52,7 @@ __all__ = [
     "better_in_each",
     "better_than_all",
     "beyond",
+    "beyond_edge",
     "by_metric",
     "close",
     "correlation",

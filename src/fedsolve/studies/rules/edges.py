@@ -24,8 +24,8 @@ def judged(statement: Statement, cells: Cells) -> Decision:
 
     For example FedAvg is best at the largest client rate, 0.1, where it ends 1 % below 0.03, as that 4 % below 0.01:
     further rates would bring less than 2 %, and FedAdam ends at half of its loss. Each method at an edge is moved on as
-    `beyond` says, by half of that and by all of it, alone and with the others: where the verdict stays as it is, its
-    edge is no reason to doubt.
+    `beyond_edge` says, by half of that and by all of it, alone and with the others: where the verdict stays as it is,
+    its edge is no reason to doubt.
     """
     found = statement.decide(cells)
     at_edge = {key: cell for key, cell in cells.by_name.items() if found.provisional and cell.edges}
@@ -34,7 +34,7 @@ def judged(statement: Statement, cells: Cells) -> Decision:
         for key, cell in at_edge.items()
         if statement.decide(_with(cells, {key: _settled(cell)})).provisional != found.provisional
     ]
-    moved = {key: [beyond(at_edge[key], share) for share in SHARES] for key in counted}
+    moved = {key: [beyond_edge(at_edge[key], share) for share in SHARES] for key in counted}
     bounded = {key: [one for one in by_share if one is not None] for key, by_share in moved.items()}
 
     def stays(others: Moved) -> bool:
@@ -66,7 +66,7 @@ def _with(cells: Cells, others: Moved) -> Cells:
     return replace(cells, by_name={**cells.by_name, **others})
 
 
-def beyond(cell: Cell, share: float = 1.0) -> Cell | None:
+def beyond_edge(cell: Cell, share: float = 1.0) -> Cell | None:
     """The cell as a wider grid might have it: all columns move on as they did in the last step before the edge.
 
     Along an axis, the others tuned at each value, let the score's last gain be g and the one before it g / q with
