@@ -9,6 +9,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
 from equations.test_compression import LEAVES
+from fedsolve.core.sampling import Trace
 from fedsolve.geometry import SpectralBall
 from fedsolve.geometry.numerics.polar import polar_factor
 from fedsolve.methods.muon.rule import polar_of
@@ -194,19 +195,20 @@ def test_optax():
     assert displacement_error(a[1:], b[1:], b[0]) < 1e-5
 
 
-def test_one_client_has_nothing_to_correct():
-    """c_i = c: its steps are along the polar factor of its own momentum, as without control variates."""
-    from fedsolve.core.sampling import Trace
-
-    alone, clients = Trace(np.ones((ROUNDS, 1), bool), 1), make_clients((7,))
-    task = make_task(clients)
-    run = play(fs.BiasCorrectedMuon(RATE, momentum=BETA), task, alone, ROUNDS)
-    x, m, fed = run.iterates[0], 0.0, federation(run, clients)
-    for t in range(ROUNDS):
-        for rows in fed.minibatches(t, 0):
-            m = BETA * m + (1 - BETA) * fed.gradient(0, x, rows)
-            x = x - RATE * np.concatenate([of_weight(quintic, m), m[BIAS] / np.linalg.norm(m[BIAS])])
-    np.testing.assert_allclose(run.iterates[-1], x, rtol=1e-9)
+def test_clients_alike_have_nothing_to_correct():
+    """c_i = c although neither is 0: without momentum it is FedAvg with Muon, of matrices no longer than wide."""
+    pulls = np.random.default_rng(1).standard_normal((3, 2, 4))
+    task = fs.Task.from_arrays(
+        lambda w, batch: ((w - batch) ** 4).mean(0).sum(),
+        np.zeros((2, 4)),
+        [pulls] * 3,
+        batch_size=None,
+        local_steps=3,
+    )
+    methods = fs.BiasCorrectedMuon(RATE, momentum=0.0), local(momentum=0.0, weight_decay=0.0)
+    a, b = (play(method, task, Trace(np.ones((4, 3), bool), 3), 4) for method in methods)
+    assert np.abs(a.state.server.control).max() > 0.1
+    assert displacement_error(a.iterates[1:], b.iterates[1:], b.iterates[0]) < CLOSE
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (3, 4), (5, 5)])

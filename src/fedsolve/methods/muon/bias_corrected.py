@@ -58,7 +58,8 @@ class BiasCorrectedMuon(Algorithm):
     the mean of polar(m_i) is not along that of m_i, and FedAvg with Muon may stay where the mean gradient is not 0.
     m - c_i + c estimates that of all clients instead. The paper allows any norm. As in a public reproduction, kernels
     of convolutions are flattened, vectors and scalars are scaled to length 1 (matrices of one column), and no leaf
-    steps by another optimiser. Where S is less than N, x moves by S/N of the mean D_i.
+    steps by another optimiser. Where S is less than N, x moves by S/N of the mean D_i. If all clients are alike and
+    take part, c_i = c: with momentum = 0 it is then FedAvg with `client.Muon`, for matrices no longer than wide.
 
     Up: D_i and c_i+ - c_i (2 d numbers), and the mean local loss. Down: x and c (2 d). Kept: c_i on each client, which
     is its momentum too, c on the server; all start at 0.
