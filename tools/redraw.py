@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.names import find, program_folders
-from fedsolve.studies.page import write_results
+from fedsolve.studies.pages.page import write_results
 from fedsolve.studies.parts import ARCHIVE
 
 

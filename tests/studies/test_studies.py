@@ -19,7 +19,7 @@ from fedsolve.studies import Cells, Method, Problem, Statement, Study, runner
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
 from fedsolve.studies.intervals import chance
-from fedsolve.studies.page import write_results
+from fedsolve.studies.pages.page import write_results
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
 from fedsolve.studies.pictures.panels import styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
@@ -619,7 +619,7 @@ def test_pictures_of_one_caption_are_all_on_the_page(tmp_path):
     drawn = {str(i): lambda figure=figure: ("Alike.", figure) for i, figure in enumerate(figures)}
     made = Outcome((), drawn, {}, (), {})
     page = write_results(tmp_path, "made-up", experiment(STUDY), made, 1.0, "by hand")
-    assert page.read_text().count("<figure>") == len(list(tmp_path.glob("*.png"))) == 2
+    assert page.read_text().count("<figure ") == len(list(tmp_path.glob("*.png"))) == 2
 
 
 def test_curves_by_bytes(tmp_path):

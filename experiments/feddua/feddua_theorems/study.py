@@ -106,7 +106,7 @@ def claims(ratios: Ratios, found: Found) -> list[Claim]:
         Claim(
             "In another geometry than the Euclidean one FedExP's step has a larger worst case than FedDuA's",
             "Theorem 4.1 and text: FedOpt and FedExP “are suboptimal if their update differs” from FedDuA's",
-            f"larger in {np.sum(others > 0)} of {len(others)} cases, by {np.median(others):.2g} times its size (median)",
+            f"larger in {np.sum(others > 0)} of {len(others)} cases, by {np.median(others):.2g} of its size (median)",
             worse,
             "models outside the domain of the entropy are left out",
         ),

@@ -217,15 +217,16 @@ def _kind(value: str) -> str:
     return ' class="long"' if len(value) > _COLUMN else ""
 
 
-def picture(caption: str, figure: Figure | bytes) -> str:
-    """A matplotlib figure (or a PNG) as an image within the page, described by its caption.
+def picture(caption: str, figure: Figure | bytes, key: str = "") -> str:
+    """A matplotlib figure (or a PNG) as an image within the page, described by its caption; `key` is for links to it.
 
     It shrinks to half of its pixels, where its letters are still read; on a page narrower than that it scrolls.
     """
     drawn = figure if isinstance(figure, bytes) else png(figure)
     least = int.from_bytes(drawn[16:20]) // 2  # a PNG begins with its width
+    anchor = f' id="{text(key)}"' if key else ""
     return (
-        f'<figure><img style="min-width: {least}px" alt="{text(caption)}" '
+        f'<figure{anchor}><img style="min-width: {least}px" alt="{text(caption)}" '
         f'src="data:image/png;base64,{base64.b64encode(drawn).decode()}">'
         f"<figcaption>{text(caption)}</figcaption></figure>"
     )

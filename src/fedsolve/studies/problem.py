@@ -73,8 +73,7 @@ class Problem:
         tested: test examples, the same for every seed, where the metric is a mean over them of numbers in [0, 1]:
             verdicts then say what their chance, which no interval over seeds holds, would change. 0 where each seed
             has its own, or nothing bounds it.
-        chance: the metric of the best constant prediction, where it is a share of test examples that methods must beat
-            to have learnt; 0 for none.
+        chance: the metric of the best constant prediction, which a method must beat to have learnt; 0 for none.
         grid_of: an earlier problem of the study, alike in all but its methods' grids, which hold those of this one:
             they are read there and not run again, and its edges are a condition of what is said. "" for none.
         methods: those of the study's methods that are run on it, in order; empty for all.

@@ -88,7 +88,7 @@ def reproduce(
     from fedsolve.data import sources
     from fedsolve.engine.records.identity import provenance
     from fedsolve.report.plots import require_matplotlib
-    from fedsolve.studies.page import write_results
+    from fedsolve.studies.pages.page import write_results
 
     experiment = experiment or find(name)
     require_matplotlib()

@@ -102,7 +102,7 @@ def verdict(
     as_json: AsJson = False,
 ) -> None:
     """Re-evaluate the claims of a finished experiment or study from its stored data; nothing is run."""
-    from fedsolve.studies.page import claim_facts, is_without_paper
+    from fedsolve.studies.pages.page import claim_facts, is_without_paper
     from fedsolve.studies.reproduce import evaluate_claims
 
     if not name:
@@ -130,7 +130,7 @@ def _verdicts_of_all(as_json: bool) -> None:
     from rich.table import Table
 
     from fedsolve.studies.names import program_folders
-    from fedsolve.studies.page import claim_facts
+    from fedsolve.studies.pages.page import claim_facts
     from fedsolve.studies.parts import has_parts
     from fedsolve.studies.reproduce import evaluate_claims
 
@@ -165,7 +165,7 @@ def _run(
     from fedsolve.cli.terminal.progress_file import PartsProgress
     from fedsolve.cli.watch.commands import watched
     from fedsolve.studies.experiment import command
-    from fedsolve.studies.page import QUICK, claim_facts, is_without_paper
+    from fedsolve.studies.pages.page import QUICK, claim_facts, is_without_paper
     from fedsolve.studies.reproduce import reproduce
 
     experiment = _find(name, data_dir, trust=trust)

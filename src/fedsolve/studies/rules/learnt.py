@@ -29,7 +29,7 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
     metrics = [TRAINING_LOSS, *([asked.metric] if asked.metric.startswith("test_") else [])]
     gains = [_gain(cells, problem, method, which, metric) for metric in metrics if metric in run.metrics]
     if asked.chance and asked.metric in metrics:
-        gains.append(cells.final(problem, method, which) - asked.chance)
+        gains.append(_better_by(asked.metric, cells.final(problem, method, which), asked.chance))
     return all(_is_positive(cells, problem, gain) for gain in gains)
 
 
@@ -39,7 +39,11 @@ def _gain(cells: Cells, problem: str, method: str, which: Which, metric: str) ->
         cells.final(problem, method, which, metric),
         cells.curve(problem, method, which, metric)[1][:, 0],
     )
-    return (end - start) if describe(metric).higher_is_better else (start - end)
+    return _better_by(metric, end, start)
+
+
+def _better_by(metric: str, ours: np.ndarray, other: np.ndarray | float) -> np.ndarray:
+    return (ours - other) if describe(metric).higher_is_better else (other - ours)
 
 
 def _is_positive(cells: Cells, problem: str, gain: np.ndarray) -> bool:

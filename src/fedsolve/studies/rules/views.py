@@ -49,8 +49,11 @@ def in_decades(cells: Cells, rule: Rule) -> Decision:
 
 @rule
 def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Decision:
-    """The rule at a round, on the mean of the `last` rounds until then; settings stay those chosen at the end."""
-    problems = {name: replace(problem, last=last) for name, problem in cells.problems.items()}
+    """The rule at a round, on the mean of the `last` rounds until then; settings stay those chosen at the end.
+
+    Methods need not be better than chance by then.
+    """
+    problems = {name: replace(problem, last=last, chance=0.0) for name, problem in cells.problems.items()}
     early = cells.changed(lambda run: until(run, rounds, run.selection))
     return rule(replace(early, problems=problems))
 

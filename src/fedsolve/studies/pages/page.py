@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedsolve.config.bibliography import short, title
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import (
     definitions,
+    details,
     note_list,
     page_text,
     paragraphs,
@@ -24,6 +25,7 @@ from fedsolve.report.markup import (
 from fedsolve.report.plots import png
 from fedsolve.results.columns import dumps
 from fedsolve.studies.experiment import Claim, Experiment, Outcome, command, is_users
+from fedsolve.studies.pages import summary
 
 QUICK = "QUICK: not the experiment, its numbers mean nothing"
 """What is said of a quick run wherever its numbers are shown."""
@@ -45,12 +47,12 @@ def write_results(
     Raises:
         InvalidInput: the folder cannot be written.
     """
-    pictures = []  # a caption may stand under several
+    captions, pictures = {}, []
     for key, draw in outcome.pictures.items():
-        caption, figure = draw()
+        captions[key], figure = draw()
         drawn = png(figure)
         write_atomically(folder / f"{key}.png", drawn)
-        pictures.append(picture(caption, drawn))
+        pictures.append(picture(captions[key], drawn, key))
     for key, table in outcome.tables.items():
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -73,19 +75,22 @@ def write_results(
     if experiment.citation:
         named = title(experiment.citation)  # "" of a key that is none of ours
         paper = short(experiment.citation) + (f", “{named}”" if named else "")
-    intro = f"{experiment.summary}\n\nRun it again: {command(name)}"
-    intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
+    first = f"{QUICK}: no claim has a verdict." if quick else summary.outcome(outcome.claims, without_paper)
     settings = {str(key): dumps(value).strip('"') for key, value in outcome.settings.items()}
     parts = {
         "title": text(experiment.title),
         "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
-        "intro": paragraphs(intro),
-        "claims": "\n".join(_claim(claim, without_paper) for claim in outcome.claims),
-        "theory": section("Theory", paragraphs(experiment.theory)),
-        "pictures": "\n".join(pictures),
+        "outcome": text(first),
+        "intro": paragraphs(experiment.summary),
+        "first": "\n".join(pictures[:1]),
+        "claims": "\n".join(_claim(claim, without_paper, captions) for claim in outcome.claims),
+        "pictures": "\n".join(pictures[1:]),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
+        "theory": details("Theory", paragraphs(experiment.theory)),
         "deviations": _deviations(outcome.deviations, without_paper),
-        "settings": definitions(settings, "facts"),
+        "settings": details(
+            "Settings", paragraphs(f"Run it again: {command(name)}") + definitions(settings, "facts")
+        ),
         "style": static("page.css"),
         "scripts": static("sorting.js"),
     }
@@ -109,23 +114,32 @@ def _duration(seconds: float) -> str:
 def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
     """Where it departs from the paper; of a study without one its deviations, if it names any."""
     if without_paper:
-        return section("Deviations", note_list(deviations))
-    return section(
+        return details("Deviations", note_list(deviations))
+    return details(
         "Where this departs from the paper", note_list(deviations) or "<p>Nowhere that we know of.</p>"
     )
 
 
-def _claim(claim: Claim, without_paper: bool) -> str:
-    rows = {
-        "Paper": "makes no such claim" if claim.own else claim.theirs,
-        "This run": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
-    }  # fmt: skip
-    if without_paper and claim.own:
-        rows = {"Result": rows.pop("This run"), **rows, "Paper": ""}
-    items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
+def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str]) -> str:
+    """Verdict, claim, what the paper says, one number and its picture; the rest is folded."""
     verdict = ""
     if claim.verdict is not None:
         verdict = (
             f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.shown_verdict)}</span>'
         )
-    return f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3><dl>{items}</dl></article>'
+    number, key = summary.headline(claim.ours), summary.curve_of(claim, captions)
+    curve = f' <a href="#{text(key)}">picture</a>' if key else ""
+    rows = {
+        "Measured": claim.ours if claim.ours != number else "",
+        "Why": claim.reason,
+        "Provisional": claim.provisional,
+    }
+    items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
+    folded = details("Details", f"<dl>{items}</dl>") if items else ""
+    theirs = "" if claim.own else f'<p class="theirs">{text(claim.theirs)}</p>'
+    if claim.own and not without_paper:
+        theirs = '<p class="theirs">The paper makes no such claim.</p>'
+    return (
+        f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3>{theirs}'
+        f"<p>{text(number)}{curve}</p>{folded}</article>"
+    )
