@@ -6,8 +6,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 import fedsolve as fs
+from experiments.fco.arrivals import sooner
 from experiments.fco.methods import CENTRAL, METHODS, OTHERS, PAPER_GRID, beside, method, solved
-from experiments.fco.rules import against, near_central, reaches, sooner, stays_below
+from experiments.fco.rules import against, near_central, reaches, stays_below
 from experiments.fco.synthetic import (
     NUMERAL,
     ROUNDS,

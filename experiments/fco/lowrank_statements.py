@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from experiments.fco.arrivals import Arrival, comes_within, sooner
 from experiments.fco.methods import CENTRAL, OTHERS
-from experiments.fco.rules import Arrival, comes_within, sooner, stays_below, times
+from experiments.fco.rules import stays_below, times
 from experiments.fco.synthetic import on_the_papers_grid
 from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.rules import Rule, at_round, better, better_than_all, by_metric, rule

@@ -1,9 +1,9 @@
-"""Rules on how much of a known truth is found, and how soon; each shows its verdict at other thresholds too."""
+"""Rules on how much of a known truth is found; each shows its verdict at other thresholds too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,11 +12,9 @@ from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import (
-    Difference,
     Interval,
     Rule,
     alike,
-    all_positive,
     around,
     decided,
     elsewhere,
@@ -28,29 +26,6 @@ from fedsolve.studies.rules import (
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.99)
 """Of F1: a verdict at one of them is shown at all."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What a run comes to, by a threshold.
-
-    Attributes:
-        words: what it is, with `{}` in the threshold's place.
-        holds: cells, problem, method and threshold to whether it holds at each evaluation, (seeds, evaluations).
-        thresholds: at which verdicts are shown.
-    """
-
-    words: str
-    holds: Callable[[Cells, str, str, float], np.ndarray]
-    thresholds: tuple[float, ...]
-
-
-def _found(cells: Cells, problem: str, method: str, threshold: float) -> np.ndarray:
-    return np.nan_to_num(cells.curve(problem, method)[1], nan=-np.inf) >= threshold
-
-
-FOUND = Arrival("the F1 score of the support stays at {:g} or above", _found, THRESHOLDS)
-"""A problem's F1 score."""
 
 
 @rule
@@ -127,47 +102,6 @@ def against(
 
 
 @rule
-def sooner(
-    cells: Cells, problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival = FOUND
-) -> Decision:
-    """`a` needs fewer rounds than each of the others until it is there for good.
-
-    A run that never comes there counts as if it did one evaluation after the last.
-    """
-    found = {bar: _differences(cells, problem, a, others, bar, arrival) for bar in arrival.thresholds}
-    verdicts = {bar: all_positive(cells, problem, "tuned", d, (a, *others)) for bar, d in found.items()}
-    counts = ", ".join(f"{name} {_words(cells, problem, name, threshold, arrival)}" for name in (a, *others))
-    ours = f"rounds until {arrival.words.format(threshold)}: {counts}"
-    ours += "; fewer by " + ", ".join(
-        f"{d.mean:.0f} [{d.low:.0f}, {d.high:.0f}] than {d.b}" for d in found[threshold]
-    )
-    one = verdicts[threshold]
-    given: dict[float, Verdict] = {bar: found.verdict for bar, found in verdicts.items()}
-    return replace(one, ours=ours, reason=f"{one.reason}; {elsewhere(given, threshold)}")
-
-
-@rule
-def comes_within(
-    cells: Cells, problem: str, method: str, rounds: int, threshold: float, arrival: Arrival
-) -> Decision:
-    """The method is there for good in less than so many rounds: their mean over the seeds, by the interval."""
-    found = {
-        bar: cells.interval(problem, until_reached(cells, problem, method, bar, arrival)[0])
-        for bar in arrival.thresholds
-    }
-    # whole rounds: exactly so many are not less
-    given: dict[float, Verdict] = {
-        bar: decided(one, np.nextafter(rounds, 0), -1) for bar, one in found.items()
-    }
-    _, low, high = found[threshold]
-    ours = f"rounds until {arrival.words.format(threshold)}: "
-    ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
-    reason = f"less than {rounds} by the 95 % interval of the mean over {cells.problem(problem).replicates}"
-    weak = provisional(cells, problem, "tuned", () if given[threshold] == "reproduced" else (method,))
-    return Decision(ours, given[threshold], f"{reason}; {elsewhere(given, threshold)}", weak)
-
-
-@rule
 def times(
     cells: Cells, problem: str, a: str, b: str, factor: float, factors: tuple[float, ...], side: int = 1
 ) -> Decision:
@@ -203,40 +137,6 @@ def within_a_factor(
     )
     weak = provisional(cells, problem, "tuned", tuple(names))
     return Decision(f"{ends}; {told}", given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
-
-
-def _differences(
-    cells: Cells, problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival
-) -> list[Difference]:
-    own, *theirs = (until_reached(cells, problem, name, threshold, arrival)[0] for name in (a, *others))
-    return [
-        Difference(a, b, *cells.interval(problem, x - own, len(others)))
-        for b, x in zip(others, theirs, strict=True)
-    ]
-
-
-def until_reached(
-    cells: Cells, problem: str, method: str, threshold: float, arrival: Arrival = FOUND
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds until the method is there for good, and whether it ever is; each of shape (seeds,)."""
-    rounds, _ = cells.curve(problem, method)
-    missed = ~arrival.holds(cells, problem, method, threshold)
-    first = missed.shape[1] - np.argmax(
-        missed[:, ::-1], axis=1
-    )  # the evaluation after the last one that missed
-    first = np.where(missed.any(axis=1), first, 0)
-    steps = np.append(rounds, 2 * rounds[-1] - rounds[-2:][0])
-    return steps[first], first < len(rounds)
-
-
-def _words(cells: Cells, problem: str, method: str, threshold: float, arrival: Arrival) -> str:
-    """The mean as it is judged: runs that never come there are in it."""
-    rounds, ever = until_reached(cells, problem, method, threshold, arrival)
-    if not ever.any():
-        return "never"
-    if ever.all():
-        return f"{rounds.mean():.0f}"
-    return f"{rounds.mean():.0f} or more (never on {(~ever).sum()} of {len(ever)})"
 
 
 @rule

@@ -7,9 +7,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from scipy.stats import CensoredData, logrank
 
 from experiments.fco import lasso
-from experiments.fco.rules import near_central, reaches, sooner, stays_below, until_reached
+from experiments.fco.arrivals import log_rank, sooner, until_reached
+from experiments.fco.rules import near_central, reaches, stays_below
 from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -92,6 +94,21 @@ def test_rounds_count_from_where_a_score_stays():
     assert found.verdict == "partly"
     assert "Subgradient never" in found.ours
     assert "at 0.8: partly, 0.95: partly, 0.99: partly" in found.reason
+
+
+def test_the_log_rank_test_is_exact():
+    """Its statistic is that of SciPy, whose p-value is of many; its p-value is counted by hand for three and three."""
+    times, came = np.array([10.0, 450, 490, 70, 140, 500, 500, 500, 500, 300]), np.arange(10) < 5
+    came[9] = True
+    data = [
+        CensoredData(uncensored=times[s][came[s]], right=times[s][~came[s]]) for s in (slice(5), slice(5, 10))
+    ]
+    p, first = log_rank(times, came)
+    assert first == (logrank(*data).statistic > 0)
+    assert 0 < p - logrank(*data).pvalue < 0.03
+    assert log_rank(np.roll(times, 5), np.roll(came, 5)) == (p, False)
+    assert log_rank(np.array([1.0, 2, 3, 4, 5, 6]), np.ones(6, bool)) == (0.1, True)
+    assert log_rank(np.full(6, 9.0), np.zeros(6, bool))[0] == 1.0
 
 
 def test_a_threshold_is_judged_by_the_interval():
