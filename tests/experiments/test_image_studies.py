@@ -124,6 +124,8 @@ def test_who_is_ahead_early_and_by_what_factor():
     assert early("autoencoder", better("autoencoder", "FedAvg", "FedAdam"))(cells).verdict == "not reproduced"
     assert rules.times_lower("autoencoder", "FedAdam", "FedAvgM", 3.0)(cells).verdict == "reproduced"
     assert rules.times_lower("autoencoder", "FedAdam", "FedAvgM", 5.0)(cells).verdict == "not reproduced"
+    lingering = made_up(study, {"autoencoder": {"FedAdam": 0.018, "FedAvg": 0.02, "FedAvgM": 0.02}})
+    assert {s.decide(lingering).verdict for s in study.evaluated} == {"not learnt"}
     assert "4 times" in rules.times_lower("autoencoder", "FedAdam", "FedAvgM", 3.0)(cells).ours
 
 
