@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from experiments.fco.rules import THRESHOLDS
+from fedsolve import InvalidInput
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import LEVEL
@@ -79,15 +80,59 @@ def _tests(
     adjusted = holm([p for p, _ in tests], cells.sharing)
     void = not_learnt(cells, problem, (a, *others))
 
-    def verdict(b: str, p: float, ahead: bool) -> Verdict:
-        if {a, b} <= set(void):
-            return "not learnt"
-        if p >= 1 - LEVEL:
-            return "underpowered"
-        return "reproduced" if ahead else "not reproduced"
-
     pairs = zip(others, adjusted, tests, strict=True)
-    return {b: (verdict(b, p, ahead), p) for b, p, (_, ahead) in pairs}
+    return {b: ("not learnt" if {a, b} <= set(void) else _of_test(p, ahead), p) for b, p, (_, ahead) in pairs}
+
+
+def _of_test(p: float, holds: bool) -> Verdict:
+    if p >= 1 - LEVEL:
+        return "underpowered"
+    return "reproduced" if holds else "not reproduced"
+
+
+@rule
+def sooner_than_there(
+    cells: Cells,
+    problem: str,
+    methods: Sequence[str],
+    there: Callable[[], tuple[Cells, str]],
+    threshold: float,
+    later: bool = False,
+) -> Decision:
+    """Each method needs fewer rounds here than on another study's problem until it is there for good; or `later`: more.
+
+    By log-rank tests, of two sets of data each, with Holm's correction.
+
+    Args:
+        there: the other study's cells and the name of the problem.
+        later: whether more rounds are claimed.
+    """
+    try:
+        others, other = there()
+    except InvalidInput as error:
+        return Decision(str(error), "underpowered", "the other data set was not run")
+    words, tests = [], []
+    for m in methods:
+        both = [until_reached(*at, m, threshold) for at in ((cells, problem), (others, other))]
+        p, ahead = log_rank(*map(np.concatenate, zip(*both, strict=True)))
+        tests.append((p, ahead != later))
+        said = (_words(*at, m, threshold, FOUND) for at in ((cells, problem), (others, other)))
+        words.append(f"{m} {' and '.join(said)}")
+    verdicts: list[Verdict] = [
+        _of_test(p, side) for p, (_, side) in zip(holm([p for p, _ in tests]), tests, strict=True)
+    ]
+    held = [m for m, one in zip(methods, verdicts, strict=True) if one == "reproduced"]
+    verdict = mixed(set(verdicts))
+    reason = "log-rank tests, exact, of the data sets here and there"
+    reason += f": it holds for {', '.join(held)}" if verdict == "partly" else ""
+    open_ = [
+        m
+        for m, one in zip(methods, verdicts, strict=True)
+        if one != ("not reproduced" if later else "reproduced")
+    ]
+    weak = provisional(cells, problem, "tuned", open_)
+    ours = f"rounds until {FOUND.words.format(threshold)}, on {problem} and on {other}: {', '.join(words)}"
+    return Decision(ours, verdict, reason, weak)
 
 
 def _log_rank(

@@ -6,29 +6,15 @@ from dataclasses import replace
 from functools import lru_cache
 
 import fedsolve as fs
-from experiments.fco.arrivals import sooner
+from experiments.fco.lasso_statements import FIGURE, HALVED, LARGER, MOST, WHOLE, statements
 from experiments.fco.methods import CENTRAL, METHODS, OTHERS, PAPER_GRID, beside, method, solved
-from experiments.fco.rules import against, near_central, reaches, stays_below
-from experiments.fco.synthetic import (
-    NUMERAL,
-    ROUNDS,
-    curves,
-    methods,
-    on_both_grids,
-    on_the_papers_grid,
-)
+from experiments.fco.synthetic import NUMERAL, curves, methods, on_both_grids
 from fedsolve.geometry import L1
-from fedsolve.studies import Statement, Study
+from fedsolve.studies import Cells, Study
+from fedsolve.studies.experiment import Context
+from fedsolve.studies.names import program_folders
 from fedsolve.studies.pictures import Maps
-from fedsolve.studies.rules import (
-    Rule,
-    at_least_as_good,
-    at_round,
-    better,
-    better_than_all,
-    by_metric,
-    each_better,
-)
+from fedsolve.studies.runner import solve
 
 LAMBDA, ZERO, SEEDS = 0.1, 1e-2, tuple(range(10))
 PENALTY = L1(LAMBDA).on("weight")
@@ -37,8 +23,6 @@ GRID = {
     "server_lr": (*PAPER_GRID["server_lr"], 30.0, 100.0),
 }
 """Wider than the paper's: its data as described need smaller client rates, and then larger server rates."""
-LARGER = 0.3
-"""Another lambda, at which what is said of early rounds is looked at too, on rates around the best."""
 LARGER_GRID = {"client_lr": (1e-4, 3e-4, 1e-3), "server_lr": (0.3, 1.0, 3.0, 10.0, 30.0)}
 BEYOND = {"client_lr": (3e-6, 1e-5, *GRID["client_lr"]), "server_lr": (*GRID["server_lr"], 300.0, 1000.0)}
 LARGER_BEYOND = {
@@ -50,18 +34,9 @@ EVAL_EXAMPLES = 1024
 """Of the training loss, which only says whether a run diverged: on all examples it takes longer than the rounds."""
 MINUTES = {1: 7.0, 2: 7.1, 3: 6.0, 4: 5.9}
 SHOWN = ("f1", "density", "recovery_error")
-HALVED = "FedMiD, half the penalty"
 UNSETTLED = {2: ("FedDualAvg", HALVED), 3: ("FedMiD", "FedMiDOSP", HALVED)}
 LARGER_UNSETTLED = {3: ("FedDualAvg", *OTHERS), 4: ("FedDualAvg",)}
 """By data set, at either lambda, the methods that have the grids `BEYOND`."""
-FIGURE = {1: "Figure 3", 2: "Figure 6", 3: "Figure 7", 4: "Figure 8"}
-SPARSER = ("FedDualAvg", "FedDualAvgOSP", "FedMiDOSP")
-ALMOST, MOST = 0.95, 0.9
-"""F1 scores at which our rules take the pattern as found almost, and for the most part."""
-WHOLE = 0.01
-"""In F1 below that of the centralised solution, the pattern counts as found whole."""
-MARGIN = 0.05
-"""In F1: a method that is worse by less is competitive."""
 
 
 @lru_cache(maxsize=2 * len(SEEDS))
@@ -76,100 +51,10 @@ def task(dataset: int, seed: int, weight: float = LAMBDA) -> fs.Task:
     )
 
 
-def recovered_centrally(name: str) -> Rule:
-    """The centralised solution finds the pattern: any method's record has its numbers."""
-    return lambda cells: against(cells, name, cells.final(name, "FedDualAvg"), ALMOST)
-
-
-def limited(name: str, method: str, theirs: str) -> Statement:
-    """A method of which the paper says that it hardly gets anywhere."""
-    says = f"{method.replace('OSP', '-OSP')} does poorly: its F1 score stays below {MOST}"
-    return Statement(says, f"{theirs}; the number is ours", stays_below(name, method, MOST))
-
-
-def of_early_rounds(dataset: int, name: str) -> tuple[Statement, ...]:
-    """What the paper says of the first rounds on data sets II to IV, on the problem of that name."""
-    theirs = f"{FIGURE[dataset]} and {'A.2.3' if dataset == 4 else 'A.2.2'}"
-    rounds = {2: 100, 3: 100, 4: 200}[dataset]
-    return (
-        Statement(
-            f"FedDualAvg has a perfect F1 score in less than {rounds} rounds: at most {WHOLE} below the centralised "
-            "solution's",
-            f"{theirs}; the bar is ours",
-            at_round(rounds, near_central(name, "FedDualAvg", f"{CENTRAL}_f1", WHOLE)),
-        ),
-        Statement(
-            f"FedDualAvg outperforms the others: at round {rounds} its F1 score is higher",
-            f"{theirs}: {'significantly' if dataset == 4 else 'by a margin'}",
-            at_round(rounds, better_than_all(name, "FedDualAvg", OTHERS)),
-        ),
-    )
-
-
-def of_the_figure(dataset: int, name: str) -> tuple[Statement, ...]:
-    """What the paper says of the data set, on the problem of that name."""
-    figure, section = FIGURE[dataset], "A.2.3" if dataset == 4 else "A.2.2"
-    if dataset == 1:
-        sparser = each_better(name, [(method, "FedMiD") for method in SPARSER])
-        return (
-            Statement(
-                "FedDualAvg identifies most of the sparsity pattern",
-                figure,
-                reaches(name, "FedDualAvg", MOST),
-            ),
-            Statement("FedDualAvg is the fastest", figure, sooner(name, "FedDualAvg", OTHERS, MOST)),
-            Statement(
-                f"FedDualAvg-OSP is competitive: its F1 score is lower by less than {MARGIN}",
-                f"{figure}: very competitive; the margin is ours",
-                at_least_as_good(name, "FedDualAvgOSP", "FedDualAvg", MARGIN),
-            ),
-            limited(name, "FedMiD", f"{figure}: poor performance"),
-            Statement("FedMiD's solution is the least sparse", figure, by_metric("density", sparser)),
-        )
-    theirs, early = f"{figure} and {section}", of_early_rounds(dataset, name)
-    if dataset in (2, 3):
-        slow = sooner(name, "FedDualAvg", ("FedMiD", "FedMiDOSP"), MOST)
-        says = "FedMiD and FedMiD-OSP remain slow: FedDualAvg needs fewer rounds"
-        return (*early, Statement(says, f"{theirs}: slow convergence", slow))
-    return (
-        *early,
-        Statement(
-            f"FedDualAvg-OSP has an almost perfect F1 score after {ROUNDS} rounds",
-            theirs,
-            at_round(ROUNDS, reaches(name, "FedDualAvgOSP", ALMOST)),
-        ),
-        limited(name, "FedMiD", f"{theirs}: very limited progress"),
-        limited(name, "FedMiDOSP", f"{theirs}: very limited progress"),
-    )
-
-
-def statements(dataset: int, wide: str, narrow: str, by_f1: str, larger: str) -> tuple[Statement, ...]:
-    """The premise, the paper's statements on both grids, by both criteria and with another lambda, and ours."""
-    otherwise = {"On the paper's grid, chosen by F1 score": by_f1, f"With lambda {LARGER}": larger}
-    return (
-        Statement(
-            "The centralised solution recovers the sparse pattern",
-            "Section 5.1: so lambda is chosen",
-            by_metric(f"{CENTRAL}_f1", recovered_centrally(wide)),
-        ),
-        *of_the_figure(dataset, wide),
-        *on_the_papers_grid(of_the_figure(dataset, narrow)),
-        *(
-            replace(one, says=f"{where}: {one.says}")
-            for where, name in otherwise.items()
-            for one in (of_early_rounds(dataset, name) if dataset > 1 else ())
-        ),
-        Statement(
-            "FedDualAvg's F1 score at the end is higher than that of FedAvg with subgradients",
-            "",
-            better(wide, "FedDualAvg", "Subgradient"),
-        ),
-        Statement(
-            "FedDualAvg's recovery error is lower than FedMiD's, also at half the penalty",
-            "",
-            by_metric("recovery_error", better_than_all(wide, "FedDualAvg", ("FedMiD", HALVED))),
-        ),
-    )
+@lru_cache(maxsize=1)
+def of_first() -> Cells:
+    """What is kept of data set I, with which the paper compares the others."""
+    return solve(study(1), Context(program_folders()["lasso-1"], stored_only=True))
 
 
 DEVIATIONS = (
@@ -222,7 +107,9 @@ def study(dataset: int) -> Study:
         problems={problem.title: problem for problem in problems},
         methods=lambda name: of_larger if name == larger.title else of_others(name),
         seeds=SEEDS,
-        statements=statements(dataset, wide.title, narrow.title, by_f1.title, larger.title),
+        statements=statements(
+            dataset, wide.title, narrow.title, by_f1.title, larger.title, lambda: of_first()
+        ),
         pictures={
             **curves(SHOWN, narrow),
             "grid": Maps(

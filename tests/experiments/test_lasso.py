@@ -48,6 +48,13 @@ def rising(last, at):
     return last * np.minimum(ROUNDS / at, 1)
 
 
+@pytest.fixture
+def first(monkeypatch):
+    """Curves on data set I, until a test gives others, in place of what is kept: most is found at round 225."""
+    slow = dict.fromkeys(PAPER, rising(1.0, 250))
+    monkeypatch.setattr(lasso, "of_first", lambda: made_up(lasso.study(1), slow))
+
+
 def verdicts(dataset, f1, **others):
     study = lasso.study(dataset)
     return [statement.decide(made_up(study, f1, **others)).verdict for statement in study.statements]
@@ -61,19 +68,24 @@ PAPER = {
 OTHERWISE = {name: rising(0.6, 200) if name == "FedDualAvg" else rising(1.0, 50) for name in PAPER}
 
 
-def test_the_paper_s_curves_reproduce_its_statements():
-    """On both grids."""
+def test_the_paper_s_curves_reproduce_its_statements(first):
+    """On both grids; on data set IV methods are to be slower than on I."""
     dense, far = {"FedMiD": 0.9}, {"FedMiD": 2.0, lasso.HALVED: 1.5}
-    for dataset, count in ((1, 13), (2, 13), (3, 13), (4, 17)):
+    for dataset, count in ((1, 13), (2, 15), (3, 15)):
         assert verdicts(dataset, PAPER, density=dense, error=far) == ["reproduced"] * count
+    fourth = verdicts(4, PAPER, density=dense, error=far)
+    assert [fourth.pop(i) for i in (12, 6)] == ["partly"] * 2  # only where F1 stays below the bar
+    assert fourth == ["reproduced"] * 17
 
 
-def test_other_curves_contradict_them():
+def test_other_curves_contradict_them(first):
     worse = {"density": {"FedMiD": 0.1}, "error": {"FedDualAvg": 3.0}, "central": 0.7}
     no, yes = "not reproduced", "reproduced"
+    slow = OTHERWISE | {"FedDualAvgOSP": rising(1.0, 400)}
     assert verdicts(1, OTHERWISE, **worse) == [no, *(2 * [no, no, yes, no, no]), no, no]
-    assert verdicts(2, OTHERWISE, **worse) == 13 * [no]
-    assert verdicts(4, OTHERWISE, **worse) == [no, *(2 * [no, no, yes, no, no]), *6 * [no]]
+    assert verdicts(2, OTHERWISE, **worse) == [no, *(2 * [no, no, no, yes]), *6 * [no]]
+    assert verdicts(2, slow, **worse)[4::4][:2] == [no, no]
+    assert verdicts(4, OTHERWISE, **worse) == [no, *(2 * [no, no, yes, no, no, "partly"]), *6 * [no]]
 
 
 def test_rounds_count_from_where_a_score_stays():
