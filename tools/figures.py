@@ -119,14 +119,21 @@ def markdown() -> str:
         intro,
         "",
         "`fedsolve reproduce NAME` runs an experiment. A dagger (†) marks provisional verdicts. "
-        "[The complete list](../experiments/index.html) also has what was not run, with the reasons.",
+        "[The complete list](../experiments/index.html) adds subjects.",
     ]
     for heading, rows in _sections(shown):
         lines += ["", f"## {heading}", ""]
-        for name, subject, size, experiments in rows:
-            if any("](" in text for text in experiments):
+        none: dict[str, list[str]] = {}  # by the reason
+        for name, subject, size, found, experiments in rows:
+            if size == "none":
+                none.setdefault(experiments[0], []).append(name)
+            run = [text for text in experiments if "](" in text]
+            if run:
                 about = f"**{name}** ({size})" if size else subject
-                lines.append(f"* {about}: {'; '.join(text for text in experiments if '](' in text)}.")
+                outcome = f"{found[:1].upper()}{found[1:]}. " if found else ""
+                lines.append(f"* {about}: {outcome}{'; '.join(run)}.")
+        reasons = (f"{', '.join(names)} ({reason})" for reason, names in none.items())
+        lines += [f"* No experiment: {'; '.join(reasons)}."] if none else []
     return "\n".join([*lines, ""])
 
 
@@ -146,12 +153,12 @@ def page() -> str:
     sections = []
     for heading, rows in _sections(shown):
         head = "".join(
-            f'<th scope="col">{h}</th>' for h in ("", "Subject", "Size", "Experiment and verdicts")
+            f'<th scope="col">{h}</th>' for h in ("", "Subject", "Size", "Outcome", "Experiment and verdicts")
         )
         body = "\n".join(
             f'<tr><th scope="row">{escape(name)}</th><td>{escape(shows)}</td><td>{size}</td>'
-            f"<td>{'<br>'.join(experiments)}</td></tr>"
-            for name, shows, size, experiments in rows
+            f"<td>{escape(found)}</td><td>{'<br>'.join(experiments)}</td></tr>"
+            for name, shows, size, found, experiments in rows
         )
         sections.append(
             f'<section>\n<h2>{escape(heading)}</h2>\n<div class="scroll" tabindex="0" role="region" '
@@ -200,7 +207,8 @@ table.words a {{ color: var(--accent); }}
 </html>
 """
 
-Row = tuple[str, str, str, list[str]]
+Row = tuple[str, str, str, str, list[str]]
+"""Name, subject, size, outcome, experiments with their verdicts."""
 
 
 def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
@@ -208,10 +216,10 @@ def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
         yield f"{short(paper)}, “{title(paper)}”", [_row(item, shown) for item in items]
     yield (
         "Other experiments",
-        [(name, text, "", [shown(Kept.of(name))]) for name, text in BESIDE.items()],
+        [(name, text, "", "", [shown(Kept.of(name))]) for name, text in BESIDE.items()],
     )
 
 
 def _row(item: Item, shown: Callable[[Kept], str]) -> Row:
     words = [shown(Kept.of(name, item.name)) for name in item.experiments]
-    return item.name, item.shows, item.size, [*words, *([item.note] if item.note else [])]
+    return item.name, item.shows, item.size, item.found, [*words, *([item.note] if item.note else [])]
