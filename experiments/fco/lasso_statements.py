@@ -9,6 +9,7 @@ from experiments.fco.arrivals import sooner, sooner_than_there
 from experiments.fco.methods import CENTRAL, OTHERS
 from experiments.fco.rules import against, near_central, reaches, stays_below
 from experiments.fco.synthetic import NUMERAL, ROUNDS, on_the_papers_grid
+from experiments.margins import margin
 from fedsolve.studies import Cells, Statement
 from fedsolve.studies.rules import (
     Rule,
@@ -25,11 +26,11 @@ LARGER = 0.3
 """Another lambda, at which what is said of early rounds is looked at too, on rates around the best."""
 FIGURE = {1: "Figure 3", 2: "Figure 6", 3: "Figure 7", 4: "Figure 8"}
 SPARSER = ("FedDualAvg", "FedDualAvgOSP", "FedMiDOSP")
-ALMOST, MOST = 0.95, 0.9
+ALMOST, MOST = (margin("lasso", name) for name in ("almost", "most"))
 """F1 scores at which our rules take the pattern as found almost, and for the most part."""
-WHOLE = 0.01
+WHOLE = margin("lasso", "whole")
 """In F1 below that of the centralised solution, the pattern counts as found whole."""
-MARGIN = 0.05
+MARGIN = margin("lasso", "competitive")
 """In F1: a method that is worse by less is competitive."""
 
 

@@ -8,8 +8,9 @@ from experiments.fco.arrivals import Arrival, comes_within, sooner
 from experiments.fco.methods import CENTRAL, OTHERS
 from experiments.fco.rules import stays_below, times
 from experiments.fco.synthetic import on_the_papers_grid
+from experiments.margins import margin
 from fedsolve.studies import Cells, Decision, Statement
-from fedsolve.studies.rules import Rule, at_round, better, better_than_all, by_metric, rule
+from fedsolve.studies.rules import Rule, around_factor, at_round, better, better_than_all, by_metric, rule
 
 SIDE = 32
 RANKS = {1: 16, 2: 4, 3: 1, 4: 16}
@@ -20,9 +21,11 @@ BY = {1: 100, 2: 100, 3: 100, 4: 200}
 SLOW = ("FedMiD", "FedMiDOSP")
 ZERO, ZEROS = 1e-2, (3e-3, 1e-2, 3e-2)
 """Singular values up to the paper's 1e-2 count as zero; verdicts are shown at its neighbours too."""
-LOW, LOWS = 1.5, (1.25, 1.5, 2.0)
+LOW = margin("lowrank", "low")
+LOWS = around_factor(LOW)
 """Times the true rank: what counts as low, ours, and its neighbours."""
-FAR, FARS = 2.0, (1.5, 2.0, 3.0)
+FAR = margin("lowrank", "far")
+FARS = around_factor(FAR)
 """Times the recovery error: what counts as far less accurate, ours, and its neighbours."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fedsolve as fs
 from experiments.comparisons.fairness.over_clients import DECILE, MEAN, SPREAD, WORST, measured
+from experiments.margins import margin
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Ends
 from fedsolve.studies.rules import at_least_as_good, better, by_metric
@@ -14,7 +15,7 @@ from fedsolve.studies.rules import at_least_as_good, better, by_metric
 FEMNIST, DIGITS = "FEMNIST", "digits"
 SEEDS, TUNED_ON = (0, 1, 2, 3, 4), 5
 RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
-MARGIN = 1.0
+MARGIN = margin("fairness", "as-good")
 """Points of accuracy."""
 
 

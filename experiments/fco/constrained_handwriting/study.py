@@ -13,11 +13,12 @@ from jaxtyping import Array
 import fedsolve as fs
 from experiments.fco.methods import METHODS, method
 from experiments.fco.rules import reaches, within_a_factor
+from experiments.margins import margin
 from fedsolve.geometry import Blocks, L1Ball, L2Ball
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.author import Scalar, module, static, trees
 from fedsolve.studies.pictures import Maps, Several
-from fedsolve.studies.rules import better_than_all, by_metric, each_better, rule, together
+from fedsolve.studies.rules import around_factor, better_than_all, by_metric, each_better, rule, together
 from fedsolve.tasks import MLP
 
 L1, L2 = "digits, l1 <= 300", "digits, l2 <= 10"
@@ -25,9 +26,10 @@ NETWORK = "62 classes, network, l1 <= 250"
 NAMES = ("FedDualAvg", "FedDualAvgOSP", "FedMiD", "FedMiDOSP")
 MIDDLE = ("FedMiD", "FedMiDOSP")
 SHOWN = ("train_loss", "test_accuracy", "norm_share")
-ALIKE, ALIKES = 1.02, (1.01, 1.02, 1.05)
+ALIKE = margin("constrained-handwriting", "alike")
+ALIKES = around_factor(ALIKE)
 """Times the other's training loss: what counts as alike, ours, and its neighbours."""
-AT_EDGE = 0.95
+AT_EDGE = margin("constrained-handwriting", "at-edge")
 """Share of the radius from which on the constraint counts as acting; a mean of points at the edge lies within."""
 ROUNDING = 1e-5
 """Of the radius: a violation up to this is rounding of 32-bit sums."""

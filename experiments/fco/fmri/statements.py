@@ -6,11 +6,13 @@ import numpy as np
 
 from experiments.fco.methods import CENTRAL, PAPER_GRID
 from experiments.fco.rules import times, with_known
+from experiments.margins import margin
 from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.author import SweepRecord
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import (
     Rule,
+    around_factor,
     at_least_as_good,
     better,
     beyond,
@@ -23,9 +25,10 @@ from fedsolve.studies.rules import (
 NAME, ROUNDS, SPLITS = "face against house", 300, 8
 ALONE = "alone"
 """What the columns of the mean over clients that each train alone begin with."""
-MARGIN = 3.0
+MARGIN = margin("fmri", "as-accurate")
 """In points of accuracy: what counts as comparable, ours."""
-SPARSE, SPARSES = 2.0, (1.5, 2.0, 3.0)
+SPARSE = margin("fmri", "sparse")
+SPARSES = around_factor(SPARSE)
 """Times the centralised density: what counts as sparse, ours, and its neighbours."""
 SHOWN = (0.003, 0.3)
 """Products of client and server rate between which Figure 12 shows settings."""

@@ -7,6 +7,7 @@ from functools import partial
 
 import fedsolve as fs
 from experiments.feddua.methods import SMALL, MeanOfTwo, decades, regression
+from experiments.margins import margin
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
@@ -96,7 +97,7 @@ def on(problem: str, rule: Rule) -> Rule:
     return in_decades(rule) if problem == REGRESSION else rule
 
 
-LOSS_MARGIN, ACCURACY_MARGIN = 0.02, 0.5
+LOSS_MARGIN, ACCURACY_MARGIN = (margin("feddua-combinations", name) for name in ("loss", "accuracy"))
 """Of what counts as no worse: a loss 0.02 decades higher, which is 5 %; half a point."""
 
 

@@ -20,12 +20,13 @@ from experiments.fedopt.fedopt_tuning.problems import (
     TAUS,
     methods,
 )
+from experiments.margins import margin
 from fedsolve.studies import Cells, Statement, Study
 from fedsolve.studies.parts import fixed
 from fedsolve.studies.pictures import Curves, Maps
 from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, together
 
-MARGIN, NEAR = 1.0, 0.05
+MARGIN, NEAR = (margin("fedopt-tuning", name) for name in ("as-good", "near"))
 """Points of accuracy that count as little; how near to the best a setting is good."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import optax
 
 import fedsolve as fs
+from experiments.margins import margin
 from experiments.networks.rules import across
 from experiments.networks.texts import roles, tiny_text
 from fedsolve.studies import Method, Problem, Statement, Study
@@ -19,7 +20,7 @@ STEPS, EVERY = 1_000, (1, 5, 20, 100, 500)
 """Local steps in all, and how many of them between two rounds."""
 RATE = optax.warmup_cosine_decay_schedule(0.0, 2e-3, 50, STEPS, 2e-4)
 """Of AdamW, by local steps over all rounds: the clients keep the count."""
-MARGIN = 0.05
+MARGIN = margin("diloco", "as-good")
 """Nats a character: a perplexity within 5 % is the same."""
 SYNCHRONOUS = "AdamW in every step"
 

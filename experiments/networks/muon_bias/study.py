@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
+from experiments.margins import margin
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import at_least_as_good, better, rule
@@ -17,7 +18,7 @@ from fedsolve.studies.rules import at_least_as_good, better, rule
 AVERAGED, CORRECTED, ALIGNED, PLAIN = "FedAvg with Muon", "BiasCorrectedMuon", "FedMuon", "FedAvg"
 QUADRATICS, ALL, FEW = "two quadratics", "digits, all of 20", "digits, 5 of 20"
 RATES, PLAIN_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.03, 0.1, 0.3, 1.0)
-MARGIN = 1.0
+MARGIN = margin("muon-bias", "as-good")
 """Points of accuracy."""
 
 

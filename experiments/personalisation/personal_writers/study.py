@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import fedsolve as fs
+from experiments.margins import margin
 from experiments.personalisation.personal_writers.writers import (
     SHOWN,
     STEPS,
@@ -21,7 +22,7 @@ from fedsolve.studies.rules import at_least_as_good, better, by_metric, each_bet
 
 NAME, SEEDS = "unseen writers", (0, 1, 2, 3, 4)
 HEAD, RATES = "output.*", (0.1, 0.3, 1.0, 3.0)
-MARGIN = 1.0
+MARGIN = margin("personal-writers", "as-good")
 """Points of accuracy."""
 OWN, WORST = "validation_accuracy", "adapted_accuracy_worst_tenth"
 

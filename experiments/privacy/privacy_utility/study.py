@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import fedsolve as fs
+from experiments.margins import margin
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import at_least_as_good, better_in_each
 
 ROUNDS, DELTA, SEEDS = 30, 1e-3, (1, 2, 3, 4, 5)
 EPSILONS = (8.0, 2.0)
-MARGIN = 2.0
+MARGIN = margin("privacy-utility", "as-good")
 """Points of accuracy."""
 NONE, CENTRAL, BY_RENYI, SHARED, FEWER, LOCAL = (
     "no privacy",
