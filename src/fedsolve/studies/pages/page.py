@@ -83,7 +83,9 @@ def write_results(
         "outcome": text(first),
         "intro": paragraphs(experiment.summary),
         "first": "\n".join(pictures[:1]),
-        "claims": "\n".join(_claim(claim, without_paper, captions) for claim in outcome.claims),
+        "claims": "\n".join(
+            _claim(claim, without_paper, captions, experiment.citation) for claim in outcome.claims
+        ),
         "pictures": "\n".join(pictures[1:]),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "theory": details("Theory", paragraphs(experiment.theory)),
@@ -120,7 +122,7 @@ def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
     )
 
 
-def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str]) -> str:
+def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str], citation: str) -> str:
     """Verdict, claim, what the paper says, one number and its picture; the rest is folded."""
     verdict = ""
     if claim.verdict is not None:
@@ -136,7 +138,9 @@ def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str]) -> st
     }
     items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
     folded = details("Details", f"<dl>{items}</dl>") if items else ""
-    theirs = "" if claim.own else f'<p class="theirs">{text(claim.theirs)}</p>'
+    quoted = summary.quotation(claim, citation)
+    said = f"{claim.theirs}: “{quoted}”" if quoted else claim.theirs
+    theirs = "" if claim.own else f'<p class="theirs">{text(said)}</p>'
     if claim.own and not without_paper:
         theirs = '<p class="theirs">The paper makes no such claim.</p>'
     return (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from fedsolve.studies.experiment import VERDICTS, Claim
+from fedsolve.studies.pages.quotations import QUOTATIONS
 
 _WITH_INTERVAL = re.compile(r"[^;\]]*?\[(-?inf|-?[\d.e+-]+), (?:-?inf|-?[\d.e+-]+)\](?:(?!\. )[^,;\[(])*")
 _OF_THE_TEST_SET = "with the test set's chance"
@@ -76,10 +77,23 @@ def _cut(shown: str, from_left: bool) -> str:
 def curve_of(claim: Claim, captions: Mapping[str, str]) -> str:
     """The key of the picture whose caption shares most words with a claim, the first of several; "" without any."""
 
-    def shared(key: str) -> int:
-        return len(_words(f"{claim.claim} {claim.theirs}") & _words(f"{key} {captions[key]}"))
+    return max(captions, key=lambda key: _shared(claim, f"{key} {captions[key]}"), default="")
 
-    return max(captions, key=shared, default="")
+
+def quotation(claim: Claim, citation: str) -> str:
+    """The paper's words on a claim: of those at the places that it names the ones most like it; "" without any.
+
+    >>> quotation(Claim("FedMiD remains slow", "Figure 6 and A.2.2", "", None), "yuan2021fco")
+    'The convergence of FedMiD and FedMiD-OSP remains slow'
+    """
+    places = {} if claim.own or "“" in claim.theirs else QUOTATIONS.get(citation, {})
+    there = [words for place, quoted in places.items() if place in claim.theirs for words in quoted]
+    return max(there, key=lambda words: _shared(claim, words), default="")
+
+
+def _shared(claim: Claim, text: str) -> int:
+    """How many words a claim and a text share."""
+    return len(_words(f"{claim.claim} {claim.theirs}") & _words(text))
 
 
 def _words(text: str) -> set[str]:
