@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import fedsolve as fs
-from experiments.client_drift.control_variates.problems import COHORTS, FEMNIST, RATES
+from experiments.client_drift.control_variates.problems import COHORTS, RATES
 from fedsolve import client, server
 from fedsolve.studies import Method
 
@@ -44,7 +44,7 @@ def _making(
 
 
 def by_rate(problem: str) -> dict[str, Method]:
-    """The methods of a problem over its client rates; without a cap on half of the clients alone, four on FEMNIST."""
+    """The methods of a problem over its client rates; without a cap on half of the clients alone."""
     made = {"SCAFFOLD": _making(None, True)}
     for step, cap in CAPS.items():
         made |= {
@@ -54,6 +54,5 @@ def by_rate(problem: str) -> dict[str, Method]:
         }
     if COHORTS[1] in problem:
         made[own("FedExP", capped=False)] = _making("FedExP", True, FREE)
-    kept = ("SCAFFOLD", "FedExP", corrected("FedExP"), own("FedExP")) if problem in FEMNIST else tuple(made)
     rates = next(values for kind, values in RATES.items() if problem.startswith(kind))
-    return {name: Method(made[name], grid={"client_lr": rates}) for name in kept}
+    return {name: Method(made[name], grid={"client_lr": rates}) for name in made}

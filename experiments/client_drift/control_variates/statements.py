@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.client_drift.control_variates.by_rate import lower
-from experiments.client_drift.control_variates.methods import CAPS, by_rate, corrected, own
+from experiments.client_drift.control_variates.methods import CAPS, corrected, own
 from experiments.client_drift.control_variates.problems import (
     BATCHES,
     BY_RATE,
@@ -50,7 +50,7 @@ BY_RATE_STATEMENTS = (
             "best client rate",
             "",
             lower(
-                [p for p in OF[batches] if own(step) in by_rate(p)],
+                OF[batches],
                 own(step),
                 ("SCAFFOLD", corrected(step)),
             ),
