@@ -148,7 +148,7 @@ def _statements(problem: str) -> list[Statement]:
         *(
             Statement(
                 f"{where}: on {local} local training FedDuA's steps are better than the plain one",
-                "Section 1: FedDuA is orthogonal to the local update and can be combined with it",
+                "Section 1: it can be combined with them",
                 on(problem, each_better(problem, [(named(step, local), local) for step in steps])),
             )
             for local in ("SCAFFOLD", "FedProx")
