@@ -152,7 +152,7 @@ def test_warmup_and_cosine_count_each_clients_steps():
 def test_muloco():
     """Muon on the clients, whose momentum waits while they are not drawn."""
     clients = make_clients()
-    run = play(fs.MuLoCo(LR, weight_decay=DECAY), make_task(clients), SOME, ROUNDS)
+    run = play(fs.MuLoCo(LR, weight_decay=DECAY, momentum=0.9), make_task(clients), SOME, ROUNDS)
     iterates, _, _ = diloco(federation(run, clients), run.iterates[0], Nesterov(), optimiser=NumpyMuon)
     assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < 1e-12
 

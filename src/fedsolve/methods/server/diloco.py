@@ -81,7 +81,7 @@ def MuLoCo(
     *,
     weight_decay: Scalar = 0.0,
     server_lr: Rate = 0.7,
-    momentum: Scalar = 0.9,
+    momentum: Scalar = 0.6,
     weighting: Weighting = "uniform",
 ) -> FedOpt:
     """MuLoCo (Therien et al. 2025): DiLoCo whose clients run Muon in place of AdamW.
@@ -92,17 +92,19 @@ def MuLoCo(
         server:         D = sum_i p_i D_i,   m <- beta m + D,   w <- w + eta_g (D + beta m)
 
     Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m_i on each client (d; Adam's moments of leaves that are
-    no matrices), m on the server. Muon is optax's (`optax.contrib.muon`, b = 0.95, Nesterov, five steps of Newton and
-    Schulz): matrices step along the orthogonal factor of their momentum, all other leaves by Adam at the same rate.
+    no matrices), m on the server. As in the authors' code in JAX, Muon is optax's (`optax.contrib.muon`, b = 0.95,
+    Nesterov, five steps of Newton and Schulz): matrices step along the orthogonal factor of their momentum, all other
+    leaves by Adam at the same rate. Their code in PyTorch has another Muon, without Nesterov's momentum and with other
+    coefficients of the iteration. `FedOpt(client.Muon(0.02, keep=True), ...)` is the same with Jordan's Muon.
 
     The paper's updates of 2 bits with error feedback are
     `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(bits=2), memory="feedback")`; its own quantiser is another one.
 
     Args:
-        client_lr: eta_l > 0, a number or a schedule by round. 0.02 is where to begin: the paper tunes it.
-        weight_decay: lambda of matrices, at least 0.
-        server_lr: eta_g > 0, a number or a schedule by round (`DiLoCo`'s).
-        momentum: beta in [0, 1) (`DiLoCo`'s).
+        client_lr: eta_l > 0, a number or a schedule by round. 0.02 is the authors' code's; the paper tunes it.
+        weight_decay: lambda of matrices, at least 0; 0 (the authors' code in JAX).
+        server_lr: eta_g > 0, a number or a schedule by round; 0.7 (the authors' code).
+        momentum: beta in [0, 1); 0.6 (the authors' code).
         weighting: p_i `uniform` or by `examples`.
 
     Returns:
