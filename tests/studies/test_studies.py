@@ -22,7 +22,7 @@ from fedsolve.studies.intervals import chance
 from fedsolve.studies.pages.page import write_results
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
 from fedsolve.studies.pictures.panels import styles
-from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
+from fedsolve.studies.rules import Interval, at_round, by_metric, by_window, decided, in_decades
 from fedsolve.studies.rules import comparisons as rules
 from fedsolve.studies.runner import experiment, outcome, solve
 from fedsolve.studies.tables import settings, tables
@@ -544,6 +544,13 @@ def test_a_rule_by_another_metric_and_at_an_earlier_round():
     assert at_round(4, a_wins, last=4)(cells).verdict == "not reproduced"  # 0.65 against 0.7
     assert by_metric("density", a_wins)(cells).verdict == "reproduced"
     assert at_round(3, by_metric("density", a_wins))(cells).verdict == "not reproduced"
+    assert by_window("p", a_wins)(cells).reason.endswith(
+        "; alike of the last 2 rounds and of the last evaluation"
+    )
+    two = replace(cells, problems={"p": replace(cells.problem("p"), last=2)})
+    found = by_window("p", a_wins)(two)
+    assert found.verdict == "reproduced"
+    assert found.reason.endswith("on which the verdict hangs; of the last 4 rounds: not reproduced")
 
 
 def test_losses_that_are_decades_apart_are_compared_in_decades():

@@ -24,7 +24,7 @@ from experiments.margins import margin
 from fedsolve.studies import Cells, Statement, Study
 from fedsolve.studies.parts import fixed
 from fedsolve.studies.pictures import Curves, Maps
-from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, together
+from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, by_window, each_better, together
 
 MARGIN, NEAR = (margin("fedopt-tuning", name) for name in ("as-good", "near"))
 """Points of accuracy that count as little; how near to the best a setting is good."""
@@ -98,7 +98,7 @@ STATEMENTS = (
         Statement(
             f"{name}: each adaptive method is better than FedAvg",
             DENSE,
-            each_better(p, [(a, "FedAvg") for a in ADAPTIVE]),
+            by_window(p, each_better(p, [(a, "FedAvg") for a in ADAPTIVE])),
         )
         for name, p in (("Digits", DIGITS), ("Handwriting", HANDWRITING))
     ),
@@ -106,7 +106,7 @@ STATEMENTS = (
         Statement(
             f"{name}: FedAvgM is as good as FedAdam and FedYogi, within a point",
             f"{DENSE}; the margin is ours",
-            together(*(at_least_as_good(p, "FedAvgM", a, MARGIN) for a in ADAPTIVE[1:])),
+            by_window(p, together(*(at_least_as_good(p, "FedAvgM", a, MARGIN) for a in ADAPTIVE[1:]))),
         )
         for name, p in (("Digits", DIGITS), ("Handwriting", HANDWRITING))
     ),

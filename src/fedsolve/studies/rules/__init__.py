@@ -33,7 +33,7 @@ from fedsolve.studies.rules.differences import Difference, difference, grade, ma
 from fedsolve.studies.rules.edges import SHARES, beyond_edge, judged
 from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, holm, rank, wins_more
-from fedsolve.studies.rules.views import at_round, by_metric, early, in_decades, incomparable
+from fedsolve.studies.rules.views import at_round, by_metric, by_window, early, in_decades, incomparable
 
 __all__ = [
     "SHARES",
@@ -54,6 +54,7 @@ __all__ = [
     "beyond",
     "beyond_edge",
     "by_metric",
+    "by_window",
     "close",
     "correlation",
     "decided",

@@ -59,6 +59,30 @@ def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Decision:
 
 
 @rule
+def by_window(cells: Cells, problem: str, rule: Rule) -> Decision:
+    """The rule, with whether its verdict hangs on how many of a problem's last rounds are averaged.
+
+    Looked at besides: the last evaluation alone, and twice as many rounds, for curves that swing.
+    """
+    found, last = rule(cells), cells.problem(problem).last
+
+    def over(rounds: int) -> Decision:
+        return rule(
+            replace(cells, problems={**cells.problems, problem: replace(cells.problem(problem), last=rounds)})
+        )
+
+    given = {
+        f"of the last {2 * last} rounds": over(2 * last).verdict,
+        "of the last evaluation": over(1).verdict,
+    }
+    others = [f"{what}: {verdict}" for what, verdict in given.items() if verdict != found.verdict]
+    if not others:
+        return replace(found, reason=f"{found.reason}; alike {' and '.join(given)}")
+    hangs = f"means of the last {last} rounds, on which the verdict hangs; {', '.join(others)}"
+    return replace(found, reason=f"{found.reason}; {hangs}")
+
+
+@rule
 def early(cells: Cells, problem: str, rule: Rule) -> Decision:
     """The rule on the way: on the mean of each curve over the first third of a problem's rounds."""
     rounds, _ = cells.curve(problem, cells.methods(problem)[0])
