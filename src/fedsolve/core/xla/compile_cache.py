@@ -17,7 +17,7 @@ VARIABLE = "FEDSOLVE_CACHE"
 _FOLDER_OF_JAX = "JAX_COMPILATION_CACHE_DIR"
 _SECONDS_OF_JAX = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 _MOST_BYTES = 2**30
-_SHORTEST = 0.1  # seconds: to load a program takes about as long as to compile a shorter one
+_SHORTEST = 0.0  # seconds: a start has dozens of single operations, each loaded faster than it is compiled
 _CHECKED = ".checked"  # its time: entries that are not newer have been read
 _ZLIB = b"\x78"
 

@@ -22,7 +22,7 @@ from fedsolve.engine.checks.gathers import Reader
 from fedsolve.engine.checks.loss_contract import compile_options, steps_of
 from fedsolve.engine.compute.clients import on_device
 
-_ROWS = 32  # examples that are looked at
+ROWS = 32  # examples that are looked at: a loss is traced with so many
 _OF_LARGE = 8  # of which a large model is evaluated on so many
 _LARGE = 2**20
 _LOOK = 2**17  # examples among which those are looked for, of fields that have several numbers each
@@ -46,7 +46,7 @@ def check_gathers(name: str, loss: Callable[..., Any], model: Params, sets: Mapp
     for where, examples in sets.items():
         if examples is None:
             continue
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((_ROWS, *a.shape[1:]), a.dtype), examples)
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ROWS, *a.shape[1:]), a.dtype), examples)
         program = of_call.trace(loss, model, jax.eval_shape(put, shapes)).jaxpr
         if not any(e.primitive.name in _BY_INDEX for e in all_equations(program)):
             continue
@@ -137,8 +137,8 @@ def _telling(examples: Batch) -> np.ndarray:
             chosen += [int(rows[0]), int(rows[-1])]
     for column in columns:
         first = np.unique(column[:_LOOK].reshape(-1), return_index=True)[1]
-        chosen += first[np.linspace(0, len(first) - 1, min(_ROWS, len(first))).astype(int)].tolist()
-    return np.resize(list(dict.fromkeys(chosen))[:_ROWS] or [0], _ROWS)
+        chosen += first[np.linspace(0, len(first) - 1, min(ROWS, len(first))).astype(int)].tolist()
+    return np.resize(list(dict.fromkeys(chosen))[:ROWS] or [0], ROWS)
 
 
 def _of(examples: Batch, rows: np.ndarray) -> Batch:
