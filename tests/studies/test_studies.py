@@ -20,6 +20,7 @@ from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
 from fedsolve.studies.intervals import chance
 from fedsolve.studies.pages.page import write_results
+from fedsolve.studies.parts import within
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
 from fedsolve.studies.pictures.panels import styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, by_window, decided, in_decades
@@ -595,6 +596,12 @@ def test_maps_of_two_rates():
     assert caption.endswith("framed. Every method diverged at client_lr 0.3.")
     assert [text.get_text() for text in figure.axes[0].texts] == ["50.00", "60.00", "90.00", "80.00"]
     assert len(figure.axes[0].patches) == 2  # the frame and its edge
+    few = within(grid, {"client_lr": (0.2, 0.3), "server_lr": (1.0, 2.0)})
+    both = replace(cells, by_name={**cells.by_name, ("p", "FedAdam"): Cell(None, few, None)})
+    caption, figure = Maps("Accuracy.", "test_accuracy", columns=2).draw(study, both)
+    assert caption.endswith("client_lr 0.3. Values that only some methods have run are left out.")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["90.00", "80.00"]
+    assert [len(axis.patches) for axis in figure.axes[:2]] == [2, 2]
 
 
 def test_pictures_along_a_number():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
 from fedsolve.studies.cells import Cells, ends
-from fedsolve.studies.parts import fixed
+from fedsolve.studies.parts import fixed, within
 from fedsolve.studies.study import Study
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Maps:
-    """A metric at the end over the grids of one problem, all with the same two axes and values: a map a method.
+    """A metric at the end over the grids of one problem, all with the same two axes: a map a method.
 
-    The chosen setting is framed. Values of the first axis at which every method diverged are left out, and named in the
-    caption.
+    The chosen setting is framed. Left out, and told in the caption, are values that some method has not run, and those
+    of the first axis at which every method diverged.
 
     Attributes:
         caption: what it shows; the seeds, over which it is the mean, and what is left out are added.
@@ -64,8 +64,8 @@ class Maps:
         if not grids:  # a quick run tunes nothing
             places.flat[0].text(0, 0.5, "nothing was tuned", fontsize=9)
             return self.caption, figure
-        shown = [_ends(grid, self.metric, problem.last) for grid in grids.values()]
-        (y_axis, y), (x_axis, x) = next(iter(grids.values())).grid.items()
+        (y_axis, y), (x_axis, x) = shared = _shared([grid.grid for grid in grids.values()])
+        shown = [_ends(within(grid, dict(shared)), self.metric, problem.last) for grid in grids.values()]
         alive = np.any([np.isfinite(end).any(axis=1) for end in shown], axis=0)
         ticks = [f"{v:.3g}" for v in x], [f"{v:.3g}" for v in np.array(y)[alive]]
         colours = self._colours(np.stack(shown))
@@ -75,15 +75,17 @@ class Maps:
             images.append(draw_map(axis, end[alive], *ticks, colours, **look))
             axis.set_title(method, fontsize=9.5, loc="left")
             axis.tick_params(labelsize=8)
-            if np.isfinite(grid.score).any():
-                row, column = np.unravel_index(grid.best, grid.shape)
-                frame(axis, int(alive[:row].sum()), int(column))
+            chosen = grid.best_settings if np.isfinite(grid.score).any() else {}
+            if chosen and chosen[y_axis] in y and chosen[x_axis] in x:
+                frame(axis, int(alive[: y.index(chosen[y_axis])].sum()), x.index(chosen[x_axis]))
         figure.suptitle(study.title, x=0.01, ha="left", fontsize=10.5)
         figure.supxlabel(x_axis, fontsize=9)
         figure.supylabel(y_axis, fontsize=9)
         figure.colorbar(images[0], ax=places, label=describe(self.metric).label)
         lost = ", ".join(f"{v:g}" for v in np.array(y)[~alive])
         left_out = f" Every method diverged at {y_axis} {lost}." if lost else ""
+        if any(dict(grid.grid) != dict(shared) for grid in grids.values()):
+            left_out += " Values that only some methods have run are left out."
         seeds = next(iter(grids.values())).seeds
         mean = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Mean over seeds {', '.join(map(str, seeds))}"
         return f"{self.caption} {mean}; the chosen setting is framed.{left_out}", figure
@@ -93,6 +95,14 @@ class Maps:
         low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
         best, worst = (high, low) if describe(self.metric).higher_is_better else (low, high)
         return Colours(best if self.best is None else self.best, worst if self.worst is None else self.worst)
+
+
+def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, tuple[Any, ...]]]:
+    """Both axes with the values that every grid has."""
+    return [
+        (axis, tuple(v for v in values if all(v in grid[axis] for grid in grids)))
+        for axis, values in grids[0].items()
+    ]
 
 
 def _ends(grid: SweepRecord, metric: str, last: int) -> np.ndarray:
