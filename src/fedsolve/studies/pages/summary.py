@@ -55,13 +55,19 @@ def headline(ours: str) -> str:
 
     >>> headline("A 3 ± 1, B 1 ± 1; A over B +2 [1.1, 2.9]; A over C +1 [-1, 3]")
     'A over C +1 [-1, 3]'
+    >>> headline("log10 of the loss: A -3, B -1; A over B +2 [1, 3]")
+    'A over B +2 [1, 3] in log10 of the loss'
     >>> headline("largest |x| of 4000 rounds: 0; nothing else")
     'largest |x| of 4000 rounds: 0'
     """
     found = [one for one in _WITH_INTERVAL.finditer(ours) if _OF_THE_TEST_SET not in one.group(0)]
     least = min(found, key=lambda one: float(one.group(1)), default=None)
     shown = least.group(0) if least else ours.partition(";")[0]
-    cut = _cut(shown.strip(" ,;:."), from_left=least is not None)
+    shown = shown.strip(" ,;:.")
+    scale = ours.partition(":")[0]
+    if scale.startswith("log10") and not shown.startswith("log10"):
+        shown = f"{shown} in {scale}"
+    cut = _cut(shown, from_left=least is not None)
     return cut + ")" * (cut.count("(") > cut.count(")"))
 
 
