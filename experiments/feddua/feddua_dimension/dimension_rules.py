@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from experiments.feddua.feddua_dimension.dimension_problems import CLIENT_LR, STEPS
+from experiments.margins import margin
 from fedsolve.studies import Cells, Decision, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Line, Panel, Panelled
 from fedsolve.studies.rules import Interval, alike, around, decided, elsewhere, interval, rule
 
-TARGET, NEAR_TARGET = 0.1, (0.3, 0.1, 0.03)
-MARGIN = 0.05
+TARGET = margin("feddua-dimension", "target")
+NEAR_TARGET = (0.3, TARGET, 0.03)
+MARGIN = margin("feddua-dimension", "none")
 """Of a slope of log rounds by log d that counts as none."""
-BAR, NEAR_BAR = 0.5, (0.25, 0.5, 1.0)
+BAR = margin("feddua-dimension", "growth")
+NEAR_BAR = (BAR / 2, BAR, 2 * BAR)
 """Of a slope that counts as growth: rounds that grow as the root of d; the paper's bound grows as d."""
 Series = Mapping[int, str]
 """Dimension -> problem."""

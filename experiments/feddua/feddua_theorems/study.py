@@ -11,14 +11,15 @@ import numpy as np
 from experiments.feddua.feddua_theorems.step_figures import ratios_by_geometry, worst_case_by_rate
 from experiments.feddua.feddua_theorems.step_geometries import NAMES, PRECONDITIONED
 from experiments.feddua.feddua_theorems.step_search import WorstCase, least_worst_case, step_ratios
+from experiments.margins import margin
 from fedsolve.studies.author import PageTable
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 RUNS, ROUNDS, FEATURES, CLIENTS = 30, 20, 10, 5
 SEARCHES, DIMENSIONS, FEW = 30, (2, 3, 5), 3
-ROUNDING = 1e-4
+ROUNDING = margin("feddua-theorems", "step")
 """Of the searches for a step: a best step shorter than FedDuA's by this share contradicts the theorem."""
-LOWER, NEAR = 1e-6, 0.01
+LOWER, NEAR = margin("feddua-theorems", "lower"), margin("feddua-theorems", "apart")
 """Of the searches for a model: a worst case lower by the first share contradicts the theorem; a minimiser farther away
 than the second share of FedDuA's step would be another one."""
 STEPS = {"without momentum": False, "with momentum 0.9": True}
