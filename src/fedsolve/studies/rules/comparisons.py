@@ -15,7 +15,7 @@ from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import Interval, alike, around, decided, elsewhere
 from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
-from fedsolve.studies.rules.learnt import not_learnt
+from fedsolve.studies.rules.learnt import no_better, not_learnt
 from fedsolve.studies.study import Decision
 
 Rule = Callable[[Cells], Decision]
@@ -96,7 +96,7 @@ def _by_margin(
     void = not_learnt(cells, problem, pair, which)
     if len(void) == 2 or (void and given[margin] == "reproduced"):
         weak = provisional(cells, problem, which, void)
-        return Decision(ours, "not learnt", f"{' and '.join(void)} ended no better than at the start", weak)
+        return Decision(ours, "not learnt", no_better(cells, problem, void), weak)
     unit = _unit(cells, problem)
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"

@@ -10,6 +10,8 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 
 TRAINING_LOSS = "train_loss"
+KNOWN = "a known solution"
+"""The note of a record that no run made, but a solution whose numbers stand in every evaluation of others."""
 
 
 def not_learnt(cells: Cells, problem: str, names: Iterable[str], which: Which = "tuned") -> tuple[str, ...]:
@@ -17,15 +19,26 @@ def not_learnt(cells: Cells, problem: str, names: Iterable[str], which: Which = 
 
     A method has learnt if its training loss is lower at the end than before the first round, by the 95 % interval over
     the seeds; and a metric of the test data, where the problem compares one, better than before and than
-    `Problem.chance`. A method that lost a seed has not.
+    `Problem.chance`. A method that lost a seed has not; one marked `KNOWN` is not asked.
     """
     return tuple(name for name in dict.fromkeys(names) if not _has_learnt(cells, problem, name, which))
+
+
+def no_better(cells: Cells, problem: str, names: Iterable[str]) -> str:
+    """In words, that methods of a problem have not learnt."""
+    chance = cells.problem(problem).chance
+    bar = (
+        f" or than the best constant prediction, {describe(cells.problem(problem).metric).scale * chance:.3g}"
+    )
+    return f"{' and '.join(names)} ended no better than at the start{bar if chance else ''}"
 
 
 def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
     run, asked = cells.cell(problem, method).of(which), cells.problem(problem)
     if run is None:
         return False
+    if KNOWN in run.notes:
+        return True
     metrics = [TRAINING_LOSS, *([asked.metric] if asked.metric.startswith("test_") else [])]
     gains = [_gain(cells, problem, method, which, metric) for metric in metrics if metric in run.metrics]
     if asked.chance and asked.metric in metrics:
