@@ -54,6 +54,9 @@ def test_schedule_free_is_evaluated_at_its_point():
     flat = [np.concatenate([np.ravel(x) for x in jax.tree.leaves(p)]) for p in (point, server.params)]
     np.testing.assert_allclose(run.iterates[-1], flat[0], rtol=1e-12)
     assert np.abs(flat[0] - flat[1]).max() > 1e-3
+    solver = fs.client.Optax(optax.contrib.schedule_free_sgd, keep=True, learning_rate=1.0)
+    with pytest.raises(fs.InvalidInput, match="an iterate of its own, which a client would keep"):
+        play(FEDOPT(solver, fs.server.ServerSGD()), make_task(make_clients()), SOME, 1)
 
 
 @pytest.mark.parametrize("factory", [optax.contrib.momo, optax.polyak_sgd, optax.lbfgs])

@@ -174,14 +174,21 @@ def evaluation_point(state: Any, params: Params) -> Params:
     """
     from optax import contrib
 
-    def is_free(part: Any) -> bool:
-        return isinstance(part, contrib.ScheduleFreeState)
-
-    found = [part for part in jax.tree.leaves(state, is_leaf=is_free) if is_free(part)]
+    found = schedule_free_states(state)
     if not found:
         return params
     point = contrib.schedule_free_eval_params(found[0], params)
     return jax.tree.map(lambda x, p: x.astype(p.dtype), point, params)
+
+
+def schedule_free_states(state: Any) -> list[Any]:
+    """The schedule-free states in a transformation's, which have an iterate of their own besides the model."""
+    from optax import contrib
+
+    def is_free(part: Any) -> bool:
+        return isinstance(part, contrib.ScheduleFreeState)
+
+    return [part for part in jax.tree.leaves(state, is_leaf=is_free) if is_free(part)]
 
 
 def transformation(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Transformation:

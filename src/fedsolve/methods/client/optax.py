@@ -17,10 +17,12 @@ from fedsolve.core.optax_bridge import (
     asked_for,
     evaluation_point,
     kept_state,
+    schedule_free_states,
     transformation,
     tried,
     updated,
 )
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.methods.client.solver import LocalSolver, Solution, local_loop, mean_loss
@@ -56,8 +58,18 @@ class OptaxSolver(LocalSolver):
         return self.keep
 
     def init_state(self, params: Params) -> Any:
-        """The optimiser's initial state if it is kept, otherwise `()`."""
-        return kept_state(self.transformation.at(0), params) if self.keep else ()
+        """The optimiser's initial state if it is kept, otherwise `()`.
+
+        Raises:
+            InvalidInput: it cannot be kept: one with a random key, or of a schedule-free optimiser.
+        """
+        state = kept_state(self.transformation.at(0), params) if self.keep else ()
+        if schedule_free_states(state):
+            raise InvalidInput(
+                "a schedule-free optimiser has an iterate of its own, which a client would keep while the server's "
+                "model goes on: take client.Optax(...) without keep=True"
+            )
+        return state
 
     def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
         """The reason why its steps never change a model, or hardly: a state that starts anew each round, or another."""
@@ -165,8 +177,9 @@ def Optax(
             that is 0 in all of them, or an estimate of a step that begins again each round (`dog`, `prodigy`), is told
             in a note of the run. True: its state (Adam's moments and count) is the
             client's own, waits while the client is not drawn, and goes on when it is; it takes as much memory for
-            each client of the population as the optimiser for one model. A schedule of optax given as an argument
-            then counts the client's local steps over all rounds; a schedule of fedsolve counts rounds either way.
+            each client of the population as the optimiser for one model; a schedule-free one is refused. A schedule of
+            optax given as an argument then counts the client's local steps over all rounds; a schedule of fedsolve
+            counts rounds either way.
         **arguments: its arguments by name; numbers are leaves, so that a sweep varies them in one program.
 
     Returns:
