@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.checks import check_flag
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.optax_bridge import (
     Transformation,
     asked_for,
@@ -22,7 +23,6 @@ from fedsolve.core.optax_bridge import (
     tried,
     updated,
 )
-from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.methods.client.solver import LocalSolver, Solution, local_loop, mean_loss
