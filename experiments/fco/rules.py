@@ -12,6 +12,7 @@ from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import (
+    KNOWN,
     Interval,
     Rule,
     alike,
@@ -153,5 +154,5 @@ def with_known(cells: Cells, names: Sequence[str], rule: Rule) -> Decision:
                 for key, x in run.metrics.items()
                 if key.startswith(f"{name}_")
             }
-            found[problem, name] = Cell(replace(run, label=name, metrics=own), None, None)
+            found[problem, name] = Cell(replace(run, label=name, metrics=own, notes=(KNOWN,)), None, None)
     return rule(replace(cells, by_name=found))

@@ -186,5 +186,5 @@ STUDY = Study(
         "at its corner, has client rates of 3 and 10, server rates of 0.001 and 0.003 too. Figure 12 and "
         "what is said of it are of the paper's alone.",
     ),
-    minutes=0.5,
+    minutes=0.9,
 )

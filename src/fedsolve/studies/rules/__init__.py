@@ -31,11 +31,12 @@ from fedsolve.studies.rules.comparisons import (
 )
 from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
 from fedsolve.studies.rules.edges import SHARES, beyond_edge, judged
-from fedsolve.studies.rules.learnt import not_learnt
+from fedsolve.studies.rules.learnt import KNOWN, not_learnt
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, holm, rank, wins_more
 from fedsolve.studies.rules.views import at_round, by_metric, by_window, early, in_decades, incomparable
 
 __all__ = [
+    "KNOWN",
     "SHARES",
     "Difference",
     "Interval",
