@@ -19,9 +19,11 @@ import fedsolve as fs
 from fedsolve.engine.streaming import stream
 from fedsolve.sampling import Bernoulli
 from fedsolve.core.types import module, static
+from fedsolve.engine.compute.sharding import homes
 from harness import Listed, make_clients, make_task
-assert len(jax.devices()) == 2
-task = make_task(make_clients())
+assert len(jax.devices()) == 3
+task, even = make_task(make_clients()), make_task(make_clients(sizes=[6] * 7))
+usual = homes._MEET_TOGETHER
 cases = {
     "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": Bernoulli(0.5)}),
     "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
@@ -30,6 +32,34 @@ cases = {
         fs.robust.Robust(fs.FedAdam(0.3), fs.robust.MultiKrum(0, 2)), {"sampling": Bernoulli(0.7), "chunk": 2}),
     "FedAvg, 1 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
 }
+at_home = {
+    "one at a time": (fs.SCAFFOLD(0.3), task, {"sampling": Listed.of([[0, 1, 2], [], [4, 3]]), "chunk": 1}),
+    "of random size": (fs.SCAFFOLD(0.3), even, {"sampling": Bernoulli(0.6), "chunk": 2, "local_steps": 1}),
+    "own models": (fs.Ditto(fs.FedAvg(0.3)), even, {"clients_per_round": 4, "local_steps": 1}),
+}
+homes._MEET_TOGETHER = 0
+for name, (algorithm, work, options) in at_home.items():
+    given, devices = {"eval_every": 7, "dtype": "float64"} | options, 2 if "random" in name else 3
+    one, several = (fs.run(algorithm, work, rounds=7, devices=d, **given) for d in (1, devices))
+    runs = [several]
+    if "one at a time" in name:
+        for places in ([1, 3, 2], [3, 3]):
+            with tempfile.TemporaryDirectory() as out:
+                for rounds, d in zip((2, 7) if len(places) == 2 else (2, 4, 7), places):
+                    runs.append(fs.run(algorithm, work, rounds=rounds, devices=d, out=out, resume=rounds > 2, **given))
+        runs = [several, runs[3], resumed := runs[5]]
+        for a, b in zip(jax.tree.leaves(several.params), jax.tree.leaves(resumed.params), strict=True):
+            assert (np.asarray(a) == np.asarray(b)).all(), name
+    for run in runs:
+        for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(run.params), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14, err_msg=name)
+    for client in range(7) if "own" in name else ():
+        ours, theirs = (jax.tree.leaves(run.client_models(client)) for run in (one, several))
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    for column in set(one.metrics) - {"seconds"}:
+        np.testing.assert_allclose(one.metrics[column], several.metrics[column], rtol=1e-12, err_msg=name)
+homes._MEET_TOGETHER = usual
 for name, (algorithm, options) in cases.items():
     one, two = (
         fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", devices=d, **options) for d in (1, 2)
@@ -95,9 +125,10 @@ def test_two_devices_are_one(subprocess_env):
     """Cohorts of odd and random size, empty ones, clients with a state: to 1e-12 in model and logs; streamed alike.
 
     A run that goes on with another number of devices says so, also when it goes on once more. A server's state
-    that changes its shape is told in the same words on one device and on two.
+    that changes its shape is told in the same words on one device and on two. Where each device keeps some of the
+    clients' states, the trajectory is the same on one, two and three, across moves, and to the bit after a resume.
     """
-    env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "2"}
+    env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "3"}
     here = str(Path(__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", CODE, here], env=env, capture_output=True, text=True, timeout=600, check=False

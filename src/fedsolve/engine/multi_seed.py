@@ -242,7 +242,7 @@ def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:
         prepared,
         params=params,
         key=run_key(seed),
-        state=start(prepared.algorithm, params, task.data.num_clients, prepared.program.mesh),
+        state=start(prepared.algorithm, params, task.data.num_clients, prepared.program),
         options=replace(prepared.options, seed=seed),
         identity=prepared.identity | {"seed": seed},
     )

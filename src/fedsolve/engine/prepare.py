@@ -55,7 +55,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     sets, on_sets = choose_eval_sets(requested, placed)
     planned = plan(requested, placed)
     memory = budget(placed, planned)
-    state = start(planned.algorithm, placed.params, task.data.num_clients, requested.mesh, memory.slots)
+    state = start(planned.algorithm, placed.params, task.data.num_clients, planned.program, memory.slots)
     clients, on_one_device = placed.clients, requested.mesh.size == 1 or planned.stream is not None
     return PreparedRun(
         algorithm=planned.algorithm,

@@ -18,11 +18,11 @@ from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_valu
 from fedsolve.engine.compute.processes import (
     broadcast_from_first,
     check_same,
-    local_copy,
     report_lost_process,
     several,
 )
 from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.compute.sharding.homes import whole
 from fedsolve.engine.evaluation.client_metrics import client_metrics
 from fedsolve.engine.evaluation.client_models import ClientModels
 from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, without_nonfinite_clients
@@ -58,13 +58,13 @@ def run_rounds(
     identity = prepared.identity | prepared.digests() if known else {}
     check_same("configuration or data", identity)
     with (
-        Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
+        Checkpoints.at(out, identity, resume, prepared.stream, prepared.program.homes) as checkpoints,
         Interruptible(checkpoints.where) as interrupt,
         report_lost_process(checkpoints.where_is_last),
     ):
         run = RunRounds(prepared, checkpoints, clock, progress, callbacks)
         ended = loop(run, clock, lambda: interrupt.asked or interrupted())
-        return run.result(local_copy(run.state), (ended,) if ended else ())
+        return run.result(run.seen, (ended,) if ended else ())
 
 
 class RunRounds(RecordedRounds):
@@ -100,6 +100,12 @@ class RunRounds(RecordedRounds):
         return self._done
 
     @property
+    def seen(self) -> RunState:
+        """The state as evaluations see it: clients' states are there where these are models of their own."""
+        prepared = self.prepared
+        return whole(self.state, prepared.program.homes, clients=prepared.algorithm.traits.personal)
+
+    @property
     def most_rounds(self) -> int:
         """Rounds of the next call at most: its logs have a row for each, and streamed clients are in memory."""
         return self.prepared.most_rounds(self._done)
@@ -109,7 +115,7 @@ class RunRounds(RecordedRounds):
         if self.recorder.evaluated:
             self.prepared = without_nonfinite_clients(self.prepared)
         else:
-            self.prepared, metrics = first_evaluation(self.prepared, local_copy(self.state))
+            self.prepared, metrics = first_evaluation(self.prepared, self.seen)
             self.recorder.evaluation(0, 0.0, broadcast_from_first(metrics))
         ended = self._react()
         self._watch = Stopwatch(self.recorder.seconds, self._clock)
@@ -129,11 +135,11 @@ class RunRounds(RecordedRounds):
         """
         before, self._done = self._done, int(self.state.round)
         self.recorder.log(before, self._done, logs, self.prepared.traffic, self.prepared.timeline)
-        self._check_alive(local_copy(self.state))
+        self._check_alive(self.seen)
 
     def evaluate(self) -> str:
         """Evaluate the model; why a callback ends the run here, or ''."""
-        metrics = broadcast_from_first(self.prepared.evaluate(local_copy(self.state)))
+        metrics = broadcast_from_first(self.prepared.evaluate(self.seen))
         self.recorder.evaluation(self._done, self._watch.seconds, metrics)
         return self._react()
 
@@ -157,7 +163,7 @@ class RunRounds(RecordedRounds):
 
     def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
         """The result so far, and the metrics of each client, of the present state."""
-        state = local_copy(self.state)
+        state = self.seen
         return partial(self.result, state), partial(client_metrics, self.prepared, state)
 
     def result(self, state: RunState, notes: tuple[str, ...] = ()) -> Result:

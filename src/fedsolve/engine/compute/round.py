@@ -23,7 +23,8 @@ from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.compute.processes import own_devices, put_sharded, replicate
-from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS, Program
+from fedsolve.engine.compute.program import MODEL_AXIS, Program
+from fedsolve.engine.compute.sharding.homes import CLIENT_AXIS, Homes
 from fedsolve.engine.compute.train import train_cohort
 
 TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
@@ -51,7 +52,7 @@ class RunState:
 
 
 def start(
-    algorithm: Algorithm, params: Params, population: int, mesh: Mesh, slots: int | None = None
+    algorithm: Algorithm, params: Params, population: int, program: Program, slots: int | None = None
 ) -> RunState:
     """The state before the first round, on all devices; every client is enrolled, `slots` of them on the devices.
 
@@ -59,20 +60,29 @@ def start(
         InvalidInput: the clients' states do not fit the memory that is free.
     """
     server, one = _first(algorithm, params, population)
-    slots = population if slots is None else slots
-    _check_room(trees.nbytes(one), slots, len(own_devices(mesh)))
+    mesh, homes = program.mesh, program.homes
+    slots = homes.rows if homes else population if slots is None else slots
+    _check_room(trees.nbytes(one), slots, 1 if homes else len(own_devices(mesh)))
     state = _enrolled(algorithm, server, one, slots)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
-    return shard_state(replace(rest, clients=state.clients), mesh)
+    return shard_state(replace(rest, clients=state.clients), mesh, homes)
 
 
-def shard_state(state: RunState, mesh: Mesh) -> RunState:
+def shard_state(state: RunState, mesh: Mesh, homes: Homes | None = None) -> RunState:
     """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it.
 
     The dimension that is divided is the longest of those that can be, never that of clients; arrays without one, and
     all where there is no such axis, lie on every device.
+
+    Args:
+        state: it, whole.
+        mesh: the devices.
+        homes: which device keeps which client's state; the state has all by number, or the rows of the devices.
     """
+    if homes is not None:
+        clients = put_sharded(homes.laid_out(state.clients), lambda x: NamedSharding(mesh, P(CLIENT_AXIS)))
+        return replace(replicate(replace(state, clients=()), mesh), clients=clients)
     if MODEL_AXIS not in mesh.shape:
         return replicate(state, mesh)
     parts = mesh.shape[MODEL_AXIS]
@@ -143,16 +153,16 @@ def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) 
     Args:
         body: it.
         program: its first argument.
-        arguments: its others, the clients third among them.
+        arguments: its others, the clients third and the state fifth among them.
     """
     specs: list[Any] = [P()] * len(arguments)
-    specs[2] = _client_specs(arguments[2])
+    specs[2], specs[4] = _client_specs(arguments[2]), _state_specs(program, arguments[4])
     # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
     share = jax.shard_map(
         partial(body, program),
         mesh=program.mesh,
         in_specs=tuple(specs),
-        out_specs=P(),
+        out_specs=(specs[4], P()),
         axis_names={CLIENT_AXIS},
         check_vma=False,
     )
@@ -167,6 +177,14 @@ def _client_specs(packed: PackedClients) -> Any:
     return replace(
         whole, examples=jax.tree.map(lambda _: P(CLIENT_AXIS), packed.examples), offsets=P(CLIENT_AXIS)
     )
+
+
+def _state_specs(program: Program, state: RunState) -> Any:
+    """How a state lies on the devices: on each, but for clients' states that have homes."""
+    if program.homes is None:
+        return P()
+    whole = jax.tree.map(lambda _: P(), replace(state, clients=()))
+    return replace(whole, clients=jax.tree.map(lambda _: P(CLIENT_AXIS), state.clients))
 
 
 def simulate(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
@@ -18,11 +16,10 @@ from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.client_oracle import client_oracle
-from fedsolve.engine.compute.client_sharding import group_ranges, num_chunks, own_shard, shards
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
 from fedsolve.engine.compute.keys import OrderKeys
-from fedsolve.engine.compute.program import CLIENT_AXIS, Program
+from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.reduce import (
     Stacked,
     Totals,
@@ -36,8 +33,15 @@ from fedsolve.engine.compute.reduce import (
     sum_messages,
     write_chunk,
 )
-
-_MEET_TOGETHER = 2**24  # bytes of a device's rows
+from fedsolve.engine.compute.sharding.client_sharding import group_ranges, num_chunks, own_shard, shards
+from fedsolve.engine.compute.sharding.homes import (
+    CLIENT_AXIS,
+    Lodging,
+    all_gather_rows,
+    give_back,
+    lend,
+    scatter,
+)
 
 
 def train_cohort(
@@ -56,8 +60,10 @@ def train_cohort(
     devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
     and among `clients`, their states.
     """
-    *everyone, chunk = shards(program, packed, ids, present)
+    *everyone, lodging, chunk = shards(program, packed, ids, present)
     ids, present = own_shard(program, *everyone)
+    rows = ids if lodging is None else own_shard(program, lodging.rows, everyone[1])[0]  # of their states
+    clients = clients if lodging is None else lend(clients, lodging)
     shared = _Shared(algorithm, packed, key, broadcast)
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
@@ -78,27 +84,29 @@ def train_cohort(
         totals, clients, before = carry
         start = first + i * group.chunk
         # a group's last chunk reaches into the next group's clients: those are absent here
-        chunk_ids, here = (lax.dynamic_slice_in_dim(x, start, group.chunk) for x in (ids, present))
+        chunk_ids, chunk_rows, here = (
+            lax.dynamic_slice_in_dim(x, start, group.chunk) for x in (ids, rows, present)
+        )
         here &= start + jnp.arange(group.chunk) < stop
-        before = _gather(clients, chunk_ids) if before is None else before
+        before = _gather(clients, chunk_rows) if before is None else before
         more, after = train(group.work, chunk_ids, here, before)
         totals = merge(totals, more) if summed else write_chunk(totals, more, start)
-        clients = _scatter(clients, chunk_ids, here, after)
+        clients = scatter(clients, chunk_rows, here, after)
         return totals, clients, states_of(clients, group, start + group.chunk)
 
     def states_of(clients: Any, group: Group, start: Any) -> Any:
         # read when those before are written, and carried: XLA would else read them again while a client is written,
         # from a copy of all (JAX 0.10.2, CPU; `python benchmarks/bench.py w4`, FedFW over an l2 ball)
-        return _gather(clients, lax.dynamic_slice_in_dim(ids, start, 1)) if group.chunk == 1 else None
+        return _gather(clients, lax.dynamic_slice_in_dim(rows, start, 1)) if group.chunk == 1 else None
 
-    rows = None
+    states = None
     if not program.groups and len(ids) == chunk:
-        totals, rows = train(program.work, ids, present, _gather(clients, ids))
+        totals, states = train(program.work, ids, present, _gather(clients, rows))
         updated = clients
     else:
         # what a loop carries must have its shapes before the first chunk is trained; those of sums and of one message
         # depend neither on how many clients a chunk has nor on which, so a chunk of one is traced for them
-        one = (ids[:1], present[:1], _gather(clients, ids[:1]))
+        one = (ids[:1], present[:1], _gather(clients, rows[:1]))
         shapes, _ = jax.eval_shape(partial(train, program.work), *one)
         totals: Any = (
             empty_totals(shapes) if summed else allocate(algorithm.traits.reduction, shapes, len(ids))
@@ -110,7 +118,7 @@ def train_cohort(
             totals, updated, _ = lax.fori_loop(0, num_chunks(group, first, stop), step, carry)
     if program.num_shards > 1:
         totals = _totals_of_all(program, totals)
-    return totals, _states_of_all(program, clients, updated, rows, everyone)
+    return totals, _states_of_all(program, clients, updated, states, everyone, lodging)
 
 
 def _totals_of_all(program: Program, totals: Any) -> Any:
@@ -120,7 +128,9 @@ def _totals_of_all(program: Program, totals: Any) -> Any:
     return (all_reduce_sharded if program.is_sharded else all_reduce)(totals, CLIENT_AXIS)
 
 
-def _states_of_all(program: Program, before: Any, updated: Any, rows: Any, everyone: list[Array]) -> Any:
+def _states_of_all(
+    program: Program, before: Any, updated: Any, rows: Any, everyone: list[Array], lodging: Lodging | None
+) -> Any:
     """All clients' states after a round.
 
     Args:
@@ -129,33 +139,20 @@ def _states_of_all(program: Program, before: Any, updated: Any, rows: Any, every
         updated: those of this device's clients already written, where it trained them chunk by chunk.
         rows: those of this device's clients, where it trained them all at once; else None.
         everyone: places and presence of every device's clients, as `shards` gives them.
+        lodging: where their states are while they are trained; None where each device has all.
     """
     ids, present = own_shard(program, *everyone)
+    if lodging is not None:
+        own = own_shard(program, lodging.rows, everyone[1])[0]
+        return give_back(updated if rows is None else scatter(updated, own, present, rows), lodging)
     if program.is_sharded:
-        own = updated if rows is None else _scatter(updated, ids, present, rows)
+        own = updated if rows is None else scatter(updated, ids, present, rows)
         return _merge_sharded_states(before, own, ids, present)
     # each device is told the states of the others' clients
     if program.num_shards > 1 and jax.tree.leaves(before):
-        rows = _all_gather_rows(_gather(updated, ids) if rows is None else rows)
+        rows = all_gather_rows(_gather(updated, ids) if rows is None else rows)
         ids, present = (x.reshape(-1) for x in everyone)
-    return updated if rows is None else _scatter(updated, ids, present, rows)
-
-
-def _all_gather_rows(rows: Any) -> Any:
-    """The rows of all devices, one behind another; small ones meet as one matrix, since every meeting costs a wait.
-
-    Args:
-        rows: arrays whose first axis is that of a device's clients.
-    """
-    leaves, structure = jax.tree.flatten(rows)
-    clients, alike = len(leaves[0]), {x.dtype for x in leaves}
-    if len(alike) > 1 or trees.nbytes(rows) > _MEET_TOGETHER:
-        return lax.all_gather(rows, CLIENT_AXIS, tiled=True)
-    widths = [math.prod(x.shape[1:]) for x in leaves]
-    wide = jnp.concatenate([x.reshape(clients, w) for x, w in zip(leaves, widths, strict=True)], axis=1)
-    gathered = lax.all_gather(wide, CLIENT_AXIS, tiled=True)
-    parts = jnp.split(gathered, np.cumsum(widths)[:-1], axis=1)
-    return structure.unflatten(p.reshape(len(p), *x.shape[1:]) for p, x in zip(parts, leaves, strict=True))
+    return updated if rows is None else scatter(updated, ids, present, rows)
 
 
 class _Shared(NamedTuple):
@@ -232,13 +229,3 @@ def _merge_sharded_states(before: Any, own: Any, ids: Array, present: Array) -> 
 
 def _gather(clients: Any, ids: Any) -> Any:
     return jax.tree.map(lambda x: x[ids], clients)
-
-
-def _scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
-    """Write the cohort's states back; padding rows point outside and are dropped."""
-    if not jax.tree.leaves(clients):
-        return clients
-    if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
-        return jax.tree.map(lambda x, a: lax.dynamic_update_index_in_dim(x, a[0], ids[0], 0), clients, after)
-    rows = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0])
-    return jax.tree.map(lambda x, a: x.at[rows].set(a, mode="drop"), clients, after)

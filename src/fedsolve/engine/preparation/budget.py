@@ -61,7 +61,8 @@ def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
         Need(f"{chunk:,} clients side by side", side_by_side, "a smaller chunk" if chunk > 1 else smaller),
     ]
     if stream is None:
-        states = devices * slots * placed.state_bytes // parts
+        rows = devices * slots if program.homes is None else program.homes.rows
+        states = rows * placed.state_bytes // parts
         on_others = (devices - 1) * trees.nbytes(placed.clients.examples)
         needs += [
             Need("clients' states", states, "residency = 'stream', or a method that keeps none"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,9 @@ from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.engine.compute.groups import group_clients, works_by_size
 from fedsolve.engine.compute.layout import chunk_size, cohort_size
+from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
+from fedsolve.engine.compute.sharding.homes import Homes
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.engine.records.message_sizes import Traffic, traffic
@@ -107,7 +109,7 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
     )
     works = works_by_size(work, counts, requested.steps)
     longest = min(requested.eval_every, options.rounds, LONGEST_CALL)
-    return Program(
+    program = Program(
         work,
         side_by_side(),
         longest,
@@ -115,3 +117,16 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
     )
+    return replace(program, homes=_homes(program, placed, sampling))
+
+
+def _homes(program: Program, placed: Placed, sampling: Sampling) -> Homes | None:
+    """Which device keeps which client's state, where several share a cohort and none has to have clients by size."""
+    ordered = bool(program.groups) or not (program.work.in_step or program.chunk == 1)
+    alone = program.num_shards == 1 or program.is_sharded or several()
+    if not placed.state_bytes or placed.population is not None or ordered or alone:
+        return None
+    clients = placed.clients.population
+    ids, _ = jax.eval_shape(lambda key: sampling.draw(key, jnp.int32(0), clients), placed.key)
+    always = sampling.expected(clients) == clients
+    return Homes.of(clients, ids.shape[0], program.num_shards, placed.state_bytes, always)

@@ -15,8 +15,9 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
 from fedsolve.engine.checks.sizes import Need, check_disk
-from fedsolve.engine.compute.processes import check_alone, is_first, local_copy
+from fedsolve.engine.compute.processes import check_alone, is_first
 from fedsolve.engine.compute.round import RunState, shard_state
+from fedsolve.engine.compute.sharding.homes import Homes, whole
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.engine.streaming.client_states import ClientStates
@@ -35,22 +36,35 @@ class Checkpoints:
     Of several processes the first one writes it, and all read it to go on.
     """
 
-    def __init__(self, folder: RunFolder | None, stream: Stream | None, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        stream: Stream | None,
+        homes: Homes | None,
+        stack: contextlib.ExitStack,
+    ) -> None:
         self._folder = folder
         self._record = None if folder is None else RecordFile(folder.hold.folder)
         self._saved: int | None = None
         self.moves: list[str] = []
         """What is to be said where rounds were computed on other devices than those before, or evaluated otherwise."""
         self._setup: EvaluationSetup | None = None
-        self._stream, self._stack = stream, stack
+        self._stream, self._homes, self._stack = stream, homes, stack
         self._states: ClientStates | None = None
 
     @classmethod
     @contextlib.contextmanager
     def at(
-        cls, out: str | Path | None, identity: dict[str, Any], resume: bool, stream: Stream | None = None
+        cls,
+        out: str | Path | None,
+        identity: dict[str, Any],
+        resume: bool,
+        stream: Stream | None = None,
+        homes: Homes | None = None,
     ) -> Iterator[Checkpoints]:
         """Hold the folder for one run, whose clients may be streamed: their states then lie there too.
+
+        What is saved has all clients' states by number, whatever the devices that keep them (`homes`).
 
         Raises:
             InvalidInput: `resume` without a folder; a folder that holds a run already, is in use or cannot be
@@ -61,7 +75,7 @@ class Checkpoints:
                 folder = stack.enter_context(RunFolder.if_given(out, RUN, identity, resume))
             else:
                 folder = RunFolder.seen(Path(out), RUN, identity) if resume and out is not None else None
-            yield cls(folder, stream, stack)
+            yield cls(folder, stream, homes, stack)
 
     @property
     def where(self) -> Path | None:
@@ -106,7 +120,9 @@ class Checkpoints:
                 f"give residency = '{there}', or start again in another folder"
             )
         state = self._open_states(state)
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+        like, homes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state), self._homes
+        if homes is not None:
+            like = replace(like, clients=homes.by_number(like.clients))
         mesh = state.round.sharding.mesh
         for leaf in jax.tree.leaves(state):
             leaf.delete()
@@ -116,7 +132,7 @@ class Checkpoints:
             loaded = load_tree(folder.path, replace(like, clients=self._states.known))
             self._states.restore(loaded.clients)
             loaded = replace(loaded, clients=())
-        loaded = shard_state(loaded, mesh)
+        loaded = shard_state(loaded, mesh, homes)
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
@@ -127,7 +143,7 @@ class Checkpoints:
         """
         if self._folder is None or self._record is None or not is_first():
             return
-        state = local_copy(state)
+        state = whole(state, self._homes)
         self._folder.hold.check()
         self._saved = int(state.round)
         manifest = {"round": self._saved, "record": self._record.append(recorder), "moves": self.moves}

@@ -23,12 +23,12 @@ from jaxtyping import Array
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import replace
-from fedsolve.engine.compute.client_sharding import clients_by_device, ordered_by
 from fedsolve.engine.compute.clients import PackedClients, Window
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.compute.processes import own_devices, put_by_device, replicate
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.compute.sharding.client_sharding import clients_by_device, ordered_by
 from fedsolve.engine.streaming.client_states import ClientStates
 from fedsolve.engine.streaming.population import (
     WINDOW_BYTES,

@@ -14,15 +14,21 @@ from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.groups import Group
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
+from fedsolve.engine.compute.sharding.homes import Lodging
 
 
-def shards(program: Program, packed: PackedClients, ids: Array, present: Array) -> tuple[Array, Array, int]:
-    """Every device's part of the cohort, shape (devices, places), and how many clients share a chunk.
+def shards(
+    program: Program, packed: PackedClients, ids: Array, present: Array
+) -> tuple[Array, Array, Lodging | None, int]:
+    """Every device's part of the cohort, shape (devices, places), where their states are if these have homes, and how
+    many clients share a chunk.
 
     Parts are padded to whole chunks; clients of like length share a chunk.
     """
     devices = program.num_shards
     per_device, chunk = _places(program, len(ids))
+    if program.homes is not None:
+        return *program.homes.assign(ids, present, per_device), chunk
     by = ordered_by(program, len(ids))
     if by is not None:
         length = getattr(packed, by)
@@ -33,7 +39,7 @@ def shards(program: Program, packed: PackedClients, ids: Array, present: Array) 
     ids, present = (x.reshape(per_device, devices).T for x in (ids, present))
     # the last chunk of a group may reach beyond its clients
     room = max((group.chunk for group in program.groups), default=0)
-    return *_padded(ids, present, room), chunk
+    return *_padded(ids, present, room), None, chunk
 
 
 def own_shard(program: Program, ids: Array, present: Array) -> tuple[Array, Array]:

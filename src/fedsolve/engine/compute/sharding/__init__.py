@@ -1,0 +1,1 @@
+"""How a cohort is shared by several devices: its clients, and where their states are."""

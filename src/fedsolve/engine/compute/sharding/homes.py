@@ -1,0 +1,212 @@
+"""Clients' states at home: each on one of several devices, and those of a cohort's surplus lent for a round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from fedsolve.core import trees
+from fedsolve.core.types import replace
+from fedsolve.engine.compute.processes import local_copy
+
+CLIENT_AXIS = "clients"
+"""Name of a mesh's axis: what shares a cohort."""
+# Measured (benchmarks/FINDINGS.md): up to so many bytes a device trains, all devices keep all clients' states and tell
+# one another the new ones, in one meeting; beyond, the states stay where they are and only the lent ones move.
+_MEET_TOGETHER = 2**24
+_LENT_TOGETHER = 2**17  # bytes of states that move at once
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Which device keeps which client's state: each keeps a block of clients, then room for those it is lent.
+
+    With 5 clients on 2 devices and room for 1, the rows are those of the clients 0 1 2 _ | 3 4 _ _. A device that has
+    more of a cohort at home than its share lends the surplus, for the round, to one that has less.
+
+    Attributes:
+        clients: in all.
+        devices: that share them.
+        room: states that a device may be lent in a round.
+    """
+
+    clients: int
+    devices: int
+    room: int
+
+    @classmethod
+    def of(cls, clients: int, capacity: int, devices: int, state_bytes: int, always: bool) -> Homes | None:
+        """Homes for states of so many bytes a client, None where all devices may keep all of them.
+
+        Args:
+            clients: in all.
+            capacity: of a cohort.
+            devices: that share it.
+            state_bytes: of a client.
+            always: whether every client takes part in every round; then nothing is lent.
+        """
+        places = -(-capacity // devices)
+        return (
+            cls(clients, devices, 0 if always else places) if places * state_bytes > _MEET_TOGETHER else None
+        )
+
+    @property
+    def block(self) -> int:
+        """Clients at home on a device."""
+        return -(-self.clients // self.devices)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the states of all devices."""
+        return self.devices * (self.block + self.room)
+
+    def assign(
+        self, ids: Int[Array, " capacity"], present: Bool[Array, " capacity"], places: int
+    ) -> tuple[Int[Array, "devices places"], Bool[Array, "devices places"], Lodging]:
+        """Each device's part of a cohort: as many clients, at home on it as far as that is possible.
+
+        Absent clients have no place: where nobody is present the id is 0.
+        """
+        home, own = ids // self.block, ids % self.block
+        here = present & (home == jnp.arange(self.devices)[:, None])  # (devices, capacity)
+        rank = jnp.cumsum(here, axis=1)[home, jnp.arange(len(ids))] - 1
+        share = -(-jnp.sum(present) // self.devices)
+        held = jnp.minimum(jnp.sum(here, axis=1), share)
+        lent = rank >= share
+        # the k-th of those that are lent has the k-th place that is left
+        left = jnp.cumsum(share - held)
+        k = jnp.cumsum(present & lent) - 1
+        other = jnp.minimum(jnp.sum(left[:, None] <= k, axis=0), self.devices - 1)
+        there = share - (left[other] - k)
+        device, place = jnp.where(lent, other, home), jnp.where(lent, there, rank)
+        row = jnp.where(lent, self.block + there - held[other], own)
+        at = jnp.where(present, device * places + place, self.devices * places)
+        # written in one go, and so in memory: XLA would work a row out again for each number of a state that it reads
+        facts = jnp.stack([ids, row, home, own, lent, present], axis=1)
+        seated = (
+            jnp.zeros((self.devices * places, facts.shape[1]), facts.dtype).at[at].set(facts, mode="drop")
+        )
+        ids, row, home, own, lent, present = (x.reshape(self.devices, places) for x in seated.T)
+        return ids, present > 0, Lodging(row, home, own, lent > 0)
+
+    def in_order(self, states: Any) -> Any:
+        """All clients' states by number, in this process's memory, of those that lie on the devices."""
+
+        def leaf(x: Any) -> np.ndarray:
+            parts = sorted(x.addressable_shards, key=lambda part: part.index[0].start or 0)
+            return np.concatenate([np.asarray(part.data)[: self.block] for part in parts])[: self.clients]
+
+        return jax.tree.map(leaf, states)
+
+    def by_number(self, shapes: Any) -> Any:
+        """The shapes of all clients' states, of those of the devices' rows."""
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((self.clients, *s.shape[1:]), s.dtype), shapes)
+
+    def laid_out(self, states: Any) -> Any:
+        """The rows of all devices, of these or of all clients' states by number."""
+
+        def leaf(x: Any) -> Any:
+            if len(x) == self.rows:
+                return x
+            rows = np.zeros((self.devices, self.block + self.room, *x.shape[1:]), x.dtype)
+            for device in range(self.devices):
+                own = x[device * self.block : (device + 1) * self.block]
+                rows[device, : len(own)] = own
+            return rows.reshape(-1, *x.shape[1:])
+
+        return jax.tree.map(leaf, states)
+
+
+def whole(state: Any, homes: Homes | None, clients: bool = True) -> Any:
+    """A run's state as `local_copy` has it, with the clients' states by number, or without them."""
+    if homes is None:
+        return local_copy(state)
+    rest = local_copy(replace(state, clients=()))
+    return replace(rest, clients=homes.in_order(state.clients) if clients else ())
+
+
+class Lodging(NamedTuple):
+    """Where the states of a cohort are, all of shape (devices, places).
+
+    Attributes:
+        rows: on the device that trains a client, its row there.
+        home: the device that keeps it.
+        own: its row at home.
+        lent: whether these are two devices.
+    """
+
+    rows: Array
+    home: Array
+    own: Array
+    lent: Array
+
+
+def lend(states: Any, lodging: Lodging) -> Any:
+    """This device's states, with those that it is lent."""
+    return _move(states, lodging, back=False)
+
+
+def give_back(states: Any, lodging: Lodging) -> Any:
+    """This device's states, with its own that others had."""
+    return _move(states, lodging, back=True)
+
+
+def _move(states: Any, lodging: Lodging, back: bool) -> Any:
+    """Send the lent states, some at once, from where they are."""
+    places, me = lodging.rows.shape[1], lax.axis_index(CLIENT_AXIS)
+    row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in jax.tree.leaves(states))
+    at_once = max(1, min(places, _LENT_TOGETHER // max(1, row_bytes)))
+    lent = lodging.lent.reshape(-1)
+    total = jnp.sum(lent)
+    which = jnp.nonzero(lent, size=-(-len(lent) // at_once) * at_once, fill_value=0)[0]
+    rows, home, own = (x.reshape(-1)[which] for x in (lodging.rows, lodging.home, lodging.own))
+    ends = [(home, own), (which // places, rows)]
+    (sender, sent), (receiver, received) = reversed(ends) if back else ends
+    receives = receiver == me
+    take = jnp.where(sender == me, sent, 0)
+    # a device that receives none writes what it has
+    into, source = jnp.where(receives, received, take), jnp.where(receives, sender, me)
+    here = receives & (jnp.arange(len(which)) < total)
+
+    def some(number: Any, states: Any) -> Any:
+        of_now = [lax.dynamic_slice_in_dim(x, number * at_once, at_once) for x in (take, into, source, here)]
+        taken, rows, come_from, arrive = of_now
+        from_all = lax.all_gather(jax.tree.map(lambda x: x[taken], states), CLIENT_AXIS, tiled=True)
+        arrived = come_from * at_once + jnp.arange(at_once)
+        return scatter(states, rows, arrive, jax.tree.map(lambda x: x[arrived], from_all))
+
+    return lax.fori_loop(0, -(-total // at_once), some, states)
+
+
+def all_gather_rows(rows: Any) -> Any:
+    """The rows of all devices, one behind another; small ones meet as one matrix, since every meeting costs a wait.
+
+    Args:
+        rows: arrays whose first axis is that of a device's clients.
+    """
+    leaves, structure = jax.tree.flatten(rows)
+    clients, alike = len(leaves[0]), {x.dtype for x in leaves}
+    if len(alike) > 1 or trees.nbytes(rows) > _MEET_TOGETHER:
+        return lax.all_gather(rows, CLIENT_AXIS, tiled=True)
+    widths = [math.prod(x.shape[1:]) for x in leaves]
+    wide = jnp.concatenate([x.reshape(clients, w) for x, w in zip(leaves, widths, strict=True)], axis=1)
+    gathered = lax.all_gather(wide, CLIENT_AXIS, tiled=True)
+    parts = jnp.split(gathered, np.cumsum(widths)[:-1], axis=1)
+    return structure.unflatten(p.reshape(len(p), *x.shape[1:]) for p, x in zip(parts, leaves, strict=True))
+
+
+def scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
+    """Write the cohort's states back; padding rows point outside and are dropped."""
+    if not jax.tree.leaves(clients):
+        return clients
+    if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
+        return jax.tree.map(lambda x, a: lax.dynamic_update_index_in_dim(x, a[0], ids[0], 0), clients, after)
+    rows = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0])
+    return jax.tree.map(lambda x, a: x.at[rows].set(a, mode="drop"), clients, after)
