@@ -27,8 +27,6 @@ CODES: dict[str, fs.compression.Compressor] = {
     "QSGD(4)": fs.compression.QSGD(4),
     "RandomK(10 %)": fs.compression.RandomK(0.1),
 }
-UNSETTLED = [(step, "RandomK(10 %)", "decoded") for step in ("FedExP", "FedDuAdam")]
-"""Long steps, of which the least client rate of the others is the best: two smaller ones too."""
 NORMS = ("exact", "divided", "decoded")
 """That of D_i itself; of Q(D_i), divided by 1 + omega; of Q(D_i) as it is."""
 
@@ -51,12 +49,9 @@ def label(step: str, code: str = "", norm: str = "") -> str:
 def methods(problem: str) -> dict[str, Method]:
     """Both servers without compression, and with each compressor by each norm."""
     rates = (0.01, 0.03, 0.1, 0.3, 1.0) if problem == REGRESSION else (0.1, 0.3, 1.0)
-    smaller = (rates[0] / 10, round(rates[0] * 0.3, 6), *rates)
     chosen = [(step, code, norm) for step in STEPS for code in CODES for norm in NORMS]
     return {
-        label(*parts): Method(
-            partial(made, *parts), grid={"client_lr": smaller if parts in UNSETTLED else rates}
-        )
+        label(*parts): Method(partial(made, *parts), grid={"client_lr": rates})
         for parts in [*((step, "", "") for step in STEPS), *chosen]
     }
 
