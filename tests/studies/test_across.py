@@ -1,13 +1,12 @@
-"""Several problems at once: a comparison on all of them, who wins where, and the map of it."""
+"""Several problems at once: a comparison on all of them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from experiments.client_drift.phase_diagram.winners import WinnerMap, winner
 from fedsolve.results.sweep import Selection, SweepRecord
-from fedsolve.studies import Cells, Method, Problem, Study
+from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.rules import better_in_each
 
@@ -66,31 +65,3 @@ def test_comparisons_share_the_level():
     assert better_in_each(("p0",), "A", ("B",))(cells(p0=small)).verdict == "reproduced"
     many = {f"p{i}": small for i in range(40)}
     assert better_in_each(tuple(many), "A", ("B",))(cells(**many)).verdict == "underpowered"
-
-
-def test_a_winner_and_from_whom_it_cannot_be_told():
-    """By the mean; a method that diverged on one seed is last, however good its others are."""
-    found = winner(cells(p={**ONE, "C": 0.51 - WIDE, "D": [0.1, 0.1, 0.1, 0.1, np.nan]}), "p")
-    assert (found.name, found.second, found.tied) == ("A", "C", ("C",))
-    assert (found.mean, found.second_mean) == pytest.approx((0.5, 0.51))
-    assert winner(cells(p=ONE), "p").tied == ()
-
-
-def test_a_map_is_coloured_by_winners_and_hatched_where_they_are_tied():
-    made = cells(
-        first={"FedAvg": ONE["A"], "FedAdam": ONE["B"]}, second={"FedAvg": OPEN["B"], "FedAdam": OPEN["A"]}
-    )
-    study = Study(
-        "Who", "wins", made.problems, {"FedAvg": Method(lambda a: None, {"a": 1})},  # pyright: ignore
-        made.seeds, (), {},
-    )  # fmt: skip
-    caption, figure = WinnerMap("Map.", [["first", "second"]], ["row"], ["1", "2"], "y", "x").draw(
-        study, made
-    )
-    tiles, frames = figure.axes[0].patches[::2], figure.axes[0].patches[1::2]
-    assert frames[0].get_edgecolor() != frames[1].get_edgecolor()
-    assert [tile.get_hatch() for tile in tiles] == [None, "////"]
-    assert tiles[0].get_facecolor() != tiles[1].get_facecolor()
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["FedAvg", "0.5\nFedAdam ×1.20", "FedAdam", "0.5\nFedAvg ×1.10\ntied: 1"]
-    assert caption.endswith("Seeds 0, 1, 2, 3, 4.")
