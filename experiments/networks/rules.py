@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Decision
+from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Which
 from fedsolve.studies.rules import (
     Rule,
