@@ -55,7 +55,11 @@ _LASSO = (
 )
 _LOW_RANK = (
     (4, "I", "FedDualAvg finds the rank within 100 rounds"),
-    (9, "II", "FedDualAvg is faster on the paper's grid; with tuned rates there is no significant difference"),
+    (
+        9,
+        "II",
+        "FedDualAvg is faster on the paper's grid; with tuned rates there is no significant difference",
+    ),
     (10, "III", "differences in rounds are not significant"),
     (11, "IV", "FedDualAvg finds the rank within 200 rounds, sooner than the others"),
 )
@@ -147,7 +151,7 @@ ITEMS = (
     ),
     Item(
         _FEDOPT, "Figure 2", "maps of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA,
-        "FedAdam and FedYogi have significantly more good pairs of rates than FedAvgM on two of three problems",
+        "FedAdam and FedYogi have significantly more good rates than FedAvgM on two of three problems",
     ),
     Item(
         _FEDOPT, "Figure 3", "sensitivity to tau", "stand-in", ("fedopt-tuning",), _NO_DATA,
@@ -230,18 +234,18 @@ ITEMS = (
 )  # fmt: skip
 
 BESIDE = {
-    "robustness": "robust reductions against six attacks (Yin et al. 2018, Baruch et al. 2019 and others)",
-    "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
-    "composite-league": "six methods for F + psi on ten problems with equal tuning budgets",
+    "robustness": "robust reductions against six attacks",
+    "diloco": "few clients, many local steps (Douillard et al. 2023)",
+    "composite-league": "six methods for F + psi, equal tuning budgets",
     "control-variates": "with full batches, control variates equalise client updates and halve FedDuA's steps",
     "phase-diagram": "methods by label skew and local steps",
-    "bytes-to-accuracy": "accuracy against bytes sent up, methods with compressors",
-    "compressed-extrapolation": "which norm extrapolated server steps take with compressed client updates",
-    "privacy-utility": "accuracy at equal epsilon with central, shared and local noise",
-    "fairness": "mean and worst decile of clients with fair methods and FedAvg",
-    "fleet-clock": "synchronous, over-selected and buffered training by simulated time",
-    "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly",
-    "personal-writers": "accuracy of unseen writers after a few steps, mean and worst tenth, nine methods",
-    "muon-bias": "Muon on clients that differ, with and without correction of its bias",
+    "bytes-to-accuracy": "accuracy against bytes sent up",
+    "compressed-extrapolation": "extrapolated server steps with compressed client updates",
+    "privacy-utility": "central, shared and local noise at equal epsilon",
+    "fairness": "fair methods, mean and worst decile",
+    "fleet-clock": "buffered and over-selected rounds by simulated time",
+    "low-rank-finetuning": "low-rank fine-tuning",
+    "personal-writers": "unseen writers after a few steps",
+    "muon-bias": "Muon with and without correction of its bias",
 }
 """Experiments on other papers or questions, with their subjects."""

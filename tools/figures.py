@@ -31,10 +31,10 @@ DRAWN = "plotted, no verdict"
 """Of a figure that an experiment shows, and of which none of its claims is."""
 PROVISIONAL = ", provisional"
 INTRO = (
-    "For readers of the five papers that fedsolve implements. After this page you know which experiment reproduces "
-    "each figure, table and theorem, and its verdicts on the paper's claims.",
+    "For readers of the five papers that fedsolve implements. After this page you know what became of each figure, "
+    "table and theorem.",
     "docs/studies.md defines the verdicts. Sizes: "
-    + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
+    + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items() if size != "none")
     + ".",
 )
 
@@ -222,4 +222,11 @@ def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
 
 def _row(item: Item, shown: Callable[[Kept], str]) -> Row:
     words = [shown(Kept.of(name, item.name)) for name in item.experiments]
-    return item.name, item.shows, item.size, item.found, [*words, *([item.note] if item.note else [])]
+    run = any((program_folders()[name] / "results.json").exists() for name in item.experiments)
+    return (
+        item.name,
+        item.shows,
+        item.size,
+        item.found if run else "",
+        [*words, *([item.note] if item.note else [])],
+    )
