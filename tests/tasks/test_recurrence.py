@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedsolve.core.xla.recurrence import GRU_CELL, LSTM_CELL, Cell, recur
+from fedsolve.core.xla.recurrence import GRU_CELL, LSTM_CELL, RELU_CELL, TANH_CELL, Cell, recur
 
 
 def scanned(cell: Cell, weight: Any, bias: Any, inputs: Any, start: Any) -> Any:
@@ -23,9 +23,10 @@ def scanned(cell: Cell, weight: Any, bias: Any, inputs: Any, start: Any) -> Any:
     return outputs, last
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
-    ("cell", "gates", "states"), [(LSTM_CELL, 4, 2), (GRU_CELL, 3, 1)], ids=["lstm", "gru"]
+    ("cell", "gates", "states", "with_bias"),
+    [(LSTM_CELL, 4, 2, False), (GRU_CELL, 3, 1, True), (TANH_CELL, 1, 1, True), (RELU_CELL, 1, 1, False)],
+    ids=["lstm", "gru", "tanh", "relu"],
 )
 def test_gradients_equal_those_of_the_scan(cell: Cell, gates: int, states: int, with_bias: bool) -> None:
     """Of weights, bias, inputs and first state, through masked outputs and the last state, for clients side by side."""

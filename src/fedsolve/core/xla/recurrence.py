@@ -1,4 +1,4 @@
-"""A recurrence over time with a gradient of its own, and the cells of LSTM and GRU.
+"""A recurrence over time with a gradient of its own, and the cells of LSTM, GRU and Elman's network.
 
 Left to automatic differentiation, a scan adds each time's gradient of the recurrent weights to an array of their size:
 that array is read and written once a time. Here the backward scan keeps the gradients of the gates, and one product
@@ -156,8 +156,25 @@ def _gru_recurrent(gates: Any, of_own: Array) -> Array:
     return jnp.concatenate([of_reset, of_update, of_candidate * gates[0]], -1)
 
 
+def _elman_cell(activation: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Cell:
+    """The cell of an activation, whose `slope` is a function of what it gives."""
+
+    def forward(state: Any, own: Array, recurrent: Array) -> tuple[Any, Array]:
+        h = activation(own + recurrent)
+        return (h,), h
+
+    def backward(state: Any, h: Array, gradient: Any) -> tuple[Any, Array]:
+        return (jnp.zeros_like(h),), gradient[0] * slope(h)
+
+    return Cell(forward, backward, lambda _, of_own: of_own)
+
+
 LSTM_CELL = Cell(_lstm_forward, _lstm_backward, lambda _, of_own: of_own)
 """Hochreiter and Schmidhuber 1997 with forget gates; gates in the order input, forget, candidate, output."""
 
 GRU_CELL = Cell(_gru_forward, _gru_backward, _gru_recurrent)
 """Cho et al. 2014, the reset after the product; gates in the order reset, update, candidate."""
+
+TANH_CELL = _elman_cell(jnp.tanh, lambda h: 1 - h * h)
+RELU_CELL = _elman_cell(jax.nn.relu, lambda h: (h > 0).astype(h.dtype))
+"""Elman 1990, one gate, with either activation."""

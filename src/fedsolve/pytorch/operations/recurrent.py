@@ -1,6 +1,7 @@
 """Recurrent layers: LSTM, GRU and Elman's, any number of layers, in one or both directions.
 
-The products with the inputs are one matrix product for all steps; the scan over time keeps those with the state.
+The products with the inputs are one matrix product for all steps; the scan over time keeps those with the state. Its
+gradient is that of `fedsolve.core.xla.recurrence`, unless an LSTM's outputs are projected.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from fedsolve.core.xla.recurrence import GRU_CELL, LSTM_CELL, RELU_CELL, TANH_CELL, Cell, own_part, recur
 from fedsolve.pytorch.operations.creation import dropout
 from fedsolve.pytorch.translation.registry import operation
-
-Cell = Callable[[Any, Array, Sequence[Array]], tuple[Any, Array]]
-"""(state, products with the input, recurrent weights) -> new state, output."""
 
 
 def _recurrent(
@@ -25,7 +24,7 @@ def _recurrent(
     """An operation of a cell: the outputs, then the last states of every layer and direction.
 
     Args:
-        cell: a step.
+        cell: what the gates make of a state.
         states_of: the operation's first states -> those of each layer and direction.
         stacked: the last states -> as the operation returns them.
     """
@@ -61,51 +60,19 @@ def _recurrent(
     return layer
 
 
-def _lstm_cell(state: Any, entered: Array, weights: Sequence[Array]) -> tuple[Any, Array]:
-    h, c = state
-    i, f, g, o = jnp.split(entered + h @ weights[0], 4, -1)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    h = jax.nn.sigmoid(o) * jnp.tanh(c)
-    if len(weights) > 2:  # projected, where the outputs are fewer than the cells
-        h = h @ weights[2]
-    return (h, c), h
-
-
-def _gru_cell(state: Any, entered: Array, weights: Sequence[Array]) -> tuple[Any, Array]:
-    recurrent, bias = weights
-    r, z, n = jnp.split(entered, 3, -1)
-    own_r, own_z, own_n = jnp.split(state @ recurrent + bias, 3, -1)
-    r, z = jax.nn.sigmoid(r + own_r), jax.nn.sigmoid(z + own_z)
-    n = jnp.tanh(n + r * own_n)
-    h = n + z * (state - n)
-    return h, h
-
-
-def _elman_cell(activation: Callable[[Array], Array]) -> Cell:
-    def cell(state: Any, entered: Array, weights: Sequence[Array]) -> tuple[Any, Array]:
-        h = activation(entered + state @ weights[0])
-        return h, h
-
-    return cell
-
-
 def _outputs_and_cells(last: list[Any]) -> tuple[Array, ...]:
     return jnp.stack([h for h, _ in last]), jnp.stack([c for _, c in last])
 
 
 def _outputs(last: list[Any]) -> tuple[Array, ...]:
-    return (jnp.stack(last),)
+    return (jnp.stack([h for (h,) in last]),)
 
 
 operation("aten.lstm.input", random=True)(
-    _recurrent(_lstm_cell, lambda hx: list(zip(*hx, strict=True)), _outputs_and_cells)
+    _recurrent(LSTM_CELL, lambda hx: list(zip(*hx, strict=True)), _outputs_and_cells)
 )
-for _name, _cell in {
-    "gru": _gru_cell,
-    "rnn_tanh": _elman_cell(jnp.tanh),
-    "rnn_relu": _elman_cell(jax.nn.relu),
-}.items():
-    operation(f"aten.{_name}.input", random=True)(_recurrent(_cell, list, _outputs))
+for _name, _cell in {"gru": GRU_CELL, "rnn_tanh": TANH_CELL, "rnn_relu": RELU_CELL}.items():
+    operation(f"aten.{_name}.input", random=True)(_recurrent(_cell, lambda hx: [(h,) for h in hx], _outputs))
 
 
 def _direction(
@@ -113,12 +80,25 @@ def _direction(
 ) -> tuple[Array, Any]:
     """One layer over time, the first axis of x."""
     into, recurrent, *rest = params
-    bias_in, bias, *projection = (
-        rest if has_biases else (jnp.zeros((), x.dtype), jnp.zeros((), x.dtype), *rest)
-    )
-    if cell is not _gru_cell:  # whose gate multiplies the state's bias
-        bias_in = bias_in + bias
-    entered = x @ into.T + bias_in
-    weights = [recurrent.T, bias, *(p.T for p in projection)]
-    end, y = jax.lax.scan(lambda s, e: cell(s, e, weights), state, entered, reverse=backwards)
+    zero = jnp.zeros(len(into), x.dtype)
+    bias_in, bias, *projection = rest if has_biases else (zero, zero, *rest)
+    apart = has_biases and cell is GRU_CELL  # whose reset gate multiplies the state's bias
+    x = jnp.flip(x, 0) if backwards else x
+    own = own_part(into, bias_in if apart else bias_in + bias, x)
+    if projection:
+        y, end = _projected(recurrent, projection[0], own, state)
+    else:
+        y, end = recur(cell, recurrent, bias if apart else None, own, state)
+    return jnp.flip(y, 0) if backwards else y, end
+
+
+def _projected(recurrent: Array, projection: Array, own: Array, state: Any) -> tuple[Array, Any]:
+    """An LSTM whose outputs are fewer than its cells."""
+
+    def step(state: Any, own: Array) -> tuple[Any, Array]:
+        (h, c), _ = LSTM_CELL.forward(state, own, state[0] @ recurrent.T)
+        h = h @ projection.T
+        return (h, c), h
+
+    end, y = jax.lax.scan(step, state, own)
     return y, end
