@@ -1,15 +1,20 @@
-"""The FedDuA studies: the iterate that is judged, grids alike, names and methods of the combinations; a quick run."""
+"""The FedDuA studies: what is compared, the terms of a theorem, the searches beside others; a quick run."""
 
 from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 import fedsolve as fs
 from experiments.feddua.feddua_combinations import study as feddua_combinations
+from experiments.feddua.feddua_dimension.dimension_problems import CLIENT_LR as CLIENT_RATE
+from experiments.feddua.feddua_dimension.dimension_problems import regression
+from experiments.feddua.feddua_dimension.study import METHODS as METHODS_BY_DIMENSION
 from experiments.feddua.feddua_synthetic import study as feddua
+from experiments.feddua.feddua_theorems.step_search import draw_case, least_worst_case, step_ratios
 from experiments.feddua.methods import ADAPTIVE_LR, AVERAGING_LR, CLIENT_LR, METHODS, MeanOfTwo
 from fedsolve.studies.reproduce import reproduce
 
@@ -17,7 +22,7 @@ SMALL = {"num_clients": 3, "examples_per_client": 4, "features": 10}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["feddua-synthetic", "feddua-combinations"])
+@pytest.mark.parametrize("name", ["feddua-synthetic", "feddua-combinations", "feddua-dimension"])
 def test_quick_run_writes_everything(name, tmp_path):
     made = reproduce(name, tmp_path, quick=True)
     assert "QUICK" in json.loads((tmp_path / "results.json").read_text())["made_with"]
@@ -77,3 +82,57 @@ def test_the_combinations():
         fs.FedAvg(0.1, server_lr=3.0), 0.5
     )
     assert found["SCAFFOLD+FedAdam"].make(client_lr=0.1, server_lr=3.0).inner.server_optimizer.lr == 3.0
+
+
+def test_terms_of_the_theorem():
+    """Three rounds of FedDuAdagrad beside NumPy: the sum of Bregman divergences, tr G and the largest distance."""
+    task = regression(None, 0, features=6, decay=1.1)
+    sweep = fs.sweep(
+        METHODS_BY_DIMENSION["FedDuAdagrad"].make, task, {"client_lr": (CLIENT_RATE,)}, seeds=(0,), rounds=3,
+        eval_every=1, dtype="float64", select="train_loss",
+    )  # fmt: skip
+    x, y = (np.asarray(part) for part in task.data.examples)
+    clients = list(zip(np.split(x, 20), np.split(y, 20), strict=True))
+    assert max(2 * np.linalg.norm(own, 2) ** 2 / len(own) for own, _ in clients) == pytest.approx(1)
+    w, s, g, divergences, distance = np.zeros(6), np.zeros(6), np.zeros(6), 0.0, 0.0
+    for t in range(3):
+        deltas = []
+        for own, targets in clients:
+            v = w.copy()
+            for _ in range(5):
+                v -= CLIENT_RATE * 2 / len(own) * own.T @ (own @ v - targets)
+            deltas.append(v - w)
+        mean, m = np.mean(deltas, axis=0), np.mean(np.sum(np.square(deltas), axis=1)) / 2
+        s += mean**2
+        divergences += 0.5 * np.sum((w - 1) ** 2 * (np.sqrt(s) - g))
+        distance = max(distance, np.abs(w - 1).max())
+        g = np.sqrt(s)
+        w = w + m / np.sum(mean**2 / g) * mean / g
+        found = {name: sweep.metrics[name][0, 0, t + 1] for name in ("divergences", "trace", "distance")}
+        assert found == pytest.approx(
+            {"divergences": divergences, "trace": g.sum(), "distance": distance}, rel=1e-10
+        )
+
+
+def test_the_least_worst_case_is_fedduas_next_model():
+    """Also no w* of the box for which A.P.C. holds is worse than the corners say."""
+    with jax.enable_x64(True):
+        apart, gain, plain = least_worst_case("diagonal", 0, 2, 3)
+        case = draw_case("diagonal", np.random.default_rng(0), 2, 3)
+    assert apart < 1e-6
+    assert abs(gain) < 1e-9
+    assert plain > 0
+    rng, own = np.random.default_rng(1), case.own
+    points = rng.uniform(case.corners.min(axis=0), case.corners.max(axis=0), (2000, 2))
+    points = points[(points - case.model) @ case.mean >= case.bound]
+    model = case.model + 0.3 * rng.standard_normal(2)
+    values = own.divergence(points, model) - own.divergence(points, case.model)
+    worst = case.worst(model[None])[0]
+    assert values.max() <= worst
+    assert values.max() > worst - 0.1 * np.ptp(values)
+
+
+def test_the_best_step_is_not_shorter():
+    with jax.enable_x64(True):
+        for momentum in (False, True):
+            assert step_ratios("diagonal", 0, 5, 4, 3, momentum).min() >= 1
