@@ -124,7 +124,7 @@ class Study:
         tiny = self.quick or self.problems[first]
         options = {**tiny.options, "rounds": QUICK_ROUNDS, "eval_every": 1}
         select = "train_loss" if tiny.tuning else tiny.select  # one setting each: nothing is selected
-        quick = replace(tiny, options=options, tuning={}, published={}, select=select)
+        quick = replace(tiny, options=options, tuning={}, published={}, select=select, methods=())
         return replace(
             self, problems={"quick": quick}, full={}, methods=tried, seeds=QUICK_SEEDS, statements=(),
             needs_data=False,
