@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedsolve.core.xla import compiler
 from fedsolve.core.xla.compile_cache import tidy, use_compile_cache
 
 SECONDS = "jax_persistent_cache_min_compile_time_secs"
@@ -87,3 +88,12 @@ def test_a_folder_that_cannot_be_made_keeps_nothing(fresh, tmp_path, monkeypatch
         assert fresh() is None
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other backends have no options")
+def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
+    monkeypatch.setattr(compiler, "_ON_CPU", {"xla_no_such_option": 1, **compiler._ON_CPU})
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_prefer_vector_width=256")  # what is given stands
+    found = compiler.compiler_options()
+    assert found == {"xla_backend_optimization_level": 1, "xla_cpu_copy_insertion_use_region_analysis": True}
+    assert jax.jit(lambda x: 2 * x, compiler_options=found)(3) == 6

@@ -13,17 +13,35 @@ import jax
 _ALLOWED = Path("/proc/sys/vm/max_map_count")
 _A_RUN = 500  # mappings, some times what a run or a sweep adds
 _AHEAD = {"runs": 0}  # to be made ready before mappings are counted again
+_ON_CPU = {
+    "xla_backend_optimization_level": 1,
+    "xla_cpu_copy_insertion_use_region_analysis": True,
+    "xla_cpu_prefer_vector_width": 512,
+}
 
 
 def compiler_options() -> dict[str, Any]:
-    """Options of the default backend's compiler.
+    """Options of the default backend's compiler, but for those that XLA_FLAGS gives.
 
-    On a CPU the first level of optimisation: measured (benchmarks/FINDINGS.md), the programs run as fast as at
-    the default level and compile in four fifths of the time. A level given in XLA_FLAGS stands.
+    Measured on a CPU (benchmarks/FINDINGS.md): at the first level of optimisation programs run as fast as at the
+    default level and compile in four fifths of the time; copies that an analysis of loops shows to be needless are left
+    out; vectors are as wide as the processor has them, up to 512 bits. They are part of a program, as the processor's
+    type is: sums in wider vectors round otherwise.
     """
-    if "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
+    if jax.default_backend() != "cpu":
         return {}
-    return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+    given = os.environ.get("XLA_FLAGS", "")
+    return dict(_known(tuple((name, value) for name, value in _ON_CPU.items() if name not in given)))
+
+
+@cache
+def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """The options that XLA as it is installed has: with another it refuses to compile. Takes 10 milliseconds once."""
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=dict(options))
+    except RuntimeError:
+        return tuple(option for option in options if len(options) > 1 and _known((option,)))
+    return options
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ _THIN, _WIDE = (
     8,
     32,
 )  # channels below which the library is slow: of its input, which it cuts, and of its output
+_ROWS = 5  # that the library multiplies at once
 _FLIPPED_AXES = ("", "W", "HW", "DHW")
 
 
@@ -90,9 +91,23 @@ def _compute(*values: Array, of: str, form: _Form) -> Array:
         turned = jnp.swapaxes(jnp.flip(given["kernel"], range(len(axes))), -1, -2)
         return _widened(given["y"], turned, (1,) * len(axes), ends, form.dilation, form.strides)
     ends = [(b, s + r - n - b) for b, s, r, n in zip(before, spread, reach, axes, strict=True)]
-    x = jnp.transpose(given["x"], (len(axes) + 1, *space, 0))
     y = jnp.transpose(given["y"], (*space, 0, len(axes) + 1))
+    if len(axes) == 2 and window[-1] < _ROWS and form.dilation[-1] == 1:
+        return _along_rows(jnp.moveaxis(given["x"], 0, -1), y, ends, form)
+    x = jnp.transpose(given["x"], (len(axes) + 1, *space, 0))
     return jnp.moveaxis(_convolve(x, y, form.dilation, ends, form.strides), 0, -2)
+
+
+def _along_rows(x: Array, y: Array, ends: Sequence[tuple[int, int]], form: _Form) -> Array:
+    """The kernel's gradient with the places and channels of a row as one axis: x (h, w, c, n), y (places, n, out).
+
+    The result's last axis is what the library multiplies at once: window times c places, where it would be the window.
+    """
+    h, w, c, n = x.shape
+    wide = (c * ends[1][0], c * ends[1][1])
+    apart = (form.strides[0], c * form.strides[1])
+    y = _convolve(x.reshape(1, h, w * c, n), y, form.dilation, [ends[0], wide], apart)
+    return y.reshape(form.kernel)
 
 
 def _widened(
