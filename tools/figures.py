@@ -30,6 +30,7 @@ TITLE = "Reproduced figures and tables"
 DRAWN = "plotted, no verdict"
 """Of a figure that an experiment shows, and of which none of its claims is."""
 PROVISIONAL = ", provisional"
+OTHERS = "Other experiments"
 INTRO = (
     "For readers of the five papers that fedsolve implements. After this page you know what became of each figure, "
     "table and theorem.",
@@ -119,19 +120,20 @@ def markdown() -> str:
         intro,
         "",
         "`fedsolve reproduce NAME` runs an experiment. A dagger (†) marks provisional verdicts. "
-        "[The complete list](../experiments/index.html) adds subjects.",
+        f"[The list of all experiments](../experiments/index.html) has {len(BESIDE)} on other papers and questions.",
     ]
     for heading, rows in _sections(shown):
+        if heading == OTHERS:
+            continue
         lines += ["", f"## {heading}", ""]
         none: dict[str, list[str]] = {}  # by the reason
-        for name, subject, size, found, experiments in rows:
+        for name, _, size, found, experiments in rows:
             if size == "none":
                 none.setdefault(experiments[0], []).append(name)
             run = [text for text in experiments if "](" in text]
             if run:
-                about = f"**{name}** ({size})" if size else subject
                 outcome = f"{found[:1].upper()}{found[1:]}. " if found else ""
-                lines.append(f"* {about}: {outcome}{'; '.join(run)}.")
+                lines.append(f"* **{name}** ({size}): {outcome}{'; '.join(run)}.")
         reasons = (f"{', '.join(names)} ({reason})" for reason, names in none.items())
         lines += [f"* No experiment: {'; '.join(reasons)}."] if none else []
     return "\n".join([*lines, ""])
@@ -215,7 +217,7 @@ def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
     for paper, items in groupby(ITEMS, key=lambda item: item.paper):
         yield f"{short(paper)}, “{title(paper)}”", [_row(item, shown) for item in items]
     yield (
-        "Other experiments",
+        OTHERS,
         [(name, text, "", "", [shown(Kept.of(name))]) for name, text in BESIDE.items()],
     )
 
