@@ -10,6 +10,7 @@ import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
 from equations.test_compression import LEAVES
 from fedsolve.core.sampling import Trace
+from fedsolve.engine.checks.solvers import on_solvers
 from fedsolve.geometry import SpectralBall
 from fedsolve.geometry.numerics.polar import polar_factor
 from fedsolve.methods.muon.rule import polar_of
@@ -291,6 +292,17 @@ def test_mean_of_factors_is_no_factor_of_the_mean():
         moved.append(np.asarray(run.params))
     assert np.abs(moved[0]).max() < 1e-12
     assert np.abs(moved[1] - np.eye(2)).max() < 0.2
+
+
+def test_leaves_that_are_no_matrices_are_named():
+    """In a note of the run that also says what they step by, around wrappers and of each part once."""
+    model = {"a": np.zeros((2, 2)), "b": np.zeros(2), "c": np.zeros(3)}
+    for method in (fs.Compressed(fs.FedMuon(), fs.compression.Cast()), local()):
+        assert list(on_solvers(method, model, 1, 1)) == ["Muon is for matrices: b, c step by AdamW"]
+    (told,) = on_solvers(fs.BiasCorrectedMuon(), model, 1, 1)
+    assert told == "Muon is for matrices: of b, c the momentum is scaled to length 1"
+    assert not list(on_solvers(fs.FedMuon(), {"a": model["a"]}, 1, 1))
+    assert not list(on_solvers(fs.FedAvg(), model, 1, 1))
 
 
 def local_exact():

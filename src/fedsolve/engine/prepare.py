@@ -11,7 +11,7 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.fleets.fleet import PROFILES
 from fedsolve.core.xla.compile_cache import use_compile_cache
 from fedsolve.core.xla.compiler import make_room
-from fedsolve.engine.checks.rates import on_standing_still
+from fedsolve.engine.checks.solvers import on_solvers
 from fedsolve.engine.compute.keys import in_run, start_params
 from fedsolve.engine.compute.processes import replicate
 from fedsolve.engine.compute.round import start
@@ -95,4 +95,4 @@ def _on_method(requested: Requested, placed: Placed) -> Iterator[str]:
         yield _NOBODY_LATE.format(name_of(algorithm))
     if isinstance(options.systems, str):
         yield f"time is on the clock of the fleet {options.systems} ({PROFILES[options.systems].source})"
-    yield from on_standing_still(algorithm, placed.params, int(requested.steps.max()), options.rounds)
+    yield from on_solvers(algorithm, placed.params, int(requested.steps.max()), options.rounds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ from jaxtyping import Array, Int
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import FromOptax, Reacting, Schedule, as_count
-from fedsolve.core.types import Params
 from fedsolve.engine.compute.cast import argument_name
 from fedsolve.engine.records.identity import describe
 
@@ -32,20 +30,6 @@ def check_rates(method: Any, rounds: int) -> None:
     for path, node in jax.tree_util.tree_leaves_with_path(method, is_leaf=is_schedule):
         if is_schedule(node) and not isinstance(node, Reacting):
             check_schedule(path, node, 0, rounds)
-
-
-def on_standing_still(algorithm: Any, params: Params, steps: int, rounds: int) -> Iterator[str]:
-    """What is to be said of a client solver that moves nothing in any round.
-
-    Args:
-        algorithm: the method, its numbers of the run's type.
-        params: the initial model.
-        steps: local steps of a client in a round, at most.
-        rounds: of the run.
-    """
-    ask = getattr(getattr(algorithm, "local", None), "why_it_stands_still", None)
-    if ask is not None and (why := ask(params, steps, rounds)):
-        yield f"the clients' solver {why}"
 
 
 def check_schedule(path: Any, schedule: Schedule, start: int, stop: int) -> None:

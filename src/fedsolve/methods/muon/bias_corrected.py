@@ -16,7 +16,7 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, static
 from fedsolve.methods.client.solver import local_loop, mean_loss
-from fedsolve.methods.muon.rule import polar_of
+from fedsolve.methods.muon.rule import paths_of, polar_of
 
 
 @module
@@ -93,6 +93,19 @@ class BiasCorrectedMuon(Algorithm):
         object.__setattr__(self, "client_lr", as_rate("client_lr", self.client_lr))
         check_range("momentum", self.momentum, at_least=0, below=1)
         check_integer("newton_schulz", self.newton_schulz, 0)
+
+    def on_leaves(self, params: Params) -> str:
+        """Which leaves are no matrices, and what becomes of them; "" if all are.
+
+        Args:
+            params: the initial model.
+
+        Returns:
+            A note of the run.
+        """
+        others = [i for i, x in enumerate(jax.tree.leaves(params)) if jnp.ndim(x) < 2]
+        named = paths_of(params, others)
+        return f"Muon is for matrices: of {named} the momentum is scaled to length 1" if others else ""
 
     def init(self, params: Params) -> CorrectedServer:
         """The initial model, and c = 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedsolve.geometry.numerics.polar import polar_factor
 
 _BETA1, _BETA2, _EPS = 0.9, 0.95, 1e-10
 """AdamW's in the public code."""
+_NAMED = 3  # paths in a note
 
 
 @module
@@ -101,6 +103,19 @@ class MuonRule:
             )
         return chosen
 
+    def on_leaves(self, params: Params) -> str:
+        """Which leaves Muon does not accept, and what they step by; "" if all are matrices.
+
+        Args:
+            params: the initial model.
+
+        Returns:
+            A note of the run.
+        """
+        others = [i for i, is_matrix in enumerate(self.matrices(params)) if not is_matrix]
+        does = "steps" if len(others) == 1 else "step"
+        return f"Muon is for matrices: {paths_of(params, others)} {does} by AdamW" if others else ""
+
     def first_state(self, params: Params) -> MuonState:
         """No moments."""
         pairs = zip(jax.tree.leaves(params), self.matrices(params), strict=True)
@@ -127,6 +142,13 @@ class MuonRule:
             along.append(u.astype(w.dtype))
             means.append(m)
         return structure.unflatten(along), MuonState(structure.unflatten(means), tuple(squares), k)
+
+
+def paths_of(params: Params, leaves: Sequence[int]) -> str:
+    """The paths of some leaves, by their numbers: the first three and how many more."""
+    paths = named_leaves(params)[0]
+    more = f" and {len(leaves) - _NAMED} more" if len(leaves) > _NAMED else ""
+    return ", ".join(paths[i] for i in leaves[:_NAMED]) + more
 
 
 def polar_of(g: Float[Array, ...], newton_schulz: int) -> Float[Array, ...]:
