@@ -17,6 +17,7 @@ from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, shows_options
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.outcomes.several_seeds import Seeds
+from fedsolve.engine.preparation.ahead import compiled_ahead
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
@@ -113,8 +114,13 @@ def compare(
     check_all_begin(methods.values(), task, given)
     found: list[Result | Seeds] = []
     seeds_of_each = None if seeds is None else chosen
-    with writing_config(out, methods, task, given, seeds_of_each):
-        for (label, algorithm), folder, goes_on in zip(methods.items(), folders, begun, strict=True):
+    with (
+        writing_config(out, methods, task, given, seeds_of_each),
+        compiled_ahead([*methods.values()], task, given) as ahead,
+    ):
+        for place, (label, algorithm) in enumerate(methods.items()):
+            folder, goes_on = folders[place], begun[place]
+            ahead(place)
             with progress_to(progress, label) as tell:
                 runs = run_method(
                     algorithm,

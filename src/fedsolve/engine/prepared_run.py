@@ -122,13 +122,20 @@ class PreparedRun(RunEvaluation):
         packed = self.shared
         if self.stream is not None:
             packed, state = self.stream.enter(state)
-        inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
+        inputs = self._inputs(packed)
         try:
             state, logs = compiled_advance()(*inputs, state, jnp.int32(rounds))
         except TypeError:  # a shape or type that changes is said plainly
             check_round(partial(on_all_devices, one_round, *inputs), state)
             raise
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
+
+    def compile(self) -> None:
+        """Compile the rounds, unless that is done; the first call finds them."""
+        compiled_advance().lower(*self._inputs(self.shared), self.state, jnp.int32(1)).compile()
+
+    def _inputs(self, packed: PackedClients) -> tuple[Any, ...]:
+        return (self.program, self.algorithm, self.sampling, packed, self.key)
 
     def reacted(self, recorder: Recorder, stop: int) -> PreparedRun:
         """The run with the rates of the rounds until `stop`, where some react to evaluations; else itself."""

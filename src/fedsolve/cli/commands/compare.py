@@ -19,6 +19,7 @@ from fedsolve.cli.terminal.run_status import ended, run_folders
 from fedsolve.cli.watch.commands import watched
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.engine.preparation.ahead import compiled_ahead
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.folders.lock import locked
 from fedsolve.report.table import result_rows
@@ -77,9 +78,13 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
     """Run the methods one after another, by label; those that a former call finished are only read."""
     config, outcomes = prepared.config, {}
     folders = run_folders(folder, config)
-    with open_display(list(folders), prepared.rounds) as display:
+    with (
+        open_display(list(folders), prepared.rounds) as display,
+        compiled_ahead(prepared.algorithms, prepared.task, prepared.options) as ahead,
+    ):
         for index, (label, places) in enumerate(folders.items()):
             try:
+                ahead(index)
                 outcomes[label] = _former(config, label, places, display) or _run_one(
                     prepared, index, folder, places, display, track
                 )

@@ -18,6 +18,7 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
+from fedsolve.engine.preparation.ahead import compiled_meanwhile
 from fedsolve.engine.prepared_run import PreparedRun
 
 _NAMED = 5  # clients named in the note
@@ -25,7 +26,8 @@ _NAMED = 5  # clients named in the note
 
 def first_evaluation(prepared: PreparedRun, state: RunState) -> tuple[PreparedRun, dict[str, float]]:
     """All metrics of the initial model, and the run without the clients that have none."""
-    means = prepared.means(state)
+    with compiled_meanwhile(prepared):
+        means = prepared.means(state)
     if np.isfinite(means["train_loss"]):
         return prepared, prepared.evaluate(state, means)
     finite = without_nonfinite_clients(prepared)
