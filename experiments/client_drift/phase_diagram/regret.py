@@ -50,7 +50,7 @@ def least_regret(cells: Cells, problems: Sequence[str], most: float) -> Decision
     greatest = {m: max(problems, key=lambda p: found[p][m].mean) for m in names}
     order = sorted(names, key=lambda m: found[greatest[m]][m].mean)
     ends = [found[p][order[0]] for p in problems]
-    given = {bar: _everywhere(ends, np.log(bar)) for bar in around_factor(most)}
+    given: dict[float, Verdict] = {bar: _everywhere(ends, np.log(bar)) for bar in around_factor(most)}
     words = ", ".join(
         f"{m} {np.exp(np.mean([found[p][m].mean for p in problems])):.3g}, at most "
         f"{np.exp(found[greatest[m]][m].mean):.3g} ({greatest[m]})"
@@ -69,7 +69,7 @@ def least_regret(cells: Cells, problems: Sequence[str], most: float) -> Decision
 
 def _everywhere(ends: Sequence[Interval], bar: float) -> Verdict:
     """Whether all intervals lie below a bar; contradicted where one lies above it."""
-    verdicts = {decided(one, bar, -1) for one in ends}
+    verdicts: set[Verdict] = {decided(one, bar, -1) for one in ends}
     if len(verdicts) == 1:
         return verdicts.pop()
     return "not reproduced" if "not reproduced" in verdicts else "underpowered"
