@@ -636,6 +636,26 @@ def test_pictures_of_one_caption_are_all_on_the_page(tmp_path):
     assert page.read_text().count("<figure ") == len(list(tmp_path.glob("*.png"))) == 2
 
 
+def test_a_claim_shows_its_weakest_number_the_papers_words_and_its_picture(tmp_path):
+    """What else was measured is folded; the outcome stands above the first picture."""
+    ours = "A 3, B 2, C 1; A over B +1 [-0.5, 2.5]; A over C +2 [1, 3]"
+    claim = Claim(
+        "FedMiD and FedMiD-OSP remain slow", "Figure 6 and A.2.2", ours, "underpowered", "few data sets"
+    )
+    figures = {
+        key: (caption, new_figure(1, 1)) for key, caption in (("f1", "F1 score."), ("slow", "Slow methods."))
+    }
+    made = Outcome((claim,), {key: lambda one=one: one for key, one in figures.items()}, {}, (), {})
+    study = replace(STUDY, paper="yuan2021fco")
+    page = write_results(tmp_path, "made-up", experiment(study), made, 1.0, "by hand").read_text()
+    shown, folded = page.split("<article", 1)[1].split("<details>", 1)
+    assert '<p>A over B +1 [-0.5, 2.5] <a href="#slow">picture</a></p>' in shown
+    assert "A.2.2: “The convergence of FedMiD and FedMiD-OSP remains slow”" in shown
+    assert "A over C +2 [1, 3]" in folded
+    assert page.index("Of 1 statement of the paper 1 is underpowered.") < page.index('<figure id="f1"')
+    assert page.index('<figure id="f1"') < page.index("<article") < page.index('<figure id="slow"')
+
+
 def test_curves_by_bytes(tmp_path):
     """FedAvg sends 5 features and a loss in float32, 24 bytes a round; the picture begins at round 2."""
     context = Context(tmp_path)
