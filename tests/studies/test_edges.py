@@ -81,6 +81,11 @@ def test_an_edge_that_could_not_change_the_verdict_is_no_reason_to_doubt():
         cell("b", (0.8, 0.79, 0.7)),  # gains grow
         cell("b", (0.55, 0.6, 0.5)),  # no trend: four more steps
         cell("b", (1.0, np.nan, 0.7)),
+        Cell(
+            cell("b", (0.9, 0.8, 0.7)).tuned,
+            cell("b", (0.7, 0.65, 0.7)).grid,
+            cell("b", (0.9, 0.8, 0.7)).tuned,
+        ),
         cell("b", (0.9, 200.0, 0.7)),
         cell("b", (1.0, 0.7, 0.65), columns=("train_loss",)),  # nothing is known of what is compared
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -79,14 +80,14 @@ def beyond_edge(cell: Cell, share: float = 1.0) -> Cell | None:
         share: of the move.
 
     Returns:
-        None where the gains grow from step to step, so that nothing bounds them, the neighbour diverged, or the grid
-        lacks a column.
+        None where the gains grow from step to step, so that nothing bounds them, there is none at the edge, the
+        neighbour diverged, or the grid lacks a column.
     """
     grid, tuned = cell.grid, cell.tuned
     if grid is None or tuned is None or not set(tuned.metrics) <= set(grid.metrics):
         return None
     for axis in cell.edges:
-        steps = _last_steps(grid, axis)
+        steps = _last_steps(grid, axis, cell.chosen[axis])
         if steps is None:
             return None
         inner, outer, times = steps
@@ -94,12 +95,12 @@ def beyond_edge(cell: Cell, share: float = 1.0) -> Cell | None:
     return replace(cell, tuned=tuned)
 
 
-def _last_steps(grid: SweepRecord, axis: str) -> tuple[int, int, float] | None:
+def _last_steps(grid: SweepRecord, axis: str, chosen: Any) -> tuple[int, int, float] | None:
     """The best settings one step before the edge and at it, and how many such steps may lie beyond."""
     values = grid.grid[axis]
     if isinstance(values[0], tuple):  # drawn at random: they have no neighbours
         return None
-    inwards = values if grid.best_settings[axis] == values[0] else values[::-1]
+    inwards = values if chosen == values[0] else values[::-1]
     lost = exploded(grid).any(axis=1) | ~np.isfinite(grid.score)
     cost = np.where(lost, np.inf, -grid.score if grid.selection.most else grid.score)
     best = [
@@ -112,6 +113,8 @@ def _last_steps(grid: SweepRecord, axis: str) -> tuple[int, int, float] | None:
     if outer > 0 and not grid.selection.most:
         outer, inner, before = np.log((outer, inner, before))
     last, earlier = inner - outer, before - inner
+    if last < 0:  # it was chosen for another reason, such as its whole run
+        return None
     if earlier <= 0:
         return best[1], best[0], WITHOUT_TREND
     if last >= earlier:
