@@ -109,16 +109,25 @@ def test_the_head_of_a_frozen_encoder():
 
 @pytest.mark.parametrize("size", [3, 3000])
 def test_bytes(size):
-    """Of any model: j and g for each step, or the slopes and whether the client follows; A or a history down."""
+    """Of any model: j and g for each step, or the slopes and whether the client follows; A or a history down.
+
+    FedKSeed's clients keep nothing, DeComFL's the model and how often it had moved.
+    """
     params = np.zeros(size, np.float32)
-    for method, up, down in (
-        (fs.FedKSeed(most_steps=10), 10 * (2 + 4), 4096 * 4 + 8 + 4),
-        (fs.DeComFL(most_steps=10, directions=2, history=50), 10 * 2 * 4 + 4, 50 * 10 * 2 * 4 + 8 + 4 + 4),
-        (fs.DeComFL(most_steps=10, down="model"), 10 * 4, 4 * size + 4 + 4),
+    for method, up, down, kept in (
+        (fs.FedKSeed(most_steps=10), 10 * (2 + 4), 4096 * 4 + 8 + 4, 0),
+        (
+            fs.DeComFL(most_steps=10, directions=2, history=50),
+            10 * 2 * 4 + 4,
+            50 * 10 * 2 * 4 + 8 + 4 + 4,
+            size + 1,
+        ),
+        (fs.DeComFL(most_steps=10, down="model"), 10 * 4, 4 * size + 4 + 4, 0),
     ):
         sent = introspect.broadcast_shape(method, params, 5)
         client = jax.eval_shape(method.enrol, sent, params)
         assert wire.size(sent) == down
+        assert sum(x.size for x in jax.tree.leaves(client)) == kept
         assert wire.size(introspect.message_shape(method, sent, client)) == up
 
 
