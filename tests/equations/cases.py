@@ -74,13 +74,14 @@ def check_scaffold(
     sampling: Any,
     *,
     by: Callable[..., Trajectory] = play,
+    uncorrected: bool = False,
     **work: Any,
 ) -> Trajectory:
     """As `check_fedopt`, and c and every c_i agree at the end."""
     clients = make_clients()
     run = by(algorithm, make_task(clients, **work), sampling, ROUNDS)
     fed = federation(run, clients, **work)
-    iterates, rates, c, ci = scaffold(fed, run.iterates[0], local, rule(), option)
+    iterates, rates, c, ci = scaffold(fed, run.iterates[0], local, rule(), option, uncorrected)
     compare(run, iterates, rates)
     server, states = run.state.server.control, run.state.clients.control
     assert displacement_error(flat(server)[None], c[None], 0 * c) < CLOSE

@@ -76,8 +76,11 @@ class FedExPRule:
 class FedDuA:
     """Takakura et al., Algorithm 1: geometry 'adagrad', 'adam' or 'identity' (FedExPM with b1)."""
 
-    def __init__(self, geometry: str, b1: float | None, b2: float, eps: float, eps_g: float) -> None:
+    def __init__(
+        self, geometry: str, b1: float | None, b2: float, eps: float, eps_g: float, most: float = math.inf
+    ) -> None:
         self.geometry, self.b1, self.b2, self.eps, self.eps_g = geometry, b1, b2, eps, eps_g
+        self.most = most  # of the step along v in units of v, with G = I
         self.s = self.v = self.m = 0.0
 
     def __call__(self, w: Vector, D: Vector, spread: float, size: int, t: int) -> tuple[Vector, float]:
@@ -89,7 +92,7 @@ class FedDuA:
         G = np.ones_like(w) if self.geometry == "identity" else np.sqrt(self.s) + self.eps
         step = divide(self.v, G)
         length = self.v @ step + self.eps_g
-        eta = self.m / length if length > 0 else 0.0
+        eta = min(self.m, self.most * (self.v @ self.v)) / length if length > 0 else 0.0
         return w + eta * step, eta
 
 

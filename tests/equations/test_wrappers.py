@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import optax
 import pytest
+from fedsolve.server import DoublyAdaptive
 
 import fedsolve as fs
 from equations.cases import EVERY, FULL, SOME, check_fedopt, check_scaffold
-from equations.server_rules import Average, FedDuA, FedOptRule
+from equations.server_rules import Average, FedDuA, FedExPRule, FedOptRule
 from equations.transcript import LocalSGD
 from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task
 from verbs_harness import play
@@ -90,6 +92,32 @@ def test_scaffold_around_feddudam(sampling, option):
     """FedDuAdam's server step on SCAFFOLD's displacements."""
     algorithm = fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.3, "eps_g": 0.05, "option": option})
     check_scaffold(algorithm, lambda: FedDuA("adam", 0.9, 0.99, 1e-9, 0.05), LocalSGD(0.3), option, sampling)
+
+
+@pytest.mark.parametrize(
+    ("most", "geometry", "b1"),
+    [(1e9, "identity", None), (0.9, "identity", None), (1.5, "adam", 0.9)],
+)
+def test_scaffold_extrapolates_by_the_clients_own_gradients(most, geometry, b1):
+    """m of mean |K eta_l h_i|^2, cut off at most |v|^2, of uneven clients in part, with client momentum."""
+    step = DoublyAdaptive(beta1=b1, preconditioner=geometry, uncorrected=most)
+    algorithm = fs.ControlVariates(fs.FedOpt(fs.client.SGD(0.3, momentum=0.6), step))
+    local, rule = LocalSGD(0.3, momentum=0.6), lambda: FedDuA(geometry, b1, 0.99, 1e-9, 0.0, most)
+    run = check_scaffold(algorithm, rule, local, "II", SOME, uncorrected=True)
+    if geometry == "identity":
+        assert (run.logs["server_lr"] == most).any() == (most < 1)
+
+
+def test_uncorrected_alone_and_where_clients_tell_no_rates():
+    """Without SCAFFOLD the step is FedExP's; within it, option I, Optax's clients are refused."""
+    step = DoublyAdaptive(uncorrected=1e9)
+    alone = fs.FedOpt(fs.client.SGD(RATE), step)
+    check_fedopt(alone, lambda: FedExPRule(0.0), LocalSGD(RATE), "uniform", SOME)
+    adam = fs.FedOpt(fs.client.Optax(optax.adam, learning_rate=RATE), step)
+    with pytest.raises(fs.InvalidInput, match="whose steps add up gradients"):
+        play(fs.ControlVariates(adam, option="I"), make_task(make_clients()), SOME, 1)
+    with pytest.raises(fs.InvalidInput, match="uncorrected = 0 must be"):
+        DoublyAdaptive(uncorrected=0)
 
 
 def test_scaffold_with_client_momentum():

@@ -126,27 +126,29 @@ def fedopt(
 
 
 def scaffold(
-    fed: Federation, w: Vector, local: LocalSGD, rule: Any, option: str
+    fed: Federation, w: Vector, local: LocalSGD, rule: Any, option: str, uncorrected: bool = False
 ) -> tuple[Vector, Vector, Vector, Vector]:
-    """SCAFFOLD (Karimireddy et al., Algorithm 1), uniform weights; also c and all c_i at the end."""
+    """SCAFFOLD (Karimireddy et al., Algorithm 1), uniform weights; also c and all c_i at the end.
+
+    The rule has mean |D_i|^2, or, `uncorrected`, mean |K eta_l h_i|^2 with h_i the mean of i's own gradients.
+    """
     population = len(fed.clients)
     c, ci = np.zeros_like(w), np.zeros((population, len(w)))
     iterates, rates, eta = [w], [], 0.0
     for t, cohort in enumerate(fed.cohorts):
         if cohort:
-            deltas, changes = [], []
+            deltas, changes, own = [], [], []
             for i in cohort:
                 y = local(fed, t, i, w, correction=c - ci[i])
-                if option == "I":
-                    new = fed.gradient(i, w)
-                else:
-                    unit = unit_displacement(len(fed.minibatches(t, i)), local, t)
-                    new = ci[i] - c + (w - y) / unit
+                unit = unit_displacement(len(fed.minibatches(t, i)), local, t)
+                by_step = ci[i] - c + (w - y) / unit
+                new = fed.gradient(i, w) if option == "I" else by_step
+                own.append(unit * by_step)
                 deltas.append(y - w)
                 changes.append(new - ci[i])
                 ci[i] = new
             mean = np.mean(deltas, axis=0)
-            spread = np.mean([d @ d for d in deltas])
+            spread = np.mean([d @ d for d in (own if uncorrected else deltas)])
             w, eta = rule(w, mean, spread, len(cohort), t)
             c = c + np.sum(changes, axis=0) / population
         iterates.append(w)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedsolve as fs
 from experiments.client_drift.control_variates import study
+from experiments.client_drift.control_variates.by_rate import lower
+from experiments.client_drift.control_variates.problems import DIGITS, RATES, drawn, regression
 from experiments.client_drift.label_skew import EqualDirichlet
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -159,6 +162,47 @@ def test_the_local_work_is_as_long_whatever_the_steps():
         for method in study.methods(name).values():
             assert method.published["client_lr"] * steps == pytest.approx(work)
     assert set(study.methods(name)) == {*study.WITHOUT, *study.WITH}
+
+
+def test_each_seed_has_data_of_its_own():
+    """The excess loss is 1 at the start and 0 at the optimum of the data set of the seed, known by its key."""
+    seed, task = 3, regression(True)
+    x, y, _ = drawn(True, seed)
+    every, targets = x.reshape(-1, x.shape[-1]), y.ravel()
+    with jax.enable_x64(True):
+        pooled = {name: np.concatenate([task.data.client(i)[name] for i in range(20)]) for name in ("x", "y")}
+        pooled = jax.tree.map(jnp.asarray, pooled)
+        loss = jax.jit(lambda key, w: task.loss({**task.init(key), "weights": w}, pooled))
+        key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))[0]
+        assert loss(key, np.zeros(x.shape[-1])) == pytest.approx(1)
+        assert loss(key, np.linalg.lstsq(every, targets, rcond=None)[0]) == pytest.approx(0, abs=1e-10)
+    assert max(np.linalg.eigvalsh(own.T @ own / len(own))[-1] for own in x) == pytest.approx(1)
+
+
+def of_two(a, b):
+    """One problem, two methods by client rate: (rates, seeds) losses, constant over the rounds but the first, 1."""
+    name, cells = next(iter(DIGITS)), {}
+    rounds = np.array([0, 55, 60])
+    for method, losses in (("a", a), ("b", b)):
+        curve = np.stack([np.ones_like(losses), losses, losses], axis=-1)
+        one = SweepRecord(
+            method, name, {"client_lr": RATES["digits"]}, tuple(range(5)), rounds, {"train_loss": curve},
+            np.full(losses.shape, -1), Selection("train_loss", 20),
+        )  # fmt: skip
+        cells[name, method] = Cell(None, one, None)
+    return name, Cells({name: DIGITS[name]}, tuple(range(5)), cells)
+
+
+def test_the_rule_at_a_rate_and_at_the_best():
+    """At rate 0.03 `a` is twice as high; at its best, 0.1, half as high, and its divergence at 0.3 is not chosen."""
+    noise = np.exp(0.01 * np.arange(5))
+    b = np.full((3, 5), 0.1) * noise
+    a = np.array([0.2, 0.05, np.inf])[:, None] * noise[::-1]
+    name, cells = of_two(a, b)
+    assert lower([name], "a", ["b"])(cells).verdict == "reproduced"
+    assert "best rates a 0.1 to 0.1" in lower([name], "a", ["b"])(cells).reason
+    assert lower([name], "a", ["b"], 0.03)(cells).verdict == "not reproduced"
+    assert lower([name], "a", ["b"], 0.3)(cells).verdict == "not reproduced"
 
 
 @pytest.mark.full

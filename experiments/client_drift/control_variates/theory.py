@@ -36,4 +36,8 @@ Minibatches. Let own gradients have independent noise, of variance s^2 / K in th
 part. The noise of this round and that of the last, which is in c_i, both stand in D_i: mean |D_i - D|^2 / (K eta)^2 \
 gains 2 (1 - 1/M) s^2 / K in expectation, |D|^2 / (K eta)^2 gains s^2 / (K M). So r - 1 is about 2 s^2 / (K |h|^2) \
 while that is well below M, and goes to 2 (M - 1) where h is 0: noise extrapolates the step as soon as |h|^2 < 2 s^2 \
-/ K, up to M times. That is of use where the noise vanishes with the loss."""
+/ K, up to M times. That is of use where the noise vanishes with the loss.
+
+The client's own gradients. A client knows h_i = c_i for nothing. With mean |K eta h_i|^2 in place of mean |D_i|^2 the \
+step is that of FedExP alone, mean |h_i|^2 / (2 |h|^2) times D, on updates without drift. With a part of the clients, \
+D also has what c_i that are old got wrong, no bound of D from below holds, and the step needs a cap."""

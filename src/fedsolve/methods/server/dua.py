@@ -6,7 +6,7 @@ The identity preconditioner gives FedExP (Jhunjhunwala et al. 2023) and, with mo
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from typing import ClassVar, Literal, Unpack
 
 import jax
@@ -19,12 +19,24 @@ from fedsolve.core.checks import check_range
 from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reported, static
+from fedsolve.core.types import (
+    LATER,
+    Claim,
+    Params,
+    Scalar,
+    Traced,
+    Weighting,
+    claimed,
+    module,
+    reported,
+    static,
+)
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.adaptive import SECOND_MOMENTS, quotient
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
+from fedsolve.methods.wrappers.corrected_oracle import uncorrected
 
 Preconditioner = Literal["identity", "adagrad", "adam"]
 
@@ -36,6 +48,18 @@ class Spread:
     """
 
     squared_norm: Traced = claimed(Claim(at_least=0, of_delta=trees.squared_norm))
+
+
+@module
+class UncorrectedSpread:
+    """|D_i + K eta_l (c - c_i)|^2, one number: the update without SCAFFOLD's correction; |D_i|^2 outside SCAFFOLD."""
+
+    uncorrected_squared_norm: Traced = claimed(Claim(at_least=0))
+
+    @property
+    def squared_norm(self) -> Traced:
+        """What takes the place of |D_i|^2."""
+        return self.uncorrected_squared_norm
 
 
 @module
@@ -64,6 +88,11 @@ class DoublyAdaptive(ServerOptimizer):
     The inner products run over all parameters together: one eta a round. No bias correction.
     A coordinate with G = 0 (never moved, eps = 0) stays; a zero denominator makes eta zero.
 
+    Within SCAFFOLD, D_i are the corrected updates, which hardly differ. `uncorrected` takes the disagreement from
+    the updates without the correction, K eta_l h_i with h_i the mean of client i's own gradients, which it knows:
+
+    mean |D_i|^2 becomes mean |K eta_l h_i|^2;  eta = min(m, uncorrected |v|^2) / (<v, G^-1 v> + eps_g)
+
     Attributes:
         beta1: momentum of v and m, None for none; in [0, 1).
         beta2: decay of s, for adam; in [0, 1).
@@ -72,6 +101,8 @@ class DoublyAdaptive(ServerOptimizer):
         preconditioner: which line updates s.
         clamp: eta at least 1, as the original FedExP.
         eps_per_client: multiply eps_g by |S|, as the public code of FedExP.
+        uncorrected: within SCAFFOLD, extrapolate by the clients' own gradients, with G = I at most so many times the
+            step of plain averaging; above 0, None for the corrected updates, which the papers' steps are of.
 
     Raises:
         InvalidInput: a number out of its range, an unknown preconditioner.
@@ -87,6 +118,7 @@ class DoublyAdaptive(ServerOptimizer):
     preconditioner: Preconditioner = static(default="identity")
     clamp: bool = static(default=False)
     eps_per_client: bool = static(default=False)
+    uncorrected: Scalar | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_known("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
@@ -94,6 +126,7 @@ class DoublyAdaptive(ServerOptimizer):
         check_range("beta2", self.beta2, at_least=0, below=1)
         check_range("eps", self.eps, at_least=0)
         check_range("eps_g", self.eps_g, at_least=0)
+        check_range("uncorrected", self.uncorrected, above=0, optional=True)
 
     def init(self, params: Params) -> DoublyAdaptiveState:
         """The initial state: all zero."""
@@ -101,22 +134,32 @@ class DoublyAdaptive(ServerOptimizer):
         s = () if self.preconditioner == "identity" else zeros
         return DoublyAdaptiveState(s, () if self.beta1 is None else zeros, zero, zero)
 
-    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
-        """The client's |D_i|^2."""
-        return Spread(trees.squared_norm(delta))
+    def client_stats(
+        self, delta: Params, solution: Solution, start: Params, oracle: Oracle
+    ) -> Spread | UncorrectedSpread:
+        """The client's |D_i|^2, or that of its update without SCAFFOLD's correction."""
+        if self.uncorrected is None:
+            return Spread(trees.squared_norm(delta))
+        return UncorrectedSpread(trees.squared_norm(uncorrected(delta, solution.rate_sum, oracle)))
 
     def step(
-        self, params: Params, state: DoublyAdaptiveState, delta: Params, measured: Spread, cohort: Cohort
+        self,
+        params: Params,
+        state: DoublyAdaptiveState,
+        delta: Params,
+        measured: Spread | UncorrectedSpread,
+        cohort: Cohort,
     ) -> tuple[Params, DoublyAdaptiveState]:
         """Apply one server step (Algorithm 1, lines 10-17)."""
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
+        most = m if self.uncorrected is None else jnp.minimum(m, self.uncorrected * trees.squared_norm(v))
         s, direction = state.s, v
         if self.preconditioner != "identity":
             line = SECOND_MOMENTS[self.preconditioner]
             s = jax.tree.map(lambda s, d: line(s, d * d, self.beta2).astype(s.dtype), state.s, delta)
             direction = jax.tree.map(lambda v, s: quotient(v, jnp.sqrt(s) + self.eps), v, s)
         eps_g = self.eps_g * cohort.size if self.eps_per_client else self.eps_g
-        eta = quotient(m, trees.dot(v, direction) + eps_g)
+        eta = quotient(most, trees.dot(v, direction) + eps_g)
         if self.clamp:
             eta = jnp.maximum(1.0, eta)
         momentum = () if self.beta1 is None else v

@@ -1,0 +1,93 @@
+"""Methods at each client rate and at their best, on all data sets: which is lower, and the picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.client_drift.control_variates.problems import RATES
+from fedsolve.studies import Cells, Decision, Study
+from fedsolve.studies.author import describe
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.pictures import Line, Panel
+from fedsolve.studies.rules import Interval, beyond, interval, mixed, rule
+
+FLOOR = 1e-13
+"""Excess losses below are rounding."""
+
+
+def rates_of(problem: str) -> tuple[float, ...]:
+    """The client rates of a problem."""
+    return next(rates for kind, rates in RATES.items() if problem.startswith(kind))
+
+
+def log_losses(cells: Cells, problem: str, method: str) -> np.ndarray:
+    """log10 of the geometric mean of the training loss over the last rounds, (rates, data sets); inf where diverged."""
+    grid = cells.cell(problem, method).grid
+    if grid is None:  # a quick run
+        return np.full((1, len(cells.seeds)), np.inf)
+    losses = grid.metrics["train_loss"][..., grid.rounds > grid.rounds[-1] - cells.problem(problem).last]
+    with np.errstate(invalid="ignore"):
+        found = np.log10(np.maximum(losses, FLOOR)).mean(axis=-1)
+    began = grid.metrics["train_loss"][..., 0]
+    lost = (grid.diverged >= 0) | ~np.isfinite(found) | ~(losses.max(axis=-1) <= 10 * began)
+    return np.where(lost, np.inf, found)
+
+
+def at(cells: Cells, problem: str, method: str, rate: float | None) -> tuple[float, np.ndarray]:
+    """The rate, or the best in the mean over the data sets, and the losses there."""
+    rates, found = rates_of(problem), log_losses(cells, problem, method)
+    k = int(np.argmin(found.mean(axis=1))) if rate is None else rates.index(rate)
+    return rates[k], found[k]
+
+
+@rule
+def lower(
+    cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], rate: float | None = None
+) -> Decision:
+    """On every problem `a` has a lower loss than each of the others, at a client rate or each at its best."""
+    comparisons, words, given = len(problems) * len(others), [], []
+    for b in others:
+        factors = {p: _ratio(cells, p, a, b, rate, comparisons) for p in problems}
+        verdict, which = beyond([(p, one) for p, one in factors.items()], 0.0)
+        given.append(verdict)
+        means = [10**one.mean for one in factors.values() if np.isfinite(one.mean)]
+        span = f"{min(means):.3g} to {max(means):.3g} times" if means else "diverged"
+        words.append(f"{b}'s loss over {a}'s {span}{which}")
+    verdict: Verdict = mixed(given)
+    rates = "" if rate is not None else f"; best rates {_best(cells, problems, (a, *others))}"
+    reason = (
+        f"geometric means over the last rounds, 95 % intervals of their ratios over data sets, paired, all "
+        f"{comparisons} together{rates}"
+    )
+    return Decision("; ".join(words), verdict, reason)
+
+
+def _ratio(cells: Cells, problem: str, a: str, b: str, rate: float | None, comparisons: int) -> Interval:
+    ours, theirs = (at(cells, problem, name, rate)[1] for name in (a, b))
+    if not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+        worse = int(not np.isfinite(theirs).all()) - int(not np.isfinite(ours).all())
+        end = np.inf * worse if worse else 0.0
+        return Interval(end, end if worse else -np.inf, end if worse else np.inf)
+    return interval(theirs - ours, comparisons)
+
+
+def _best(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> str:
+    found = {m: sorted({at(cells, p, m, None)[0] for p in problems}) for m in methods}
+    return ", ".join(f"{m} {rates[0]:g} to {rates[-1]:g}" for m, rates in found.items())
+
+
+def rows(study: Study, cells: Cells) -> list[list[Panel]]:
+    """The loss by client rate, a panel a problem, four in a row."""
+    names = [name for name in cells.problems if any(name.startswith(kind) for kind in RATES)]
+    panels = []
+    for name in names:
+        lines = []
+        for method in cells.methods(name):
+            found = log_losses(cells, name, method)
+            lines.append(
+                Line(method, np.array(rates_of(name)), np.where(np.isfinite(found), 10**found, np.nan).T)
+            )
+        panels.append(Panel(name, lines, describe("train_loss").label, "client rate", xlog=True, marks=True))
+    return [panels[k : k + 4] for k in range(0, len(panels), 4)] or [[Panel("", [], "")]]
