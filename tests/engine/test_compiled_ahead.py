@@ -11,7 +11,7 @@ import fedsolve as fs
 from fedsolve.engine.preparation import ahead
 from fedsolve.tasks import Linear, SquaredError
 
-ROUNDS = {"rounds": 2, "clients_per_round": 2, "progress": False}
+ROUNDS: dict[str, Any] = {"rounds": 2, "clients_per_round": 2, "progress": False}
 
 
 def small(loss: Any = SquaredError):
@@ -30,8 +30,8 @@ def traced():
     """The name of the thread that traced rounds, each time."""
     names = []
 
-    def listen(event, seconds, fun_name="", **_):
-        if event.endswith("jaxpr_trace_duration") and fun_name == "on_all_devices":
+    def listen(event: str, duration_secs: float, **about: Any) -> None:
+        if event.endswith("jaxpr_trace_duration") and about.get("fun_name") == "on_all_devices":
             names.append(threading.current_thread().name)
 
     jax.monitoring.register_event_duration_secs_listener(listen)  # there is no way to remove one
