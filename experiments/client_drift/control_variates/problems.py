@@ -159,4 +159,4 @@ DIGITS = {
     if name in (name_of("digits", BATCHES[0], COHORTS[0]), name_of("digits", BATCHES[1], COHORTS[1]))
 }
 """The two ends: without noise, and with all of it."""
-BY_RATE = REGRESSION[SHARED]
+BY_RATE = REGRESSION[SHARED] | REGRESSION[RESIDUAL]
