@@ -1,4 +1,4 @@
-"""What is said of the methods at each client rate and at their best; written before anything had run."""
+"""What is said of the methods at a client rate and at their best."""
 
 from __future__ import annotations
 
