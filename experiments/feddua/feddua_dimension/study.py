@@ -135,6 +135,6 @@ STUDY = Study(
         "The bounds are compared with the mean of F(w_t), which is at least F of the mean iterate that they are stated "
         "for. Rounds are counted at the last iterate; the paper shows the mean of the last two.",
     ),
-    minutes=2.5,
+    minutes=3.2,
     needs_data=False,
 )  # fmt: skip

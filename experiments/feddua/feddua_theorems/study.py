@@ -163,6 +163,6 @@ STUDY = Experiment(
     citation="takakura2025feddua",
     summary="Theorems 3.2, 3.3 and 4.1 in random instances: the best step size, and the least worst case.",
     run=run,
-    minutes=2.0,
+    minutes=0.2,
     needs_data=False,
 )
