@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import fedsolve as fs
 from experiments.client_drift.control_variates.problems import COHORTS, RATES
@@ -12,7 +13,7 @@ from fedsolve.studies import Method
 CAPS = {"FedExP": 3.0, "FedDuAdagrad": 10.0}
 """Of the step by the clients' own gradients, in units of the plain step; chosen on two other data sets."""
 FREE = 1e9
-PRECONDITIONER = {"FedExP": "identity", "FedDuAdagrad": "adagrad"}
+PRECONDITIONER: dict[str, Literal["identity", "adagrad"]] = {"FedExP": "identity", "FedDuAdagrad": "adagrad"}
 
 
 def corrected(step: str) -> str:
