@@ -114,7 +114,7 @@ ITEMS = (
     ),
     Item(
         _FEDDUA, "Theorem 4.1", "minimax optimality", "stand-in", ("feddua-theorems",), "random instances",
-        "360 searches find FedDuA's next model as the least worst case",
+        "in 360 searches FedDuA's next model has the smallest worst case",
     ),
     Item(
         _FEDDUA, "Theorem 4.3", "convergence", "stand-in", ("feddua-dimension",), "on regression",

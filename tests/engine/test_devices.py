@@ -19,11 +19,11 @@ import fedsolve as fs
 from fedsolve.engine.streaming import stream
 from fedsolve.sampling import Bernoulli
 from fedsolve.core.types import module, static
-from fedsolve.engine.compute.sharding import homes
+from fedsolve.engine.compute.sharding import state_sharding
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 3
 task, even = make_task(make_clients()), make_task(make_clients(sizes=[6] * 7))
-usual = homes._MEET_TOGETHER
+usual = state_sharding._GATHER_BYTES
 cases = {
     "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": Bernoulli(0.5)}),
     "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
@@ -32,13 +32,13 @@ cases = {
         fs.robust.Robust(fs.FedAdam(0.3), fs.robust.MultiKrum(0, 2)), {"sampling": Bernoulli(0.7), "chunk": 2}),
     "FedAvg, 1 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
 }
-at_home = {
+sharded = {
     "one at a time": (fs.SCAFFOLD(0.3), task, {"sampling": Listed.of([[0, 1, 2], [], [4, 3]]), "chunk": 1}),
     "of random size": (fs.SCAFFOLD(0.3), even, {"sampling": Bernoulli(0.6), "chunk": 2, "local_steps": 1}),
     "own models": (fs.Ditto(fs.FedAvg(0.3)), even, {"clients_per_round": 4, "local_steps": 1}),
 }
-homes._MEET_TOGETHER = 0
-for name, (algorithm, work, options) in at_home.items():
+state_sharding._GATHER_BYTES = 0
+for name, (algorithm, work, options) in sharded.items():
     given, devices = {"eval_every": 7, "dtype": "float64"} | options, 2 if "random" in name else 3
     one, several = (fs.run(algorithm, work, rounds=7, devices=d, **given) for d in (1, devices))
     runs = [several]
@@ -59,7 +59,7 @@ for name, (algorithm, work, options) in at_home.items():
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
     for column in set(one.metrics) - {"seconds"}:
         np.testing.assert_allclose(one.metrics[column], several.metrics[column], rtol=1e-12, err_msg=name)
-homes._MEET_TOGETHER = usual
+state_sharding._GATHER_BYTES = usual
 for name, (algorithm, options) in cases.items():
     one, two = (
         fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", devices=d, **options) for d in (1, 2)

@@ -22,7 +22,7 @@ from fedsolve.engine.compute.processes import (
     several,
 )
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.compute.sharding.homes import whole
+from fedsolve.engine.compute.sharding.state_sharding import whole
 from fedsolve.engine.evaluation.client_metrics import client_metrics
 from fedsolve.engine.evaluation.client_models import ClientModels
 from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, without_nonfinite_clients
@@ -58,7 +58,9 @@ def run_rounds(
     identity = prepared.identity | prepared.digests() if known else {}
     check_same("configuration or data", identity)
     with (
-        Checkpoints.at(out, identity, resume, prepared.stream, prepared.program.homes) as checkpoints,
+        Checkpoints.at(
+            out, identity, resume, prepared.stream, prepared.program.state_sharding
+        ) as checkpoints,
         Interruptible(checkpoints.where) as interrupt,
         report_lost_process(checkpoints.where_is_last),
     ):
@@ -103,7 +105,7 @@ class RunRounds(RecordedRounds):
     def seen(self) -> RunState:
         """The state as evaluations see it: clients' states are there where these are models of their own."""
         prepared = self.prepared
-        return whole(self.state, prepared.program.homes, clients=prepared.algorithm.traits.personal)
+        return whole(self.state, prepared.program.state_sharding, clients=prepared.algorithm.traits.personal)
 
     @property
     def most_rounds(self) -> int:

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from fedsolve.engine.compute.clients import LocalWork
 from fedsolve.engine.compute.groups import Group
-from fedsolve.engine.compute.sharding.homes import CLIENT_AXIS, Homes
+from fedsolve.engine.compute.sharding.state_sharding import CLIENT_AXIS, StateSharding
 
 MODEL_AXIS = "model"
 """Name of a mesh's axis: what shares each model."""
@@ -25,7 +25,7 @@ class Program:
         mesh: the devices that share each cohort, and those that share each model where it has that axis.
         variants: forms that a client's message may have (see `fedsolve.wire.variants`).
         groups: clients by size, from the longest to the shortest; none if all are trained alike.
-        homes: which device keeps which client's state; None where each keeps all.
+        state_sharding: which device keeps which client's state; None where each keeps all.
     """
 
     work: LocalWork
@@ -34,7 +34,7 @@ class Program:
     mesh: Mesh
     variants: int = 1
     groups: tuple[Group, ...] = ()
-    homes: Homes | None = None
+    state_sharding: StateSharding | None = None
 
     @property
     def num_shards(self) -> int:

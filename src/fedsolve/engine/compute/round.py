@@ -24,7 +24,7 @@ from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.compute.processes import own_devices, put_sharded, replicate
 from fedsolve.engine.compute.program import MODEL_AXIS, Program
-from fedsolve.engine.compute.sharding.homes import CLIENT_AXIS, Homes
+from fedsolve.engine.compute.sharding.state_sharding import CLIENT_AXIS, StateSharding
 from fedsolve.engine.compute.train import train_cohort
 
 TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
@@ -60,16 +60,16 @@ def start(
         InvalidInput: the clients' states do not fit the memory that is free.
     """
     server, one = _first(algorithm, params, population)
-    mesh, homes = program.mesh, program.homes
-    slots = homes.rows if homes else population if slots is None else slots
-    _check_room(trees.nbytes(one), slots, 1 if homes else len(own_devices(mesh)))
+    mesh, state_sharding = program.mesh, program.state_sharding
+    slots = state_sharding.rows if state_sharding else population if slots is None else slots
+    _check_room(trees.nbytes(one), slots, 1 if state_sharding else len(own_devices(mesh)))
     state = _enrolled(algorithm, server, one, slots)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
-    return shard_state(replace(rest, clients=state.clients), mesh, homes)
+    return shard_state(replace(rest, clients=state.clients), mesh, state_sharding)
 
 
-def shard_state(state: RunState, mesh: Mesh, homes: Homes | None = None) -> RunState:
+def shard_state(state: RunState, mesh: Mesh, state_sharding: StateSharding | None = None) -> RunState:
     """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it.
 
     The dimension that is divided is the longest of those that can be, never that of clients; arrays without one, and
@@ -78,10 +78,12 @@ def shard_state(state: RunState, mesh: Mesh, homes: Homes | None = None) -> RunS
     Args:
         state: it, whole.
         mesh: the devices.
-        homes: which device keeps which client's state; the state has all by number, or the rows of the devices.
+        state_sharding: which device keeps which client's state; `state` has them by client, or as rows of devices.
     """
-    if homes is not None:
-        clients = put_sharded(homes.laid_out(state.clients), lambda x: NamedSharding(mesh, P(CLIENT_AXIS)))
+    if state_sharding is not None:
+        clients = put_sharded(
+            state_sharding.by_device(state.clients), lambda x: NamedSharding(mesh, P(CLIENT_AXIS))
+        )
         return replace(replicate(replace(state, clients=()), mesh), clients=clients)
     if MODEL_AXIS not in mesh.shape:
         return replicate(state, mesh)
@@ -180,8 +182,8 @@ def _client_specs(packed: PackedClients) -> Any:
 
 
 def _state_specs(program: Program, state: RunState) -> Any:
-    """How a state lies on the devices: on each, but for clients' states that have homes."""
-    if program.homes is None:
+    """How a state lies on the devices: whole on each, but for clients' states that are sharded."""
+    if program.state_sharding is None:
         return P()
     whole = jax.tree.map(lambda _: P(), replace(state, clients=()))
     return replace(whole, clients=jax.tree.map(lambda _: P(CLIENT_AXIS), state.clients))

@@ -34,12 +34,12 @@ from fedsolve.engine.compute.reduce import (
     write_chunk,
 )
 from fedsolve.engine.compute.sharding.client_sharding import group_ranges, num_chunks, own_shard, shards
-from fedsolve.engine.compute.sharding.homes import (
+from fedsolve.engine.compute.sharding.state_sharding import (
     CLIENT_AXIS,
-    Lodging,
+    StateRows,
     all_gather_rows,
-    give_back,
-    lend,
+    fetch_states,
+    return_states,
     scatter,
 )
 
@@ -60,10 +60,11 @@ def train_cohort(
     devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
     and among `clients`, their states.
     """
-    *everyone, lodging, chunk = shards(program, packed, ids, present)
+    *everyone, state_rows, chunk = shards(program, packed, ids, present)
     ids, present = own_shard(program, *everyone)
-    rows = ids if lodging is None else own_shard(program, lodging.rows, everyone[1])[0]  # of their states
-    clients = clients if lodging is None else lend(clients, lodging)
+    rows = ids  # of their states
+    if state_rows is not None:
+        rows, clients = own_shard(program, state_rows.rows, everyone[1])[0], fetch_states(clients, state_rows)
     shared = _Shared(algorithm, packed, key, broadcast)
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
@@ -118,7 +119,7 @@ def train_cohort(
             totals, updated, _ = lax.fori_loop(0, num_chunks(group, first, stop), step, carry)
     if program.num_shards > 1:
         totals = _totals_of_all(program, totals)
-    return totals, _states_of_all(program, clients, updated, states, everyone, lodging)
+    return totals, _states_of_all(program, clients, updated, states, everyone, state_rows)
 
 
 def _totals_of_all(program: Program, totals: Any) -> Any:
@@ -129,7 +130,12 @@ def _totals_of_all(program: Program, totals: Any) -> Any:
 
 
 def _states_of_all(
-    program: Program, before: Any, updated: Any, rows: Any, everyone: list[Array], lodging: Lodging | None
+    program: Program,
+    before: Any,
+    updated: Any,
+    rows: Any,
+    everyone: list[Array],
+    state_rows: StateRows | None,
 ) -> Any:
     """All clients' states after a round.
 
@@ -139,12 +145,12 @@ def _states_of_all(
         updated: those of this device's clients already written, where it trained them chunk by chunk.
         rows: those of this device's clients, where it trained them all at once; else None.
         everyone: places and presence of every device's clients, as `shards` gives them.
-        lodging: where their states are while they are trained; None where each device has all.
+        state_rows: where their states are while they are trained; None where each device has all.
     """
     ids, present = own_shard(program, *everyone)
-    if lodging is not None:
-        own = own_shard(program, lodging.rows, everyone[1])[0]
-        return give_back(updated if rows is None else scatter(updated, own, present, rows), lodging)
+    if state_rows is not None:
+        own = own_shard(program, state_rows.rows, everyone[1])[0]
+        return return_states(updated if rows is None else scatter(updated, own, present, rows), state_rows)
     if program.is_sharded:
         own = updated if rows is None else scatter(updated, ids, present, rows)
         return _merge_sharded_states(before, own, ids, present)

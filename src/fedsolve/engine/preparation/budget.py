@@ -61,7 +61,7 @@ def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
         Need(f"{chunk:,} clients side by side", side_by_side, "a smaller chunk" if chunk > 1 else smaller),
     ]
     if stream is None:
-        rows = devices * slots if program.homes is None else program.homes.rows
+        rows = devices * slots if program.state_sharding is None else program.state_sharding.rows
         states = rows * placed.state_bytes // parts
         on_others = (devices - 1) * trees.nbytes(placed.clients.examples)
         needs += [

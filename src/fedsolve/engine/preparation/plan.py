@@ -16,7 +16,7 @@ from fedsolve.engine.compute.groups import group_clients, works_by_size
 from fedsolve.engine.compute.layout import chunk_size, cohort_size
 from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
-from fedsolve.engine.compute.sharding.homes import Homes
+from fedsolve.engine.compute.sharding.state_sharding import StateSharding
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.engine.records.message_sizes import Traffic, traffic
@@ -117,10 +117,10 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
     )
-    return replace(program, homes=_homes(program, placed, sampling))
+    return replace(program, state_sharding=_state_sharding(program, placed, sampling))
 
 
-def _homes(program: Program, placed: Placed, sampling: Sampling) -> Homes | None:
+def _state_sharding(program: Program, placed: Placed, sampling: Sampling) -> StateSharding | None:
     """Which device keeps which client's state, where several share a cohort and none has to have clients by size."""
     ordered = bool(program.groups) or not (program.work.in_step or program.chunk == 1)
     alone = program.num_shards == 1 or program.is_sharded or several()
@@ -129,4 +129,4 @@ def _homes(program: Program, placed: Placed, sampling: Sampling) -> Homes | None
     clients = placed.clients.population
     ids, _ = jax.eval_shape(lambda key: sampling.draw(key, jnp.int32(0), clients), placed.key)
     always = sampling.expected(clients) == clients
-    return Homes.of(clients, ids.shape[0], program.num_shards, placed.state_bytes, always)
+    return StateSharding.of(clients, ids.shape[0], program.num_shards, placed.state_bytes, always)

@@ -17,7 +17,7 @@ from fedsolve.core.types import replace
 from fedsolve.engine.checks.sizes import Need, check_disk
 from fedsolve.engine.compute.processes import check_alone, is_first
 from fedsolve.engine.compute.round import RunState, shard_state
-from fedsolve.engine.compute.sharding.homes import Homes, whole
+from fedsolve.engine.compute.sharding.state_sharding import StateSharding, whole
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.engine.streaming.client_states import ClientStates
@@ -40,7 +40,7 @@ class Checkpoints:
         self,
         folder: RunFolder | None,
         stream: Stream | None,
-        homes: Homes | None,
+        state_sharding: StateSharding | None,
         stack: contextlib.ExitStack,
     ) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class Checkpoints:
         self.moves: list[str] = []
         """What is to be said where rounds were computed on other devices than those before, or evaluated otherwise."""
         self._setup: EvaluationSetup | None = None
-        self._stream, self._homes, self._stack = stream, homes, stack
+        self._stream, self._state_sharding, self._stack = stream, state_sharding, stack
         self._states: ClientStates | None = None
 
     @classmethod
@@ -60,11 +60,11 @@ class Checkpoints:
         identity: dict[str, Any],
         resume: bool,
         stream: Stream | None = None,
-        homes: Homes | None = None,
+        state_sharding: StateSharding | None = None,
     ) -> Iterator[Checkpoints]:
         """Hold the folder for one run, whose clients may be streamed: their states then lie there too.
 
-        What is saved has all clients' states by number, whatever the devices that keep them (`homes`).
+        What is saved has all clients' states by client, however they are sharded over devices (`state_sharding`).
 
         Raises:
             InvalidInput: `resume` without a folder; a folder that holds a run already, is in use or cannot be
@@ -75,7 +75,7 @@ class Checkpoints:
                 folder = stack.enter_context(RunFolder.if_given(out, RUN, identity, resume))
             else:
                 folder = RunFolder.seen(Path(out), RUN, identity) if resume and out is not None else None
-            yield cls(folder, stream, homes, stack)
+            yield cls(folder, stream, state_sharding, stack)
 
     @property
     def where(self) -> Path | None:
@@ -120,9 +120,10 @@ class Checkpoints:
                 f"give residency = '{there}', or start again in another folder"
             )
         state = self._open_states(state)
-        like, homes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state), self._homes
-        if homes is not None:
-            like = replace(like, clients=homes.by_number(like.clients))
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+        state_sharding = self._state_sharding
+        if state_sharding is not None:
+            like = replace(like, clients=state_sharding.shapes_by_client(like.clients))
         mesh = state.round.sharding.mesh
         for leaf in jax.tree.leaves(state):
             leaf.delete()
@@ -132,7 +133,7 @@ class Checkpoints:
             loaded = load_tree(folder.path, replace(like, clients=self._states.known))
             self._states.restore(loaded.clients)
             loaded = replace(loaded, clients=())
-        loaded = shard_state(loaded, mesh, homes)
+        loaded = shard_state(loaded, mesh, state_sharding)
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
@@ -143,7 +144,7 @@ class Checkpoints:
         """
         if self._folder is None or self._record is None or not is_first():
             return
-        state = whole(state, self._homes)
+        state = whole(state, self._state_sharding)
         self._folder.hold.check()
         self._saved = int(state.round)
         manifest = {"round": self._saved, "record": self._record.append(recorder), "moves": self.moves}

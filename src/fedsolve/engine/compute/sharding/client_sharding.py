@@ -14,21 +14,21 @@ from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.groups import Group
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
-from fedsolve.engine.compute.sharding.homes import Lodging
+from fedsolve.engine.compute.sharding.state_sharding import StateRows
 
 
 def shards(
     program: Program, packed: PackedClients, ids: Array, present: Array
-) -> tuple[Array, Array, Lodging | None, int]:
-    """Every device's part of the cohort, shape (devices, places), where their states are if these have homes, and how
-    many clients share a chunk.
+) -> tuple[Array, Array, StateRows | None, int]:
+    """Every device's part of the cohort, shape (devices, places), the rows of their states where these are sharded, and
+    how many clients share a chunk.
 
     Parts are padded to whole chunks; clients of like length share a chunk.
     """
     devices = program.num_shards
     per_device, chunk = _places(program, len(ids))
-    if program.homes is not None:
-        return *program.homes.assign(ids, present, per_device), chunk
+    if program.state_sharding is not None:
+        return *program.state_sharding.assign(ids, present, per_device), chunk
     by = ordered_by(program, len(ids))
     if by is not None:
         length = getattr(packed, by)
