@@ -90,6 +90,7 @@ def test_every_wrapper_is_tried():
         AgreedSharpness.__name__,  # goes around FedDyn alone
         "Asynchronous",
         "Controlled",
+        "Factored",  # the base class of LowRank
         "OwnModels",
     }
 
