@@ -46,7 +46,8 @@ def padded(data: fs.FederatedData) -> tuple[np.ndarray, np.ndarray]:
             out[i, :n] = a[start : start + n]
         return out
 
-    return of(np.asarray(data.examples.x)), of(np.asarray(data.examples.y))
+    x, y = jax.tree.leaves(data.examples)
+    return of(np.asarray(x)), of(np.asarray(y))
 
 
 def n1_task(sizes: list[int]) -> fs.Task:
