@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
 import fedsolve as fs
 from experiments.compression.bytes_to_accuracy import study
 from experiments.compression.bytes_to_accuracy.bytes_to_target import fewer, saves_bytes
+from experiments.compression.bytes_to_accuracy.posts import seen
 from experiments.compression.compressed_extrapolation.undivided import Undivided
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -52,3 +54,12 @@ def test_an_undivided_norm():
     """The same code, whose decoded norm is taken as it is."""
     code = fs.compression.RandomK(0.1)
     assert (Undivided(code).error(100), code.error(100)) == (0.0, pytest.approx(9.0))
+
+
+def test_a_head_on_what_a_frozen_encoder_sees():
+    """The logits are those of the whole model."""
+    model, rng = fs.tasks.Encoder(5, 40, 8, 16, 1, 2, 32), np.random.default_rng(0)
+    params, x = model.init(jax.random.key(0)), rng.integers(0, 40, (3, 8))
+    head = params.head._replace(weight=rng.normal(size=(5, 16)).astype(np.float32))
+    whole = model(params._replace(head=head), x)
+    np.testing.assert_allclose(seen(model, params, x) @ head.weight.T, whole, atol=1e-5)
