@@ -8,13 +8,13 @@ import numpy as np
 
 from experiments.client_drift.control_variates.problems import RATES
 from fedsolve.studies import Cells, Decision, Study
-from fedsolve.studies.author import describe
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.rules import Interval, beyond, interval, mixed, rule
 
 FLOOR = 1e-13
 """Excess losses below are rounding."""
+LOSS = "log10 of the training loss"
 
 
 def rates_of(problem: str) -> tuple[float, ...]:
@@ -50,7 +50,7 @@ def lower(
     comparisons, words, given = len(problems) * len(others), [], []
     for b in others:
         factors = {p: _ratio(cells, p, a, b, rate, comparisons) for p in problems}
-        verdict, which = beyond([(p, one) for p, one in factors.items()], 0.0)
+        verdict, which = beyond([(brief(p), one) for p, one in factors.items()], 0.0)
         given.append(verdict)
         means = [10**one.mean for one in factors.values() if np.isfinite(one.mean)]
         span = f"{min(means):.3g} to {max(means):.3g} times" if means else "diverged"
@@ -78,8 +78,18 @@ def _best(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> str:
     return ", ".join(f"{m} {rates[0]:g} to {rates[-1]:g}" for m, rates in found.items())
 
 
+def brief(problem: str) -> str:
+    """A problem's name without commas.
+
+    >>> brief("regression, residual, minibatches, half of the clients")
+    'residual with minibatches of half of the clients'
+    """
+    on, batches, cohort = problem.rsplit(", ", 2)
+    return f"{on.removeprefix('regression, ')} with {batches} of {cohort}"
+
+
 def rows(study: Study, cells: Cells) -> list[list[Panel]]:
-    """The loss by client rate, a panel a problem, four in a row."""
+    """log10 of the loss by client rate, a panel a problem, four in a row."""
     names = [name for name in cells.problems if any(name.startswith(kind) for kind in RATES)]
     panels = []
     for name in names:
@@ -87,7 +97,8 @@ def rows(study: Study, cells: Cells) -> list[list[Panel]]:
         for method in cells.methods(name):
             found = log_losses(cells, name, method)
             lines.append(
-                Line(method, np.array(rates_of(name)), np.where(np.isfinite(found), 10**found, np.nan).T)
+                Line(method, np.array(rates_of(name)), np.where(np.isfinite(found), found, np.nan).T)
             )
-        panels.append(Panel(name, lines, describe("train_loss").label, "client rate", xlog=True, marks=True))
+        title = brief(name).replace(" with ", "\n", 1)
+        panels.append(Panel(title, lines, LOSS, "client rate", ylog=False, xlog=True, marks=True))
     return [panels[k : k + 4] for k in range(0, len(panels), 4)] or [[Panel("", [], "")]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import fedsolve as fs
-from experiments.client_drift.control_variates.problems import COHORTS, RATES
+from experiments.client_drift.control_variates.problems import ALL, RATES
 from fedsolve import client, server
 from fedsolve.studies import Method
 
@@ -45,7 +45,7 @@ def _making(
 
 
 def by_rate(problem: str) -> dict[str, Method]:
-    """The methods of a problem over its client rates; without a cap on half of the clients alone."""
+    """The methods of a problem over its client rates; without a cap where not all clients take part."""
     made = {"SCAFFOLD": _making(None, True)}
     for step, cap in CAPS.items():
         made |= {
@@ -53,7 +53,7 @@ def by_rate(problem: str) -> dict[str, Method]:
             corrected(step): _making(step, True),
             own(step): _making(step, True, cap),
         }
-    if COHORTS[1] in problem:
+    if ALL not in problem:
         made[own("FedExP", capped=False)] = _making("FedExP", True, FREE)
     rates = next(values for kind, values in RATES.items() if problem.startswith(kind))
     return {name: Method(made[name], grid={"client_lr": rates}) for name in made}

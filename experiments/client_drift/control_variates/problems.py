@@ -15,7 +15,9 @@ from fedsolve.studies import Problem
 
 CLIENTS, FEATURES, HIDDEN, SEEDS = 20, 100, 32, (0, 1, 2, 3, 4)
 REGRESSION_STEPS, DIGITS_STEPS = 20, 10
-BATCHES, COHORTS = ("whole batches", "minibatches"), ("all clients", "half of the clients")
+BATCHES = ("whole batches", "minibatches")
+ALL, HALF, FIFTH = "all clients", "half of the clients", "a fifth of the clients"
+COHORTS = {ALL: CLIENTS, HALF: CLIENTS // 2, FIFTH: CLIENTS // 5}
 SHARED, RESIDUAL = "shared optimum", "residual"
 RATES = {"regression": (0.0125, 0.1, 0.3, 1.0, 1.5), "digits": (0.03, 0.1, 0.3)}
 """Client rates; on the regression times the largest client's smoothness, so that beyond 2 local steps diverge."""
@@ -104,7 +106,7 @@ def digits() -> fs.Task:
 def name_of(on: str, batches: str, cohort: str) -> str:
     """What a problem is called.
 
-    >>> name_of("digits", BATCHES[1], COHORTS[0])
+    >>> name_of("digits", BATCHES[1], ALL)
     'digits, minibatches, all clients'
     """
     return f"{on}, {batches}, {cohort}"
@@ -120,7 +122,7 @@ def _problems(
             f"{size}, batches of {batch} or whole, {steps} local steps; each seed has data of its own",
             task,
             {
-                "rounds": rounds, "clients_per_round": CLIENTS if cohort == COHORTS[0] else CLIENTS // 2,
+                "rounds": rounds, "clients_per_round": count,
                 "batch_size": "full" if batches == BATCHES[0] else batch, "local_steps": steps, "eval_every": 5,
                 "dtype": dtype,
             },
@@ -130,7 +132,7 @@ def _problems(
             tuning={"seeds": SEEDS},
         )
         for batches in BATCHES
-        for cohort in COHORTS
+        for cohort, count in COHORTS.items()
     }  # fmt: skip
 
 
@@ -156,7 +158,7 @@ DIGITS = {
         20,
         "float32",
     ).items()
-    if name in (name_of("digits", BATCHES[0], COHORTS[0]), name_of("digits", BATCHES[1], COHORTS[1]))
+    if name in (name_of("digits", BATCHES[0], ALL), name_of("digits", BATCHES[1], HALF))
 }
 """The two ends: without noise, and with all of it."""
-BY_RATE = REGRESSION[SHARED] | REGRESSION[RESIDUAL]
+BY_RATE = REGRESSION[SHARED] | REGRESSION[RESIDUAL] | DIGITS
