@@ -14,7 +14,7 @@ EPS = 1e-3
 
 
 class OtherFirstRound:
-    """s <- s + D^2 (mean square: + mean of D^2 in the first round), G = sqrt(s) + eps, eta = mean |D_i|^2 / 2 <D, D/G>."""
+    """s <- s + D^2 (mean square: + mean of D^2 at first), G = sqrt(s) + eps, eta = mean |D_i|^2 / 2 <D, D/G>."""
 
     def __init__(self, cure):
         self.cure, self.s = cure, 0.0

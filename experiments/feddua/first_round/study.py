@@ -128,7 +128,7 @@ STATEMENTS = (
 )
 STUDY = Study(
     title="FedDuAdagrad's first round",
-    summary="Collapsed runs of FedDuAdagrad by network, local work and eps over 20 seeds, and three other first rounds.",
+    summary="Collapsed runs of FedDuAdagrad by network, local work and eps over 20 seeds, and other first rounds.",
     problems=PROBLEMS,
     quick=problem("MLP", 1),
     methods=METHODS,
