@@ -16,8 +16,8 @@ from fedsolve.studies import Problem
 CLIENTS, FEATURES, HIDDEN, SEEDS = 20, 100, 32, (0, 1, 2, 3, 4)
 REGRESSION_STEPS, DIGITS_STEPS = 20, 10
 BATCHES = ("whole batches", "minibatches")
-ALL, HALF, FIFTH = "all clients", "half of the clients", "a fifth of the clients"
-COHORTS = {ALL: CLIENTS, HALF: CLIENTS // 2, FIFTH: CLIENTS // 5}
+ALL, HALF = "all clients", "half of the clients"
+COHORTS = {ALL: CLIENTS, HALF: CLIENTS // 2}
 SHARED, RESIDUAL = "shared optimum", "residual"
 RATES = {"regression": (0.0125, 0.1, 0.3, 1.0, 1.5), "digits": (0.03, 0.1, 0.3)}
 """Client rates; on the regression times the largest client's smoothness, so that beyond 2 local steps diverge."""
