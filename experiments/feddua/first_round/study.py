@@ -125,6 +125,11 @@ STATEMENTS = (
     Statement(
         "Another first round has fewer collapsed runs", "", fewer(tuple(METHODS)[-len(CURES) :], PLAIN)
     ),
+    Statement(
+        "Another first round has fewer collapsed runs than eps = 0.01 (asked after the runs)",
+        "",
+        fewer(tuple(METHODS)[-len(CURES) :], f"{PLAIN}, eps 0.01"),
+    ),
 )
 STUDY = Study(
     title="FedDuAdagrad's first round",
