@@ -51,7 +51,7 @@ class Ended:
 
 def test_a_run_that_diverged_or_guesses_has_collapsed():
     """12 of 20 seeds saved and 1 lost: p = 2 (1 + 13) / 2^13 of the sign test; a method that saves none holds not."""
-    cells = Ended(
+    cells: Any = Ended(
         a=[0.1] * 11 + [np.nan] + [0.9] * 8, b=[0.9] * 12 + [0.15] + [0.9] * 7, c=[0.1] * 12 + [0.9] * 8
     )
     assert study.lost(cells, "p", "a").sum() == 12
