@@ -201,8 +201,8 @@ STUDY = Study(
         "rates are those of the mean over the five data sets on which methods are compared, alike for all. On the "
         "regression rates go to 1.5; beyond 2 whole-batch steps diverge. On digits with whole batches the best is the "
         "largest that was tried, 0.3.",
-        f"The caps, {CAPS['FedExP']:g} and {CAPS['FedDuAdagrad']:g} plain steps, were chosen on two other data sets by the "
-        "mean log loss over the eight regressions at the best rates: of 3, 10 and none, and of 3, 10 and 30.",
+        f"The caps, {CAPS['FedExP']:g} and {CAPS['FedDuAdagrad']:g} plain steps, were chosen on two other data sets by "
+        "the mean log loss over the eight regressions at the best rates: of 3, 10 and none, and of 3, 10 and 30.",
     ),
     minutes=7.6,
     needs_data=False,
