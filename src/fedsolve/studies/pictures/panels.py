@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsolve.report.plots import log_scale, new_figure, tidy
-from fedsolve.report.style import DASHES, LIGHT
+from fedsolve.report.style import DASHES, LIGHT, wrapped
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.study import Study
 
@@ -103,7 +103,7 @@ def panels(
     for row, axes in zip(rows_of_panels, grid, strict=True):
         for i, axis in enumerate(axes):
             if i < len(row):
-                draw(axis, row[i], labels)
+                draw(axis, row[i], labels, width)
             else:
                 axis.set_axis_off()
     handles = {h.get_label(): h for axis in grid.flat for h in axis.get_lines() if h.get_label() in labels}
@@ -129,8 +129,8 @@ def _fitting(labels: Sequence[str], width: float) -> int:
     return max((n for n in range(1, len(labels) + 1) if needed(n) <= width), default=1)
 
 
-def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
-    """One panel."""
+def draw(axis: Axes, panel: Panel, labels: Sequence[str], width: float) -> None:
+    """One panel, so many inches wide with its labels."""
     from matplotlib.ticker import NullFormatter
 
     drawn = styles(labels)
@@ -149,7 +149,7 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
         )
         if len(y) > 1:
             axis.fill_between(line.x, y.min(0), y.max(0), color=colour, alpha=0.15, linewidth=0)
-    axis.set_title(panel.title, loc="left", fontsize=9.5)
+    axis.set_title(wrapped((panel.title,), width), loc="left", fontsize=9.5)
     axis.set_xlabel(panel.xlabel, fontsize=9)
     axis.set_ylabel(panel.ylabel, fontsize=9)
     axis.tick_params(labelsize=8)
