@@ -4,8 +4,8 @@
     python benchmarks/gpu/gpu_parts.py --cpu        tiny sizes on this machine's CPU, to try the script
     python benchmarks/gpu/gpu_parts.py bits n1 n2   these parts alone, again
 
-Each part is a process of its own with a time limit. One that fails says so in the table, and the next one begins. What
-went well is kept: the same command goes on with the parts that are missing. `--fresh` begins anew, `--minutes` is the
+Each part is a process of its own with a time limit; those that measure no time run first, side by side. One that fails
+says so in the table, and the next one begins. What went well is kept: the same command goes on with the parts that are missing. `--fresh` begins anew, `--minutes` is the
 time for all, `--out` another file.
 
 Python: `--python`, else this one if its JAX finds a GPU, else `.venv-gpu`, into which JAX for CUDA and PyTorch are
@@ -24,8 +24,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,7 @@ OUT = ROOT / "benchmarks" / "gpu.json"
 TRIED = ROOT / "runs" / "gpu-on-cpu.json"
 VENV = ROOT / ".venv-gpu"
 _KEPT = 600  # characters of what a failed part said last
+_RUNNING: set[int] = set()  # processes of parts, each of which leads its group
 _PROBE = "import jax; print(jax.devices()[0].platform, jax.devices()[0].device_kind, sep=';')"
 
 
@@ -44,15 +47,17 @@ class Part(NamedTuple):
         command: the words behind Python; it prints {"rows": {label: text}, ...} as JSON, the last line counting.
         seconds: that it may take.
         tiny: words that are added for a try on a CPU.
+        timed: whether it measures time, and so has the machine for itself; the others run side by side.
     """
 
     command: Sequence[str]
     seconds: float
     tiny: Sequence[str] = ("--tiny",)
+    timed: bool = True
 
 
-def own(name: str, seconds: float, *words: str) -> Part:
-    return Part((f"benchmarks/gpu/{name}.py", *words), seconds)
+def own(name: str, seconds: float, *words: str, timed: bool = True) -> Part:
+    return Part((f"benchmarks/gpu/{name}.py", *words), seconds, timed=timed)
 
 
 def work(name: str, seconds: float = 120) -> Part:
@@ -64,15 +69,15 @@ def work(name: str, seconds: float = 120) -> Part:
 
 PARTS = {
     "device": own("device", 90),
-    "bits": own("same_bits", 150),
+    "bits": own("same_bits", 300, timed=False),
     "layouts": own("layouts", 240),
     "flute": own("flute", 180),
     **{name: work(name) for name in ("n1", "n2", "n3", "w2", "w1", "w3", "w4", "w5", "n4", "modules")},
     "sweeps": work("sweeps", 180),
     "memory": own("memory", 120),
     "streams": own("copies", 90),
-    "float64": own("reference_tests", 300, "equations"),
-    "conformance": own("reference_tests", 300, "conformance"),
+    "float64": own("reference_tests", 300, "equations", timed=False),
+    "conformance": own("reference_tests", 300, "conformance", timed=False),
 }
 
 
@@ -82,21 +87,33 @@ def run(parts: Mapping[str, Part], python: str, kind: str, given: argparse.Names
     if given.fresh or result["processor"] != kind:
         result = empty(kind)
     end = time.monotonic() + 60 * given.minutes
-    for name, part in parts.items():
-        if result["parts"].get(name, {}).get("ok") and name not in given.parts:
-            continue
+    left = {n: p for n, p in parts.items() if n in given.parts or not result["parts"].get(n, {}).get("ok")}
+    lock = threading.Lock()
+
+    def go(name: str) -> None:
         print(f"{name} ...", flush=True)
-        left = end - time.monotonic()
-        if left < 5:
+        remaining = end - time.monotonic()
+        if remaining < 5:
             entry, works = {"ok": False, "why": "no time was left: run the same command again"}, {}
         else:
-            entry, works = one(part, python, min(part.seconds, left), given.cpu)
-        result["parts"][name] = entry
-        result["works"] |= works
-        if entry["ok"] and (limits := entry.get("limits")):
-            result["layout"] = {kind: limits}
-        write(given.out, result)
-        print(f"    {line(entry)}", flush=True)
+            entry, works = one(left[name], python, min(left[name].seconds, remaining), given.cpu)
+        with lock:
+            result["parts"][name] = entry
+            result["works"] |= works
+            if entry["ok"] and (limits := entry.get("limits")):
+                result["layout"] = {kind: limits}
+            write(given.out, result)
+            print(f"{name}: {line(entry)}", flush=True)
+
+    with ThreadPoolExecutor() as side_by_side:
+        try:
+            [*side_by_side.map(go, [name for name, part in left.items() if not part.timed])]
+        except KeyboardInterrupt:
+            for process in [*_RUNNING]:
+                os.killpg(process, signal.SIGKILL)
+            raise
+    for name in (name for name, part in left.items() if part.timed):
+        go(name)
     return result
 
 
@@ -132,6 +149,7 @@ def _ended(command: Sequence[str], environment: Mapping[str, str], seconds: floa
         )
     except OSError as error:
         return str(error)
+    _RUNNING.add(process.pid)
     try:
         status = process.wait(seconds)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as ended:
@@ -140,6 +158,8 @@ def _ended(command: Sequence[str], environment: Mapping[str, str], seconds: floa
         if isinstance(ended, KeyboardInterrupt):
             raise
         return f"took longer than {seconds:.0f} s"
+    finally:
+        _RUNNING.discard(process.pid)
     return "" if status == 0 else f"ended with status {status}"
 
 

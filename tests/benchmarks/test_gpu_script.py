@@ -63,6 +63,18 @@ def test_each_part_fails_alone_and_the_next_run_goes_on(out, capsys):
     assert "no time was left" in json.loads(out.read_text())["parts"]["good"]["why"]
 
 
+def test_parts_that_measure_no_time_run_side_by_side(out, tmp_path):
+    wait = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); end = time.monotonic() + 30"
+    wait += "\nwhile not pathlib.Path(sys.argv[2]).exists():\n    assert time.monotonic() < end"
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    parts = {
+        "timed": run.Part(("-c", "import os, sys; sys.exit(len(os.listdir(sys.argv[1])) < 3)", str(tmp_path)), 60, ()),
+        "first": run.Part(("-c", wait, first, second), 60, (), timed=False),
+        "second": run.Part(("-c", wait, second, first), 60, (), timed=False),
+    }  # fmt: skip
+    assert run.main(["--cpu", "--out", str(out)], parts) == 0
+
+
 def test_another_device_begins_anew(out):
     run.write(out, run.empty("Some GPU") | {"parts": {"good": {"ok": True}, "old": {"ok": True}}})
     assert run.main(["--cpu", "--out", str(out), "good"], PARTS) == 0

@@ -156,13 +156,14 @@ class Reader:
             if equation.primitive.name == "cond":
                 branches = [self._body(branch, [v.given for v in inputs[1:]]) for branch in p["branches"]]
                 return list(lax.switch(arrays[0], branches, *arrays[1:]))
-            consts, end = p["num_consts"], p["num_consts"] + p["num_carry"]
+            consts, carried = _counts(equation)
+            end = consts + carried
             # what is carried follows from the examples after a step
             body = self._body(p["jaxpr"], [v.given or consts <= i < end for i, v in enumerate(inputs)])
 
             def step(carry: Any, x: Any) -> tuple[Any, Any]:
                 results = body(*arrays[:consts], *carry, *x)
-                return results[: p["num_carry"]], results[p["num_carry"] :]
+                return results[:carried], results[carried:]
 
             carry, rest = lax.scan(step, arrays[consts:end], arrays[end:], p["length"], p["reverse"])
             return [*carry, *rest]
@@ -175,6 +176,19 @@ class Reader:
             return [v.array for v in self._called(program, values)]
 
         return body
+
+
+def _counts(scan: core.JaxprEqn) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    By their axes: what is stacked has one more outside the body than within. (The parameters that say so differ
+    between JAX 0.10 and 0.11.)
+    """
+    body = scan.params["jaxpr"].jaxpr
+    sliced = sum(o.aval.ndim > i.aval.ndim for o, i in zip(scan.invars, body.invars, strict=True))
+    stacked = sum(o.aval.ndim > i.aval.ndim for o, i in zip(scan.outvars, body.outvars, strict=True))
+    carried = len(body.outvars) - stacked
+    return len(body.invars) - sliced - carried, carried
 
 
 def _counted_from_the_end(inputs: Sequence[_Value]) -> _Value | None:
