@@ -5,8 +5,8 @@
     python benchmarks/gpu/gpu_parts.py bits n1 n2   these parts alone, again
 
 Each part is a process of its own with a time limit; those that measure no time run first, side by side. One that fails
-says so in the table, and the next one begins. What went well is kept: the same command goes on with the parts that are missing. `--fresh` begins anew, `--minutes` is the
-time for all, `--out` another file.
+says so in the table, and the next one begins. What went well is kept: the same command goes on with the parts that are
+missing. `--fresh` begins anew, `--minutes` is the time for all, `--out` another file.
 
 Python: `--python`, else this one if its JAX finds a GPU, else `.venv-gpu`, into which JAX for CUDA and PyTorch are
 installed first. A machine without a network can bring its own JAX and PyTorch: packages that fedsolve needs beside
@@ -142,7 +142,7 @@ def _ended(command: Sequence[str], environment: Mapping[str, str], seconds: floa
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=dict(environment),
+            env={**environment, "FEDSOLVE_SECONDS": str(seconds)},
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -2,16 +2,20 @@
 
     python benchmarks/gpu/reference_tests.py equations|conformance [--tiny]
 
-What a time limit cuts off is counted up to there.
+What a time limit cuts off is counted up to there. All that pytest says is in runs/gpu-NAME.log.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import deque
+from pathlib import Path
+from threading import Timer
 
 CHOSEN = {
     "equations": (["tests/equations"], ["tests/equations/test_rates.py"]),
@@ -20,19 +24,40 @@ CHOSEN = {
         ["tests/conformance/test_engine.py", "-k", "test_every_pair"],
     ),
 }
-WORKERS = "4"  # share the GPU; each compiles
+WORKERS = str(max(2, (os.cpu_count() or 6) // 3))  # of each of two suites; they share the GPU, each compiles
+_REPORT = 20  # seconds before the limit at which pytest is told to end and to say what failed
 
 
 def main(name: str, tiny: bool) -> int:
     usual, few = CHOSEN[name]
-    asked = [sys.executable, "-m", "pytest", "-vv", "-m", "not full and not alone", "-p", "no:cacheprovider"]
+    asked = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-vv",
+        "-m",
+        "not full and not alone",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+    ]
     asked += [*(few if tiny else usual), *(["-n", "0"] if tiny else ["-n", WORKERS, "--dist", "loadgroup"])]
     counts, failed = {"PASSED": 0, "FAILED": 0, "ERROR": 0, "SKIPPED": 0}, []
     process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
+    limit = Timer(
+        float(os.environ.get("FEDSOLVE_SECONDS", "300")) - _REPORT, process.send_signal, [signal.SIGINT]
+    )
+    limit.daemon = True
+    limit.start()
     last: deque[str] = deque(maxlen=20)
+    log = Path("runs") / f"gpu-{name}.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("")
     for text in process.stdout:
         last.append(text)
+        with log.open("a") as file:
+            file.write(text)
         found = re.search(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b", text)
         test = re.search(r"tests/\S+::\S+", text)
         if not found or not test or text.startswith(("FAILED ", "ERROR ")):
@@ -44,6 +69,7 @@ def main(name: str, tiny: bool) -> int:
         rows = {name: said} | ({"not passed": ", ".join(failed[:20])} if failed else {})
         print(json.dumps({"rows": rows, "failed": failed}), flush=True)
     status = process.wait()
+    limit.cancel()
     if status or not sum(counts.values()):
         print("".join(last))
     return status or not sum(counts.values())
