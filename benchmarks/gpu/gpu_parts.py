@@ -74,7 +74,7 @@ PARTS = {
     "flute": own("flute", 180),
     **{name: work(name) for name in ("n1", "n2", "n3", "w2", "w1", "w3", "w4", "w5", "n4", "modules")},
     "sweeps": work("sweeps", 180),
-    "memory": own("memory", 120),
+    "memory": own("memory", 180, timed=False),
     "streams": own("copies", 90),
     "float64": own("reference_tests", 300, "equations", timed=False),
     "conformance": own("reference_tests", 300, "conformance", timed=False),

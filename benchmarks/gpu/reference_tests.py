@@ -24,7 +24,9 @@ CHOSEN = {
         ["tests/conformance/test_engine.py", "-k", "test_every_pair"],
     ),
 }
-WORKERS = str(max(2, (os.cpu_count() or 6) // 3))  # of each of two suites; they share the GPU, each compiles
+WORKERS = str(
+    max(2, ((os.cpu_count() or 6) - 2) // 2)
+)  # of each of two suites; they share the GPU, each compiles
 _REPORT = 20  # seconds before the limit at which pytest is told to end and to say what failed
 
 
@@ -43,7 +45,10 @@ def main(name: str, tiny: bool) -> int:
     ]
     asked += [*(few if tiny else usual), *(["-n", "0"] if tiny else ["-n", WORKERS, "--dist", "loadgroup"])]
     counts, failed = {"PASSED": 0, "FAILED": 0, "ERROR": 0, "SKIPPED": 0}, []
-    process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    exact = os.environ | {
+        "JAX_DEFAULT_MATMUL_PRECISION": "highest"
+    }  # float32 by default: products of 10 bits
+    process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=exact)
     assert process.stdout is not None
     limit = Timer(
         float(os.environ.get("FEDSOLVE_SECONDS", "300")) - _REPORT, process.send_signal, [signal.SIGINT]

@@ -17,10 +17,10 @@ FLAGS = {
 }
 
 
-def once(tiny: bool) -> dict[str, list[str]]:
-    """The digests of two runs of every case."""
+def once(tiny: bool) -> dict[str, list[list[str]]]:
+    """The digests of two runs of every case, of the model and of all."""
     import fedsolve as fs
-    from digests import of
+    from digests import digest, of
     from fedsolve.tasks import Softmax
     from measure import task
     from networks import n1_task, n2_task, n3_task
@@ -40,10 +40,12 @@ def once(tiny: bool) -> dict[str, list[str]]:
             "LSTM, FedAvg": (n2_task(10, 64, 40), fs.FedAvg(0.1)),
             "ResNet-18 with group norm, FedAvg": (n3_task(20, 16), fs.FedAvg(0.1)),
         }
-    return {
-        name: [of(fs.run(method, work, batch_size=10, epochs=1, **options)) for _ in range(2)]
-        for name, (work, method) in works.items()
-    }
+
+    def run(method: fs.Algorithm, work: Any) -> list[str]:
+        found = fs.run(method, work, batch_size=10, epochs=1, **options)
+        return [digest(found.params, {}), of(found)]
+
+    return {name: [run(method, work) for _ in range(2)] for name, (work, method) in works.items()}
 
 
 def in_processes(tiny: bool, flags: str = "") -> dict[str, str]:
@@ -58,12 +60,13 @@ def in_processes(tiny: bool, flags: str = "") -> dict[str, str]:
         found.append(json.loads(ran.stdout.splitlines()[-1]))
     words = {}
     for name, (first, again) in found[0].items():
-        if first != again:
-            words[name] = "other bits in the same process"
-        else:
-            words[name] = (
-                "the same bits" if [first] * 2 == found[1][name] else "other bits in another process"
-            )
+        others = [again, *found[1][name]]
+        if all(other == first for other in others):
+            words[name] = "the same bits"
+            continue
+        where = "the same process" if first != again else "another process"
+        what = "of evaluations" if all(other[0] == first[0] for other in others) else "of the model"
+        words[name] = f"other bits {what} in {where}"
     return words
 
 

@@ -18,6 +18,7 @@ _ON_CPU = {
     "xla_cpu_copy_insertion_use_region_analysis": True,
     "xla_cpu_prefer_vector_width": 512,
 }
+_ON_GPU = {"xla_gpu_deterministic_ops": True}
 
 
 def compiler_options() -> dict[str, Any]:
@@ -26,12 +27,12 @@ def compiler_options() -> dict[str, Any]:
     Measured on a CPU (benchmarks/FINDINGS.md): at the first level of optimisation programs run as fast as at the
     default level and compile in four fifths of the time; copies that an analysis of loops shows to be needless are left
     out; vectors are as wide as the processor has them, up to 512 bits. They are part of a program, as the processor's
-    type is: sums in wider vectors round otherwise.
+    type is: sums in wider vectors round otherwise. On a GPU no operation adds in an order that depends on time, and
+    none is chosen by timing candidates: the same seed gives the same bits in every process.
     """
-    if jax.default_backend() != "cpu":
-        return {}
+    usual = {"cpu": _ON_CPU, "gpu": _ON_GPU}.get(jax.default_backend(), {})
     given = os.environ.get("XLA_FLAGS", "")
-    return dict(_known(tuple((name, value) for name, value in _ON_CPU.items() if name not in given)))
+    return dict(_known(tuple((name, value) for name, value in usual.items() if name not in given)))
 
 
 @cache
