@@ -37,6 +37,9 @@ TRIED = ROOT / "runs" / "gpu-on-cpu.json"
 VENV = ROOT / ".venv-gpu"
 _KEPT = 600  # characters of what a failed part said last
 _RUNNING: set[int] = set()  # processes of parts, each of which leads its group
+_VERSIONS = """import json; from importlib.metadata import distributions
+found = {d.name: d.version for d in distributions()}
+print(json.dumps({name: found[name] for name in ("jax", "numpy", "torch") if name in found}))"""
 _PROBE = "import jax; print(jax.devices()[0].platform, jax.devices()[0].device_kind, sep=';')"
 
 
@@ -126,7 +129,7 @@ def one(part: Part, python: str, seconds: float, cpu: bool) -> tuple[dict[str, A
         with text.open("w") as out:
             why = _ended(command, environment(lines, cpu), seconds, out)
         said = text.read_text(errors="replace")
-        works = noted(lines)
+        works = noted(lines, python)
     entry: dict[str, Any] = {"ok": not why, "seconds": round(time.monotonic() - begun, 1)}
     entry |= last_found(said)
     if works:
@@ -188,11 +191,12 @@ def last_found(said: str) -> dict[str, Any]:
     return {}
 
 
-def noted(lines: Path) -> dict[str, Any]:
-    """The times of works that bench.py noted, by their key."""
+def noted(lines: Path, python: str) -> dict[str, Any]:
+    """The times of works that bench.py noted, by their key, with the versions that this Python has."""
     if not lines.exists():
         return {}
-    about = {"date": datetime.date.today().isoformat(), "versions": {}}
+    asked = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True)
+    about = {"date": datetime.date.today().isoformat(), "versions": json.loads(asked.stdout or "{}")}
     entries = [about | json.loads(text) for text in lines.read_text().splitlines()]
     return {entry.pop("key"): entry for entry in entries}
 

@@ -7,6 +7,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,7 @@ def test_each_part_fails_alone_and_the_next_run_goes_on(out, capsys):
     }  # fmt: skip
     assert result["parts"]["good"]["rows"] == {"X1": "A 2 ms"}
     assert result["works"]["X1"]["times"] == {"A": [1.0, 3.0, 2.0]}
+    assert result["works"]["X1"]["versions"]["numpy"] == numpy.__version__
     assert result["parts"]["bad"]["rows"] == {"half": "2"}
     assert result["parts"]["bad"]["why"].endswith("no kernel")
     assert "took longer than 0 s" in result["parts"]["slow"]["why"]
