@@ -136,7 +136,10 @@ ITEMS = (
         "other handwriting in fedopt-tuning", "adaptive methods beat FedAvg on digits, not on FEMNIST in 60 rounds",
     ),
     Item(_FEDOPT, "Table 1, EMNIST AE", "five methods, autoencoder", "smaller", ("autoencoder",)),
-    Item(_FEDOPT, "Table 1, Shakespeare", "five methods, recurrent network", "smaller", ("shakespeare",)),
+    Item(
+        _FEDOPT, "Table 1, Shakespeare", "five methods, recurrent network", "smaller", ("shakespeare",),
+        found="FedAdam and FedYogi are 3 to 4 points below FedAvg after 150 of 1,500 rounds",
+    ),
     Item(
         _FEDOPT, "Table 1, Stack Overflow NWP", "five methods, next word", "stand-in", ("next-word",), _NO_DATA
     ),

@@ -138,8 +138,8 @@ STUDY = Study(
     cost="The full form was not run. Reckoned from 5.5 s of processor time for 810 sequences through two layers of "
     "256 (a round of FedOpt's row, measured on loaded cores), on 2 cores: FedOpt's row, 45 runs of 1,500 rounds, "
     "50 h; FedDuA's, 20,000 sequences a round, 48 runs of 500 rounds and the sweep, 600 h. On a GPU it was not "
-    "measured. The small form, reckoned from 0.3 s a round of FedOpt's row and 1.4 s of FedDuA's: about two hours "
-    "on 2 quiet cores.",
+    "measured.",
+    minutes=18,
     quick=Problem(
         title="counting",
         size="6 made-up clients",
