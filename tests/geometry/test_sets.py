@@ -310,6 +310,8 @@ def test_nan_shows_in_the_point(case: Case) -> None:
     psi = case.make()
     corner = isinstance(psi, LInfBall | Box)  # bits cannot say it
     assert bool(jnp.isnan(arrived).any()) == (not corner)
+    assert bool(jnp.isnan(arrived).all()) or not psi.spreads_nan
+    assert psi.spreads_nan or not isinstance(psi, L1Ball | Simplex | Polytope)
 
 
 @each_projectable

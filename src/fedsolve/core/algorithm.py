@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from jaxtyping import Array
+
+from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.traits import TRAITS, Traits, declares, merge_traits
@@ -186,6 +189,23 @@ class Algorithm(ABC):
             The message to reduce, and the client's next state; by default both are returned unchanged.
         """
         return message, client
+
+    def is_finite(self, message: Any, client: Any) -> Array:
+        """Whether the results of a client's local work are numbers; a client of which they are not counts for nothing.
+
+        Integers cannot show that a client failed, nor what it never sends: its state does. A method whose failures
+        show in few entries looks at those alone.
+
+        Args:
+            message: what `train` gave.
+            client: the client's state that `train` gave.
+
+        Returns:
+            A boolean, shape (): by default, whether all entries of the message are finite, and those of the state where
+            the message has integers or is no model (`Traits.personal`).
+        """
+        hidden = trees.has_codes(message) or self.traits.personal
+        return trees.all_finite((message, client) if hidden else message)
 
     def model(self, broadcast: Any) -> Params:
         """The model in a broadcast, from which clients start and to which wrappers anchor.

@@ -71,6 +71,11 @@ class Blocks:
         """Whether a non-finite gradient always shows in the vertex."""
         return all(getattr(part.psi, "propagates_nan", True) for part in self.parts)
 
+    @property
+    def spreads_nan(self) -> bool:
+        """Whether the vertex of a leaf with a non-finite gradient has no finite entry."""
+        return all(getattr(part.psi, "spreads_nan", False) for part in self.parts)
+
     def check(self, params: Params) -> None:
         """Raise `InvalidInput` unless the parts fit a model.
 

@@ -92,10 +92,12 @@ class ConvexSet(Regularizer):
     Attributes:
         warm: `vertex` is iterative and starts from the code of a nearby gradient's vertex.
         propagates_nan: a gradient that is not finite gives a code whose point is not finite.
+        spreads_nan: that point is then not finite in any entry.
     """
 
     warm: ClassVar[bool] = False
     propagates_nan: ClassVar[bool] = True
+    spreads_nan: ClassVar[bool] = False
 
     @abstractmethod
     def violation(self, w: Array) -> Scalar:

@@ -180,9 +180,7 @@ def _train_one(
     oracle = client_oracle(work, packed, key, number, bound, slot)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
-    # integers cannot show that a client failed, nor what it never sends: its state does
-    hidden = trees.has_codes(sent) or algorithm.traits.personal
-    used = present & trees.all_finite((sent, after) if hidden else sent)
+    used = present & algorithm.is_finite(sent, after)
     dtype = trees.dtype_of(message)
     weight = jnp.where(
         used, oracle.num_examples if algorithm.traits.weighting == "examples" else 1, 0

@@ -32,6 +32,7 @@ class L1Ball(ProjectableSet):
     """
 
     radius: Scalar
+    spreads_nan: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("radius of L1Ball", self.radius, above=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +77,7 @@ class Simplex(ProjectableSet):
     """
 
     radius: Scalar = 1.0
+    spreads_nan: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("radius of Simplex", self.radius, above=0)
@@ -112,6 +113,7 @@ class Polytope(ConvexSet):
     """
 
     vertices: Any
+    spreads_nan: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.vertices, list | tuple):

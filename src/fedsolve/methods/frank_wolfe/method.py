@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
@@ -188,6 +189,16 @@ class FrankWolfe(Algorithm):
             return FedFWMessage(vertex), after
         nan = trees.scale(jnp.nan, change)
         return FedFWChange(trees.where(fine, change, nan)), after
+
+    def is_finite(self, message: FedFWMessage | FedFWChange, client: FedFWClient) -> Array:
+        """Whether a client's vertex and step are numbers: by an entry of each leaf of x_i where a failure is in all.
+
+        A loss that is not finite makes the step NaN, a gradient that is not makes the vertex so.
+        """
+        sets = self.split.sets if self.split else (self.constraint,)
+        if self.variant == "stochastic" or self.sends != "code" or not all(s.spreads_nan for s in sets):
+            return super().is_finite(message, client)
+        return trees.all_finite([x.ravel()[:1] for x in jax.tree.leaves(client.params)])
 
     def receive(
         self, broadcast: FedFWBroadcast, message: FedFWMessage | FedFWChange, client: FedFWClient
