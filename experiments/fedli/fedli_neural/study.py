@@ -177,8 +177,8 @@ STUDY = Study(
         "does not run its own methods: what is run is what the paper says.",
         "Networks have group norm or none; pictures of CIFAR are cropped, mirrored and standardised.",
         "The small form has CIFAR-10 and FEMNIST, four methods, three seeds, other networks and 60 or 100 rounds: "
-        "CIFAR-100 is not learnt in that time. A problem counts as learnt where its best method ends with at least half "
-        "of the accuracy that the paper has for it.",
+        "CIFAR-100 is not learnt in that time. A problem counts as learnt where its best method ends with at least "
+        "half of the accuracy that the paper has for it.",
     ),
     cost="The full form was not run. Reckoned for 60 runs of 500 rounds a problem, the grids in them: each CIFAR "
     "60 million images of 1.9e9 operations, 3 h on a GPU that sustains 1e13 a second; FEMNIST, from 1.6 s of "
