@@ -11,6 +11,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform
+from fedsolve.engine.evaluation.evaluate import _of_each
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
 from fedsolve.engine.evaluation.pooling import client_percentiles
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
@@ -136,3 +137,23 @@ def test_bytes_by_hand(name):
     np.testing.assert_array_equal(run.rounds["bytes_up"], [3 * up, up, 0])
     np.testing.assert_array_equal(run.rounds["bytes_down"], [3 * down, down, 0])
     np.testing.assert_array_equal(run.rounds["round"], [1, 2, 3])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_equal_iterates_are_evaluated_once(moved):
+    """At the start the last iterate and the mean of two are the same model."""
+    calls = []
+
+    def function(params):
+        jax.debug.callback(lambda: calls.append(1))
+        return {"squares": params["w"] ** 2, "sum": params["b"].sum()}
+
+    models = {"w": jnp.ones((2, 3)), "b": jnp.full((2, 4), 2.0)}
+    models["b"] = models["b"].at[1, 2].add(float(moved))
+    found = jax.jit(lambda m: _of_each(function, m))(models)
+    jax.effects_barrier()
+    assert len(calls) == 1 + moved
+    np.testing.assert_array_equal(found["squares"], np.ones((2, 3)))
+    np.testing.assert_array_equal(found["sum"], [8, 8 + moved])
+    nan = jax.tree.map(lambda a: a * jnp.nan, models)
+    assert np.isnan(_of_each(function, nan)["sum"]).all()

@@ -145,11 +145,26 @@ def _resident(
     return columns, means, parts
 
 
+def _of_each(function: Callable[[Params], Any], models: Params) -> Any:
+    """The function's results of stacked models; where all are the same, as at the start, of the first alone."""
+    first, *_ = leaves = jax.tree.leaves(models)
+    same = jnp.stack([jnp.all(a == a[:1]) for a in leaves]).all()
+    shapes = jax.eval_shape(function, jax.tree.map(lambda a: a[0], models))
+    empty = jax.tree.map(lambda s: jnp.zeros((len(first), *s.shape), s.dtype), shapes)
+
+    def one(i: Array, found: Any) -> Any:
+        values = function(jax.tree.map(lambda a: a[i], models))
+        return jax.tree.map(lambda of_all, v: of_all.at[i].set(v), found, values)
+
+    found = lax.fori_loop(0, jnp.where(same, 1, len(first)), one, empty)
+    return jax.tree.map(lambda v: jnp.where(same, v[:1], v), found)
+
+
 def _of_clients(
     metrics: Metrics, packed: PackedClients, both: Params, own: OwnModels | None
 ) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
     """Every metric of stacked models by example, (models, examples, ...), their counts, the first's `client_values`."""
-    train = lax.map(lambda p: on_clients(metrics, packed, p, own), both)
+    train = _of_each(lambda p: on_clients(metrics, packed, p, own), both)
     counts = metrics.counts(packed.examples)
     first = {name: values[0] for name, values in train.items()}
     return train, counts, *client_values(metrics, first, counts, packed)
@@ -157,7 +172,7 @@ def _of_clients(
 
 def _held_out(metrics: Metrics, frozen: Params, name: str, examples: Batch, both: Params) -> dict[str, Array]:
     """The metrics of two stacked models on a held-out set, by name."""
-    values = lax.map(lambda p: on_all(metrics, with_frozen(p, frozen), examples), both)
+    values = _of_each(lambda p: on_all(metrics, with_frozen(p, frozen), examples), both)
     return _pool_all(metrics, name, values, metrics.counts(examples))
 
 
