@@ -19,7 +19,8 @@ from pathlib import Path
 
 from fedsolve.config.bibliography import short, title
 from fedsolve.studies.experiment import VERDICTS, Claim
-from fedsolve.studies.names import program_folders
+from fedsolve.studies.names import find, program_folders
+from fedsolve.studies.pages.quotations import paper_of
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # of the package `experiments`
@@ -55,14 +56,16 @@ class Kept:
     verdicts: list[tuple[str, str, int]] | None
 
     @classmethod
-    def of(cls, name: str, cited: str = "") -> Kept:
-        """As it lies in the repository: the claims that cite a figure, table or theorem, all if none is named."""
+    def of(cls, name: str, cited: str = "", paper: str = "") -> Kept:
+        """As it lies in the repository: the claims that cite a figure, table or theorem of a paper, all if none."""
         folder = program_folders()[name]
         page = f"{folder.parent.name}/{folder.name}/page.html"
         results = folder / "results.json"
         if not results.exists():
             return cls(name, page, None)
         claims = [Claim(**claim) for claim in json.loads(results.read_text())["claims"]]
+        if any(paper_of(c.theirs, "") for c in claims):  # of several papers
+            claims = [c for c in claims if not paper or paper_of(c.theirs, find(name).citation) == paper]
         for names in ([cited], places(cited)) if cited else ():  # of a table's parts that which is asked for
             citing = [c for c in claims if not c.own and any(cites(c.theirs, name) for name in names)]
             if citing:
@@ -223,7 +226,7 @@ def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _row(item: Item, shown: Callable[[Kept], str]) -> Row:
-    words = [shown(Kept.of(name, item.name)) for name in item.experiments]
+    words = [shown(Kept.of(name, item.name, item.paper)) for name in item.experiments]
     run = any((program_folders()[name] / "results.json").exists() for name in item.experiments)
     return (
         item.name,

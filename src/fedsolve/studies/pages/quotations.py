@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 QUOTATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -112,3 +113,13 @@ QUOTATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }  # fmt: skip
 """Key of a paper -> part of the text that names a place -> what stands there."""
+
+
+def paper_of(theirs: str, citation: str) -> str:
+    """The key of the paper that a claim is of: the study's, unless the claim begins with another paper's first author.
+
+    >>> paper_of("Reddi et al., Table 1", "takakura2025feddua"), paper_of("Table 2", "takakura2025feddua")
+    ('reddi2021fedopt', 'takakura2025feddua')
+    """
+    author = re.match(r"(\w+) et al\.", theirs)
+    return next((key for key in QUOTATIONS if author and key.startswith(author[1].lower())), citation)

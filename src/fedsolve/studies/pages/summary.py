@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from fedsolve.studies.experiment import VERDICTS, Claim
-from fedsolve.studies.pages.quotations import QUOTATIONS
+from fedsolve.studies.pages.quotations import QUOTATIONS, paper_of
 
 _WITH_INTERVAL = re.compile(r"[^;\]]*?\[(-?inf|-?[\d.e+-]+), (?:-?inf|-?[\d.e+-]+)\](?:(?!\. )[^,;\[(])*")
 _OF_THE_TEST_SET = "with the test set's chance"
@@ -92,7 +92,8 @@ def quotation(claim: Claim, citation: str) -> str:
     >>> quotation(Claim("FedMiD remains slow", "Figure 6 and A.2.2", "", None), "yuan2021fco")
     'The convergence of FedMiD and FedMiD-OSP remains slow'
     """
-    places = {} if claim.own or "“" in claim.theirs else QUOTATIONS.get(citation, {})
+    unquoted = not claim.own and "“" not in claim.theirs
+    places = QUOTATIONS.get(paper_of(claim.theirs, citation), {}) if unquoted else {}
     there = [words for place, quoted in places.items() if place in claim.theirs for words in quoted]
     return max(there, key=lambda words: _shared(claim, words), default="")
 
