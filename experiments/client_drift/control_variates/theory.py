@@ -18,19 +18,23 @@ and after the round c_i = h_i, c = h. With ' for the round before, D_i = -K eta 
 So r - 1 = mean |(h_i - h_i') - (h - h')|^2 / |h|^2. The gradients of the clients have dropped out: what is left is \
 how much each changed since the last round.
 
-Theorem. Let all clients take part with whole batches, gradients be L-Lipschitz, q = K eta L <= 1/12, control \
-variates start at c_i = grad f_i(w), and the server take at most D itself, as FedExP does with its clamp, or r / 2 \
-times D, as without. Then in every round r - 1 <= (10 q)^2 <= 0.7: the step is at most 0.85 D, or D with the clamp.
+Theorem. Let all clients take part with whole batches, gradients be L-Lipschitz, q = K eta L, and control variates \
+start at c_i = grad f_i(w). If the server steps by r / 2 times D (FedExP without its clamp) and q <= 1/4, then r - 1 \
+<= 0.16 in every round, so that the step is at most 0.58 D. If it steps by D while r <= 2 (the clamp) and q <= 1/5, \
+then r - 1 <= 1/4 in every round, so that the step is D: SCAFFOLD's own.
 
-Proof. Write e for the largest distance of a client's local points from its start, in units of K eta |h'|, and e0 for \
-the same of the round before, in the same units. Every point of this round is within (e + 1 + e0) K eta |h'| of every \
-one of the last, since the server moved by at most K eta |h'|. So |h_i - h_i'| <= q (e + 1 + e0) |h'| =: x |h'|. A \
-corrected gradient differs from h' by no more, so e <= 1 + q (e + 1 + e0). Suppose that the round before had e <= 3/2 \
-and x <= 1/2 in its own units. Then |h'| is at least half of |h''|, so e0 <= 3, e <= (1 + 4 q) / (1 - q) <= 16/11 and \
-x <= q (16/11 + 4) <= 5/11: the same holds of this round, with |h| >= (6/11) |h'|. So |h_i - h_i'| <= 10 q |h|, and r \
-/ 2 is below 1. In the first round the points of the round before are w itself, and there was no server step: e <= \
-12/11 and x <= 1/11. From c_i = 0 the first rounds are as without control variates; where K eta L is large, nothing of \
-this need hold.
+Proof. Let y_k be client i's point after k steps of this round, y'_k that of the last round, d_k = |y_k - y'_k| / (K \
+eta |h'|), and let the server have moved by s K eta |h'|, so that d_0 = s. Let every client have |h_i' - h_i''| <= x \
+|h''| for the two rounds before; then |h' - h''| <= x |h''| and |h''| <= |h'| / (1 - x). The corrected gradients of \
+the two rounds at step j differ by at most L |y_j - y'_j| + |h_i' - h_i''| + |h' - h''| <= (q d_j + m) |h'|, with m = \
+2 x / (1 - x). So d_k <= s + the sum over j < k of (q d_j + m) / K, hence d_k <= s e^(q k / K) + (m / q) (e^(q k / K) \
+- 1). Means over k are below the integral from 0 to 1: |h_i - h_i'| <= L mean |y_k - y'_k| <= X |h'| with X = s (e^q - \
+1) + (2 x / (1 - x)) ((e^q - 1) / q - 1), which grows with q. For q = 1/4, s = 0.58 and x = 0.28 that is X <= 0.271; \
+for q = 1/5, s = 1 and x = 1/3 it is X <= 0.329. So x is kept; |h| >= (1 - x) |h'|, and r - 1 <= mean |h_i - h_i'|^2 \
+/ |h|^2 <= (x / (1 - x))^2, which is 0.152 and 1/4: the next step has s <= 0.576, or r <= 2 and s = 1. In the first \
+round y'_k = w and h_i' = grad f_i(w): d_0 = m = 0 and a corrected gradient differs from h' by at most L |y_j - w|, so \
+d_k <= (e^(q k / K) - 1) / q and X = (e^q - 1) / q - 1 <= 0.137. From c_i = 0 the first rounds are as without control \
+variates; where K eta L is large, nothing of this need hold.
 
 Minibatches. Let own gradients have independent noise, of variance s^2 / K in their mean h_i, and let M clients take \
 part. The noise of this round and that of the last, which is in c_i, both stand in D_i: mean |D_i - D|^2 / (K eta)^2 \
