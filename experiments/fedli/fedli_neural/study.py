@@ -22,8 +22,8 @@ NAMES = ("FedLiLU", "FedLiLS", "FedAdam", "FedAvg", "FedProx", "SCAFFOLD", "FedE
 """In the order of the paper's tables."""
 SGD: Mapping[str, Any] = {"weight_decay": 1e-3, "clip_norm": 10.0}
 """Of the clients; the paper clips at a norm that it does not give."""
-RATES = (1e-2, 1e-1)
-"""Of the paper's grid of client and server rates, which has 1.0 as well; its best client rate is 0.01."""
+RATES = (1e-2, 1e-1, 1.0)
+"""The paper's grid of client and server rates; its best client rate is 0.01."""
 
 
 def _tuned(make: Callable[..., Any]) -> Method:
@@ -82,27 +82,16 @@ FULL = {
 }  # fmt: skip
 
 
-def _small(
-    name: str, title: str, model: str, rounds: int, tested: int, task: Callable[[Path | None], fs.Task]
-) -> Problem:
-    """Fewer rounds of four methods on another network."""
-    full = run_with(FULL[name], "FedLiLU", "FedLiLS", "FedAvg", "FedExP")
-    options = {**full.options, "rounds": rounds, "eval_every": 20}
-    words = full.size.replace("500 rounds as in the paper", f"{rounds} of 500 rounds")
-    size = f"four of seven methods; {model}; {words}"
-    return replace(full, title=f"{name}: {title}", size=size, task=task, options=options, tested=tested)
-
-
-PROBLEMS = {
-    CIFAR10: _small(
-        CIFAR10, "subset, CNN", "a CNN of 16 and 32 channels, not a ResNet-18", 60, 4_000,
-        judged_on(None, cifar10, model=CNN(10, 24, 24, (16, 32), 64, 3, (0.0, 0.0)), **_SPLIT),
-    ),
-    FEMNIST: _small(
-        FEMNIST, "sample, small CNN", "8, 16 and 64 channels, not 32, 64 and 128", 100, 5_050,
-        judged_on(None, femnist, model=CNN(62, 28, 28, (8, 16), 64, 1, (0.25, 0.5)), num_clients=100),
-    ),
-}  # fmt: skip
+SMALL = replace(
+    run_with(FULL[FEMNIST], "FedLiLU", "FedLiLS", "FedAvg", "FedExP"),
+    title=f"{FEMNIST}: sample, small CNN",
+    size="four of seven methods; 8, 16 and 64 channels, not 32, 64 and 128; 100 of the sample's 300 writers, 10 a "
+    "round, 1 epoch in batches of 32, 100 of 500 rounds",
+    task=judged_on(None, femnist, model=CNN(62, 28, 28, (8, 16), 64, 1, (0.25, 0.5)), num_clients=100),
+    options={**FULL[FEMNIST].options, "rounds": 100, "eval_every": 20},
+    tested=5_050,
+)
+PROBLEMS = {FEMNIST: SMALL}
 
 
 STUDY = Study(
@@ -112,7 +101,7 @@ STUDY = Study(
     problems=PROBLEMS,
     full=FULL,
     methods=METHODS,
-    seeds=(0, 1, 2),
+    seeds=(0, 1, 2, 3, 4),
     statements=(
         *(
             Statement(
@@ -146,6 +135,7 @@ STUDY = Study(
             "On CIFAR-10 FedLi-LU's training loss is the lowest",
             "Table 2: 0.105, the next SCAFFOLD with 0.291",
             if_learnt(CIFAR10, by_metric("train_loss", ahead_of_all(CIFAR10, "FedLiLU"))),
+            only_full=True,
         ),
         Statement(
             "On FEMNIST FedExP's training loss is the lowest",
@@ -156,6 +146,7 @@ STUDY = Study(
             "FedLi-LU, whose gamma is nearly always 1, is FedAvg with weight decay: within a point of it on CIFAR-10",
             "",
             if_learnt(CIFAR10, close(CIFAR10, "FedLiLU", "FedAvg", 1.0)),
+            only_full=True,
         ),
     ),
     pictures={
@@ -166,19 +157,19 @@ STUDY = Study(
     deviations=(
         "The data are subsets of CIFAR, 20,000 of 50,000 images, a sample of FEMNIST and another edition of "
         "Shakespeare.",
-        "The paper names 0.01 as best client rate and 1 as best server rate for all methods; of its grid of "
-        "client rates (0.01, 0.1, 1) the first two are run in full length on one seed, server rates stay 1, and "
-        "training loss chooses. FedAdam has no number of its own: its grid has the server rates, too. The paper "
-        "chooses by training accuracy after 100 rounds.",
+        "The paper names 0.01 as best client rate and 1 as best server rate for all methods; its grid of client "
+        "rates (0.01, 0.1, 1) is run in full length on one seed, server rates stay 1, and training loss chooses. "
+        "FedAdam has no number of its own: its grid has the server rates, too. The paper chooses by training accuracy "
+        "after 100 rounds.",
         "FedLi-LS is not tuned: eta_max = 1 and the constants of its public code, a server step of 1; the clients "
         "neither decay nor clip. FedLi-LU decays by 1e-3 on the server, the others on the clients; they clip at "
         "10.",
         "mu of FedProx is 0.01, eps_g of FedExP 1e-3, never below 1, as in its paper. The public code of the paper "
         "does not run its own methods: what is run is what the paper says.",
         "Networks have group norm or none; pictures of CIFAR are cropped, mirrored and standardised.",
-        "The small form has CIFAR-10 and FEMNIST, four methods, three seeds, other networks and 60 or 100 rounds: "
-        "CIFAR-100 is not learnt in that time. A problem counts as learnt where its best method ends with at least "
-        "half of the accuracy that the paper has for it.",
+        "The small form has FEMNIST, four methods, a smaller network and 100 rounds. CIFAR-10 is not learnt in the "
+        "time: after 60 rounds of a small network FedLi-LU has 38 %. A problem counts as learnt where its best method "
+        "ends with at least half of the accuracy that the paper has for it.",
     ),
     cost="The full form was not run. Reckoned for 60 runs of 500 rounds a problem, the grids in them: each CIFAR "
     "60 million images of 1.9e9 operations, 3 h on a GPU that sustains 1e13 a second; FEMNIST, from 1.6 s of "
