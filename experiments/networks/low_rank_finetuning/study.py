@@ -58,7 +58,7 @@ def atoms(radius: float, head: float, lam0: float, participation: float = 20 / 1
     return fs.FedFW(sets, steps=fs.frank_wolfe.Convex(lam0=lam0, participation=participation))
 
 
-def factors(client_lr: float, average: str) -> fs.Algorithm:
+def factors(client_lr: float, average: Any) -> fs.Algorithm:
     """Factors of the updates, averaged in one of four ways."""
     return fs.LowRank(fs.FedAvg(client_lr), RANK, average, leaves="updates.*")
 

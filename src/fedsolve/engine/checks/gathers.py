@@ -185,8 +185,11 @@ def _counts(scan: core.JaxprEqn) -> tuple[int, int]:
     between JAX 0.10 and 0.11.)
     """
     body = scan.params["jaxpr"].jaxpr
-    sliced = sum(o.aval.ndim > i.aval.ndim for o, i in zip(scan.invars, body.invars, strict=True))
-    stacked = sum(o.aval.ndim > i.aval.ndim for o, i in zip(scan.outvars, body.outvars, strict=True))
+
+    def stacks(outside: Sequence[Any], within: Sequence[Any]) -> int:
+        return sum(o.aval.ndim > i.aval.ndim for o, i in zip(outside, within, strict=True))
+
+    sliced, stacked = stacks(scan.invars, body.invars), stacks(scan.outvars, body.outvars)
     carried = len(body.outvars) - stacked
     return len(body.invars) - sliced - carried, carried
 
