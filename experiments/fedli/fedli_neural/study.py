@@ -171,6 +171,7 @@ STUDY = Study(
         "time: after 60 rounds of a small network FedLi-LU has 38 %. A problem counts as learnt where its best method "
         "ends with at least half of the accuracy that the paper has for it.",
     ),
+    minutes=16,
     cost="The full form was not run. Reckoned for 60 runs of 500 rounds a problem, the grids in them: each CIFAR "
     "60 million images of 1.9e9 operations, 3 h on a GPU that sustains 1e13 a second; FEMNIST, from 1.6 s of "
     "processor time for 1,000 images (benchmarks/FINDINGS.md, network N1), 10 h on 2 cores; Shakespeare, from 5.5 "
