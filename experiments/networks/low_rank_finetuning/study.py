@@ -228,8 +228,8 @@ STUDY = Study(
         "author's training posts, which train nothing; test posts choose nothing. "
         f"Rates are half a decade apart; FedFW's settings are {words(MIDDLE)} and others drawn from a decade to either "
         "side.",
-        "The factors hardly move in 24 rounds, the head learns: LoRA and FedEx-LoRA have the same accuracies, and losses "
-        "that differ in the fifth digit. bytes-to-accuracy has a problem on which they differ.",
+        "The factors hardly move in 24 rounds, the head learns: LoRA and FedEx-LoRA have the same accuracies, and "
+        "losses that differ in the fifth digit. bytes-to-accuracy has a problem on which they differ.",
         "FedFW takes one step on all of a client's posts a round, the others an epoch of batches of 8. Its head lies "
         "in an l2 ball, whose vertex is dense. Bytes down are not in the picture.",
     ),
