@@ -28,8 +28,16 @@ ratio or a time with its bound; `python benchmarks/bench.py --check` fails where
 devices that a run chooses: each core for networks, one for small models.
 
 `make bench` replaces the results of its processor, and `make generate` writes this page and the README's table.
-`make gpu` measures on an NVIDIA GPU. `benchmarks/FINDINGS.md` explains the numbers. `benchmarks/accuracies.csv` has
-what networks reach on federated data.
+[On a GPU](benchmarks-gpu.md) has those of `make gpu`. `benchmarks/FINDINGS.md` explains the numbers.
+`benchmarks/accuracies.csv` has what networks reach on federated data.
+"""
+GPU_HEAD = """\
+# On a GPU
+
+For readers who have an NVIDIA GPU. After this page you know what `make gpu` measures, and can repeat it.
+
+The works are those of [benchmarks](benchmarks.md), each beside its PyTorch loop on the same GPU. A part that failed or
+was cut off says so, and the next `make gpu` goes on with it. `benchmarks/gpu.json` has every time.
 """
 
 
@@ -48,7 +56,17 @@ def accelerators() -> str:
 
 def page(results: Sequence[Mapping[str, Any]] | None = None) -> str:
     """The page, of these contents of result files, or of those that are stored."""
-    return "\n".join([HEAD, *(line for result in results or stored() for line in _section(result))])
+    return _page(HEAD, results, False)
+
+
+def gpu_page(results: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """The page of what `make gpu` left, likewise."""
+    return _page(GPU_HEAD, results, True)
+
+
+def _page(head: str, results: Sequence[Mapping[str, Any]] | None, of_gpu: bool) -> str:
+    chosen = [result for result in results or stored() if ("parts" in result) == of_gpu]
+    return "\n".join([head, *(line for result in chosen for line in _section(result))])
 
 
 def with_table(readme: str, results: Sequence[Mapping[str, Any]] | None = None) -> str:

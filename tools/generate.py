@@ -31,6 +31,7 @@ def generated() -> dict[str, str]:
         "docs/communication.md": communication_page.page(),
         "docs/optax.md": optax_table.page(),
         "docs/benchmarks.md": benchmark_page.page(),
+        "docs/benchmarks-gpu.md": benchmark_page.gpu_page(),
         "src/fedsolve/engine/compute/accelerators.json": benchmark_page.accelerators(),
         "README.md": benchmark_page.with_table((ROOT / "README.md").read_text()),
     }

@@ -32,6 +32,7 @@ def test_the_page_of_benchmarks():
     """It is of the results as they are stored: which processor, when, every program and every bound."""
     made = generate.benchmark_page
     assert (ROOT / "docs/benchmarks.md").read_text() == made.page(), "run: make generate"
+    assert (ROOT / "docs/benchmarks-gpu.md").read_text() == made.gpu_page(), "run: make generate"
     readme = (ROOT / "README.md").read_text()
     assert readme == made.with_table(readme), "run: make generate"
     assert readme.count(made.BEGIN) == readme.count(made.END) == 1
@@ -59,7 +60,9 @@ def test_the_page_of_benchmarks():
         "n1": {"ok": True, "rows": {"N1": "1 ms"}},
         "bits": {"ok": False, "rows": {"FedAvg": "other"}},
     }
-    on_gpu = made.page([gpu])
+    on_gpu = made.gpu_page([*results, gpu])
+    assert "Some CPU" not in on_gpu
+    assert "Some GPU" not in made.page([*results, gpu])
     assert "## Some GPU\n" in on_gpu
     assert "* **bits** (**failed**)\n    * FedAvg: other" in on_gpu
     assert "* **n1**" not in on_gpu

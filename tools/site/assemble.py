@@ -75,7 +75,16 @@ def assemble() -> None:
     groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
     groups |= {"Every method": list(method_pages())}
     groups |= {f"Reference for {reader}": list(reference_pages(reader)) for reader in ("users", "authors")}
-    project = ["figures", "benchmarks", "versioning", "architecture", "internals", "glossary", "changelog"]
+    project = [
+        "figures",
+        "benchmarks",
+        "benchmarks-gpu",
+        "versioning",
+        "architecture",
+        "internals",
+        "glossary",
+        "changelog",
+    ]
     groups |= {"The project": [f"{page}.md" for page in project]}
     for name, pages in groups.items():
         home += f"\n```{{toctree}}\n:hidden:\n:caption: {name}\n\n" + "\n".join(pages) + "\n```\n"
