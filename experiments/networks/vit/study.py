@@ -122,5 +122,6 @@ STUDY = Study(
     cost="The full form was not run. Reckoned from 1.9e9 floating-point operations an image on the ResNet and 2.7e9 "
     "on the ViT: 20 runs of 500 rounds of 20,000 images on each, 16 more on the ViT's grid: 1.3e18 operations, 37 h "
     "on a GPU that sustains 1e13 a second.",
+    minutes=57,
     quick=replace(QUICK, title="scikit-learn's digits, tiny ViT", task=_quick_task),
 )
