@@ -10,7 +10,8 @@ from fedsolve.studies import names
 def test_verdicts_of_all_stored_experiments(call, monkeypatch, tmp_path):
     """A line each and their sum; what is asked of one needs its name; without a repository there are none."""
     folders = names.program_folders()
-    few = {name: folders[name] for name in ("fw-averaging", "fw-split")} | {"vit": tmp_path}  # where no data is stored
+    few = {name: folders[name] for name in ("fw-averaging", "fw-split")}
+    few |= {"vit": tmp_path}  # where no data is stored
     monkeypatch.setattr(names, "program_folders", lambda: few)
     ended = call("verdict")
     assert ended.code == 0
