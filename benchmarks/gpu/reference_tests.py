@@ -24,35 +24,22 @@ CHOSEN = {
         ["tests/conformance/test_engine.py", "-k", "test_every_pair"],
     ),
 }
-WORKERS = str(
-    max(2, ((os.cpu_count() or 6) - 2) // 2)
-)  # of each of two suites; they share the GPU, each compiles
+WORKERS = max(2, ((os.cpu_count() or 6) - 2) // 2)  # of each of two suites; they share the GPU, each compiles
 _REPORT = 20  # seconds before the limit at which pytest is told to end and to say what failed
 
 
 def main(name: str, tiny: bool) -> int:
     usual, few = CHOSEN[name]
-    asked = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-vv",
-        "-m",
-        "not full and not alone",
-        "-p",
-        "no:cacheprovider",
-        "--tb=short",
-    ]
-    asked += [*(few if tiny else usual), *(["-n", "0"] if tiny else ["-n", WORKERS, "--dist", "loadgroup"])]
+    asked = [sys.executable, "-m", "pytest", "-vv", "--tb=short", "-p", "no:cacheprovider"]
+    asked += ["-m", "not full and not alone", *(few if tiny else usual)]
+    asked += ["-n", "0"] if tiny else ["-n", str(WORKERS), "--dist", "loadgroup"]
     counts, failed = {"PASSED": 0, "FAILED": 0, "ERROR": 0, "SKIPPED": 0}, []
-    exact = os.environ | {
-        "JAX_DEFAULT_MATMUL_PRECISION": "highest"
-    }  # float32 by default: products of 10 bits
+    # products of float32 numbers have 10 bits by default
+    exact = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
     process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=exact)
     assert process.stdout is not None
-    limit = Timer(
-        float(os.environ.get("FEDSOLVE_SECONDS", "300")) - _REPORT, process.send_signal, [signal.SIGINT]
-    )
+    seconds = float(os.environ.get("FEDSOLVE_SECONDS", "300"))
+    limit = Timer(seconds - _REPORT, process.send_signal, [signal.SIGINT])
     limit.daemon = True
     limit.start()
     last: deque[str] = deque(maxlen=20)

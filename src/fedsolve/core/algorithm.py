@@ -202,7 +202,7 @@ class Algorithm(ABC):
 
         Returns:
             A boolean, shape (): by default, whether all entries of the message are finite, and those of the state where
-            the message has integers or is no model (`Traits.personal`).
+            the message has integers or clients have models of their own (`Traits.personal`).
         """
         hidden = trees.has_codes(message) or self.traits.personal
         return trees.all_finite((message, client) if hidden else message)
