@@ -57,12 +57,27 @@ def test_what_a_step_writes_decides_and_not_the_model():
 
 
 def test_bytes_are_those_of_every_operation():
-    """Product (4,), square (4,), sum and quotient: ten numbers; a loop's body counts once."""
+    """Product (4,), square (4,), sum and quotient: ten numbers; a loop's body counts once, or at every pass."""
     assert step_bytes(linear, jnp.zeros(9), jax.ShapeDtypeStruct((60, 9), FLOAT), 4) == 4 * (4 + 4 + 1 + 1)
     short, long = (
         step_bytes(recurrent, jnp.zeros(9), jax.ShapeDtypeStruct((60, n), FLOAT), 4) for n in (3, 900)
     )
     assert short == long
+    once, every_pass = (
+        step_bytes(recurrent, jnp.zeros(9), jax.ShapeDtypeStruct((60, 900), FLOAT), 4, every_pass=kept)
+        for kept in (False, True)
+    )
+    assert every_pass > 100 * once
+
+
+def test_chunks_of_a_cohort_are_alike():
+    """Where twenty clients do not fit, and nineteen do, two chunks have ten each and no absent clients."""
+    weight = jnp.zeros(900)
+    work = task(linear, weight, (900,))
+    client = 4 * 4 * 900 + step_bytes(work.loss, weight, work.data.examples, 4)
+    most = 256 * 2**20 // client
+    assert chosen(work, weight, fs.sampling.Uniform(most)) == most
+    assert chosen(work, weight, fs.sampling.Uniform(most + 1)) == most // 2 + 1
 
 
 @pytest.mark.parametrize(
@@ -104,7 +119,7 @@ def test_client_states_that_do_not_fit_are_refused(monkeypatch, free, fits):
 
 
 def test_a_measured_kind_of_accelerator_has_its_own_limits(tmp_path, monkeypatch):
-    """`make gpu` measures them; any other has four gigabytes for the clients that train side by side."""
+    """`make gpu` measures them; any other has a fourth of its memory for the clients that train side by side."""
     import json
     from types import SimpleNamespace
 
@@ -121,6 +136,8 @@ def test_a_measured_kind_of_accelerator_has_its_own_limits(tmp_path, monkeypatch
     assert chosen(work, weight, cohort) == 20
     monkeypatch.setattr(layout.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(layout, "files", lambda package: tmp_path)
-    for kind, chunk in (("small", 3), ("one by one", 1), ("never measured", 20)):
-        monkeypatch.setattr(layout.jax, "devices", lambda kind=kind: [SimpleNamespace(device_kind=kind)])
+    memory = {"bytes_limit": 4 * 7 * client}
+    for kind, chunk in (("small", 3), ("one by one", 1), ("never measured", 7)):
+        device = SimpleNamespace(device_kind=kind, platform="gpu", memory_stats=lambda: memory)
+        monkeypatch.setattr(layout.jax, "devices", lambda device=device: [device])
         assert chosen(work, weight, cohort) == chunk

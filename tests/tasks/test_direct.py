@@ -1,6 +1,7 @@
 """The direct convolution and its derivatives of every kind against XLA's, as JAX differentiates that."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -108,3 +109,20 @@ def test_in_a_loop_every_convolution_has_its_channels_last():
     assert {a.replace(" ", "").split("window")[0].rstrip(",") for a in layouts} == {
         "[b,0,1,f]x[0,1,i,o]->[b,0,1,f]"
     }
+
+
+def test_a_gpu_multiplies_patches():
+    """There no convolution is left, neither of one client nor of several; a CPU's library keeps those of one."""
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in CASES["3, even"][:2]]
+
+    def loss(x, kernel):
+        return jnp.sum(own(x, kernel, *CASES["3, even"][2:]) ** 2)
+
+    gradients = jax.jit(jax.grad(loss, (0, 1)))
+    texts = {
+        platform: jax.export.export(gradients, platforms=[platform])(*shapes).mlir_module()
+        for platform in ("cuda", "rocm", "cpu")
+    }
+    assert {platform: "stablehlo.convolution" in text for platform, text in texts.items()} == {
+        "cuda": False, "rocm": False, "cpu": True,
+    }  # fmt: skip

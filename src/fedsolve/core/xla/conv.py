@@ -1,12 +1,13 @@
-"""Convolution and pooling in forms that are fast on CPU, where XLA's own are not once differentiated inside a loop.
+"""Convolution and pooling in forms that are fast where XLA's own are not, once differentiated inside a loop.
 
-* direct: XLA's own convolution with gradients of the one form that its library takes (`fedsolve.core.xla.direct`);
+* direct: on a CPU XLA's own convolution with gradients of the one form that its library takes, on a GPU products of
+  patches (`fedsolve.core.xla.direct`);
 * tiles: the minimal filtering algorithm F(2x2, 3x3) of Winograd. Each 2x2 tile of outputs needs 16 products
   per pair of channels instead of 36, as Y = A' ((G g G') * (B' d B)) A. It is an identity, not an
   approximation; rounding stays of the order of the direct sum's;
 * patches: one product with all shifted images side by side (`patches`), for what the others do not take.
 
-Which is the fastest where is measured in benchmarks/FINDINGS.md. On other platforms they are the ordinary operation.
+Which is the fastest where is measured in benchmarks/FINDINGS.md. On a TPU they are the ordinary operation.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from jaxtyping import Array, Float
 
 from fedsolve.core.xla.direct import by_patches, direct
 
+BACKENDS = ("cpu", "gpu")
+"""Where these forms are used."""
+
 _TILE_CHANNELS = 32  # below this the products of the tiles are too thin to pay for the transforms
 _DIRECT_OUTPUTS = 16  # below this the library spends its time on cutting patches
 
@@ -30,7 +34,7 @@ def conv3x3(
     x: Float[Array, "batch h w c"], kernel: Float[Array, "3 3 c out"], bias: Float[Array, " out"]
 ) -> Float[Array, "batch h-2 w-2 out"]:
     """3x3 convolution without padding: x (batch, h, w, c), kernel (3, 3, c, out), bias (out,)."""
-    if jax.default_backend() == "cpu" and tiles_pay(x, kernel):
+    if tiles_pay(x, kernel):
         return by_tiles(x, kernel) + bias
     return conv(x, kernel) + bias
 
@@ -38,7 +42,7 @@ def conv3x3(
 def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array:
     """Convolution of images x (n, h, w, c) with a kernel (h', w', c, out), the same stride and padding on both axes."""
     strides, pad = (stride, stride), [(padding, padding)] * 2
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() not in BACKENDS:
         return lax.conv_general_dilated(x, kernel, strides, pad, dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return convolve(x, kernel, strides=strides, padding=pad, dilation=(1, 1))
 
@@ -53,10 +57,11 @@ def convolve(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
-    """Any convolution on a CPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out)."""
+    """Any convolution on a CPU or a GPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out)."""
     window, out = kernel.shape[:-2], kernel.shape[-1]
     library = x.dtype == kernel.dtype == jnp.float32 and preferred_element_type in (None, x.dtype)
-    if library and 0 < len(window) <= 3 and prod(window) > 1 and out >= _DIRECT_OUTPUTS:
+    thin = jax.default_backend() == "cpu" and out < _DIRECT_OUTPUTS
+    if library and 0 < len(window) <= 3 and prod(window) > 1 and not thin:
         return direct(x, kernel, strides=strides, padding=padding, dilation=dilation)
     return by_patches(
         x,
@@ -70,7 +75,9 @@ def convolve(
 
 
 def tiles_pay(x: Array, kernel: Array) -> bool:
-    """Whether `by_tiles` applies to x (batch, h, w, c) and kernel (h', w', c, out), and is faster than patches."""
+    """Whether `by_tiles` applies to x (batch, h, w, c) and kernel (h', w', c, out), and is the fastest form."""
+    if jax.default_backend() != "cpu":
+        return False
     *window, c, out = kernel.shape
     even = all(n % 2 == 0 and n > 2 for n in x.shape[1:-1])
     exact = jnp.promote_types(x.dtype, jnp.float32) == x.dtype  # its sums of entries lose digits of a half

@@ -1,7 +1,7 @@
-"""A user's own convolutions and max-pools, in the forms that are fast on a CPU.
+"""A user's own convolutions and max-pools, in the forms that are fast on a CPU or a GPU.
 
-XLA's CPU convolutions, and the gradient of its pooling windows, take a slow path inside loops and under vmap: a flax
-CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
+XLA's convolutions, and on a CPU the gradient of its pooling windows, take a slow path inside loops and under vmap: a
+flax CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
 therefore traced once more, and its convolutions are written as the matrix products of `fedsolve.core.xla.conv` before
 anything is differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to
 the first, as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint
@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend import core
 from jaxtyping import Array
 
-from fedsolve.core.xla.conv import by_tiles, convolve, tiles_pay
+from fedsolve.core.xla.conv import BACKENDS, by_tiles, convolve, tiles_pay
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
 _CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
@@ -35,7 +35,7 @@ def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any
     A function that has no such operation is called as it is. Meant for use inside a trace: `function` is traced anew at
     each call.
     """
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() not in BACKENDS:
         return function
 
     def fast(*arguments: Any) -> Any:

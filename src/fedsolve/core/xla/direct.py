@@ -11,6 +11,9 @@ Here a convolution and its two gradients are one trilinear form,
 Any two arguments give its derivative in the third: the convolution (`y`), or the gradient of the images (`x`) or of
 the kernel. Each is written with channels last, and the transposes of each are the other two, so that derivatives of any
 order, forward and backward, stay fast.
+
+A GPU's library takes clients with kernels of their own as groups, several times slower than products of patches that
+batch: there each of the three is such a product. What is kept for a gradient are the images, not their patches.
 """
 
 from __future__ import annotations
@@ -194,6 +197,8 @@ _derivative.def_impl(jax.jit(_compute, static_argnames=("of", "form")))
 ad.defbilinear(_derivative, partial(_transposed, 0), partial(_transposed, 1))
 batching.primitive_batchers[_derivative] = _side_by_side
 mlir.register_lowering(_derivative, mlir.lower_fun(_compute, multiple_results=False))
+for _platform in ("cuda", "rocm"):
+    mlir.register_lowering(_derivative, mlir.lower_fun(_plainly, multiple_results=False), platform=_platform)
 
 
 def by_patches(

@@ -19,7 +19,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.core.xla.cpu_devices import VARIABLE, cores, is_number_given
-from fedsolve.core.xla.programs import all_equations, programs_inside
+from fedsolve.core.xla.programs import Program, equations_of, programs_inside
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS
@@ -31,7 +31,9 @@ from fedsolve.tasks.task import Task
 # beyond, whole operations on one client after another stay in a core's cache.
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
-_ACCELERATOR_BYTES = 4 * 2**30  # of an accelerator that was not measured
+_ACCELERATOR_SHARE = (
+    4  # of its memory, clients side by side may need a fourth where its kind was not measured
+)
 _MEASURED = "accelerators.json"  # beside this file, {kind of device: {"step_bytes", "bytes"}}: `make gpu` measures them
 _COPIED_SHARE = 8  # examples that each further core copies may be an eighth of the machine's memory
 _COPIES = 4  # model, gradient, client update, message
@@ -72,7 +74,8 @@ def chunk_size(
     most_step, room = _limits()
     if model + step > most_step:
         return 1
-    return max(1, min(cohort, room // (_COPIES * model + step)))
+    chunks = -(-cohort // max(1, room // (_COPIES * model + step)))
+    return -(-cohort // chunks)  # as many in each, since absent clients of the last would be trained too
 
 
 def _limits() -> tuple[float, int]:
@@ -81,7 +84,7 @@ def _limits() -> tuple[float, int]:
         return _CPU_STEP_BYTES, _CPU_BYTES
     measured = json.loads(files("fedsolve.engine.compute").joinpath(_MEASURED).read_text())
     of_kind = measured.get(jax.devices()[0].device_kind, {})
-    return of_kind.get("step_bytes") or math.inf, of_kind.get("bytes", _ACCELERATOR_BYTES)
+    return of_kind.get("step_bytes") or math.inf, of_kind.get("bytes") or total_bytes() // _ACCELERATOR_SHARE
 
 
 def _task_step_bytes(
@@ -91,7 +94,8 @@ def _task_step_bytes(
     largest = largest or int(task.data.counts.max())
     rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     batch = largest if batch_size is None else min(batch_size, largest)
-    return step_bytes(task.loss, with_frozen(params, task.frozen), rows, batch)
+    kept = jax.default_backend() != "cpu"
+    return step_bytes(task.loss, with_frozen(params, task.frozen), rows, batch, every_pass=kept)
 
 
 def devices_by_layout(
@@ -130,15 +134,39 @@ def devices_by_layout(
     )
 
 
-def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
-    """Bytes of the results of all operations of the loss on a minibatch; the body of a loop counts once."""
+def step_bytes(
+    loss: Callable[[Params, Batch], Scalar],
+    params: Params,
+    examples: Batch,
+    batch: int,
+    *,
+    every_pass: bool = False,
+) -> int:
+    """Bytes of the results of all operations of the loss on a minibatch.
+
+    Args:
+        loss: of the parameters and a minibatch.
+        params: the shapes of the model.
+        examples: those of the examples.
+        batch: examples of a minibatch.
+        every_pass: whether the body of a loop counts as often as it runs, which is what is kept for the gradient, and
+            not once, which is what is written before it is read again.
+    """
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
     key = jax.eval_shape(jax.random.key, 0)
-    program = jax.make_jaxpr(lambda *given: call(loss, *given[:2], key=given[2])[0])(params, rows, key)
-    results: list[Any] = [
-        v.aval for e in all_equations(program) if not [*programs_inside(e)] for v in e.outvars
-    ]
-    return sum(a.size * a.dtype.itemsize for a in results if hasattr(a, "dtype"))
+
+    def written(program: Program) -> int:
+        total = 0
+        for equation in equations_of(program):
+            if inside := [*programs_inside(equation)]:
+                passes = equation.params.get("length", 1) if every_pass else 1
+                total += passes * sum(map(written, inside))
+            else:
+                shapes: list[Any] = [v.aval for v in equation.outvars]
+                total += sum(a.size * a.dtype.itemsize for a in shapes if hasattr(a, "dtype"))
+        return total
+
+    return written(jax.make_jaxpr(lambda *given: call(loss, *given[:2], key=given[2])[0])(params, rows, key))
 
 
 def cohort_size(sampling: Sampling, population: int) -> int:

@@ -212,5 +212,6 @@ def scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
         return clients
     if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
         return jax.tree.map(lambda x, a: lax.dynamic_update_index_in_dim(x, a[0], ids[0], 0), clients, after)
-    rows = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0])
-    return jax.tree.map(lambda x, a: x.at[rows].set(a, mode="drop"), clients, after)
+    # no row twice, not even one outside: a GPU whose operations are deterministic sorts all numbers of states otherwise
+    rows = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0] + jnp.arange(len(ids)))
+    return jax.tree.map(lambda x, a: x.at[rows].set(a, mode="drop", unique_indices=True), clients, after)
