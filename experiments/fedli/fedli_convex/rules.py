@@ -8,10 +8,12 @@ import numpy as np
 
 from experiments.fedli.fedli_convex import theorems
 from experiments.fedli.fedli_convex.problems import L2, STEPS, smoothness
+from experiments.margins import margin
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import beyond, decided, elsewhere, interval, intervals, rule
 
+LASTING, ADAPTING = (margin("fedli-convex", name) for name in ("lasting", "adapting"))
 ROUNDING = 1e-10
 """Of float64 and of w*, whose gradient is not quite 0: less is no rise and no distance."""
 
@@ -86,7 +88,7 @@ def lasts(cells: Cells, problems: Sequence[str], method: str) -> Decision:
             logs[:, (rounds > at - last) & (rounds <= at)].mean(axis=1) for at in (rounds[-1] / 2, rounds[-1])
         )
         first, second = logs[:, 0] - middle, middle - end
-        apart[p] = second - np.maximum(first, 1.0) / 2
+        apart[p] = second - LASTING * np.maximum(first, 1.0)
         words.append(f"{p} {first.mean():.2f} and {interval(second, len(problems)):.2f}")
     ours = f"decades that F - F* falls in the halves of the rounds: {'; '.join(words)}"
     held, where = beyond(intervals(apart).items(), 0.0)
@@ -114,10 +116,10 @@ def adapts(cells: Cells, problems: Sequence[str], method: str) -> Decision:
     gammas = np.stack([cells.curve(p, method, metric="gamma")[1][:, 1:] for p in problems])
     shares = (gammas < 1).mean(axis=(0, 2))
     found = interval(shares)
-    given: dict[float, Verdict] = {bar: decided(found, bar) for bar in (0.1, 0.5, 0.9)}
+    given: dict[float, Verdict] = {bar: decided(found, bar) for bar in (0.1, ADAPTING, 0.9)}
     ours = f"gamma < 1 in a share of {found:.2f} of {gammas.size} rounds, least {gammas.min():.3g}"
     reason = "in at least half of the rounds, by the 95 % interval over data sets"
-    return Decision(ours, given[0.5], f"{reason}; {elsewhere(given, 0.5)}")
+    return Decision(ours, given[ADAPTING], f"{reason}; {elsewhere(given, ADAPTING)}")
 
 
 def remark_2(cells: Cells) -> Decision:
