@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,13 +210,29 @@ def of_two(a, b):
 def test_the_rule_at_a_rate_and_at_the_best():
     """At rate 0.03 `a` is twice as high; at its best, 0.1, half as high, and its divergence at 0.3 is not chosen."""
     noise = np.exp(0.01 * np.arange(5))
-    b = np.full((3, 5), 0.1) * noise
-    a = np.array([0.2, 0.05, np.inf])[:, None] * noise[::-1]
+    b = np.array([0.1, 0.1, 0.1, 0.09])[:, None] * noise
+    a = np.array([0.2, 0.05, np.inf, 0.2])[:, None] * noise[::-1]
     name, cells = of_two(a, b)
-    assert lower([name], "a", ["b"])(cells).verdict == "reproduced"
-    assert "best rates a 0.1 to 0.1" in lower([name], "a", ["b"])(cells).reason
-    assert lower([name], "a", ["b"], 0.03)(cells).verdict == "not reproduced"
+    found = lower([name], "a", ["b"])(cells)
+    assert found.verdict == "reproduced"
+    assert "best rates a 0.1 to 0.1" in found.reason
+    assert found.provisional.startswith("b's best client rate 1 lies at the edge")
+    assert lower([name], "b", ["a"])(cells).provisional == found.provisional
+    at_a_rate = lower([name], "a", ["b"], 0.03)(cells)
+    assert (at_a_rate.verdict, at_a_rate.provisional) == ("not reproduced", "")
     assert lower([name], "a", ["b"], 0.3)(cells).verdict == "not reproduced"
+
+
+def test_what_has_not_learnt_is_not_compared():
+    """Losses of 1.02 and 1.1 are not below the start's, 1; one of 0.9 is, and not below the best constant's, 0.8."""
+    noise = np.exp(0.01 * np.arange(-2, 3))
+    ends = np.ones((4, 1)) * noise
+    name, cells = of_two(1.02 * ends, 1.1 * ends)
+    assert lower([name], "a", ["b"])(cells).verdict == "not learnt"
+    name, cells = of_two(0.9 * ends, 1.1 * ends)
+    assert lower([name], "a", ["b"])(cells).verdict == "reproduced"
+    problem = replace(cells.problem(name), chance=0.8)
+    assert lower([name], "a", ["b"])(replace(cells, problems={name: problem})).verdict == "not learnt"
 
 
 @pytest.mark.full

@@ -8,7 +8,6 @@ import numpy as np
 
 from experiments.client_drift.control_variates.problems import RATES
 from fedsolve.studies import Cells, Decision, Study
-from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.rules import Interval, beyond, interval, mixed, rule
 
@@ -44,24 +43,65 @@ def at(cells: Cells, problem: str, method: str, rate: float | None) -> tuple[flo
 
 @rule
 def lower(
-    cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], rate: float | None = None
+    cells: Cells,
+    problems: Sequence[str],
+    a: str,
+    others: Sequence[str],
+    rate: float | None = None,
+    over: str = "data sets",
 ) -> Decision:
-    """On every problem `a` has a lower loss than each of the others, at a client rate or each at its best."""
-    comparisons, words, given = len(problems) * len(others), [], []
+    """On every problem `a` has a lower loss than each of the others, at a client rate or each at its best.
+
+    A problem on which neither of two methods has learnt says nothing of them. Intervals are over `over`.
+    """
+    comparisons, words, given, edges = len(problems) * len(others), [], [], []
     for b in others:
-        factors = {p: _ratio(cells, p, a, b, rate, comparisons) for p in problems}
+        void = [p for p in problems if not (learnt(cells, p, a, rate) or learnt(cells, p, b, rate))]
+        factors = {p: _ratio(cells, p, a, b, rate, comparisons) for p in problems if p not in void}
         verdict, which = beyond([(brief(p), one) for p, one in factors.items()], 0.0)
-        given.append(verdict)
+        given.append(
+            "not learnt" if not factors else "partly" if void and verdict == "reproduced" else verdict
+        )
         means = [10**one.mean for one in factors.values() if np.isfinite(one.mean)]
-        span = f"{min(means):.3g} to {max(means):.3g} times" if means else "diverged"
-        words.append(f"{b}'s loss over {a}'s {span}{which}")
-    verdict: Verdict = mixed(given)
+        span = (
+            f"{min(means):.3g} to {max(means):.3g} times" if means else "diverged" if factors else "unknown"
+        )
+        beside = f"; neither has learnt in {', '.join(map(brief, void))}" if void else ""
+        words.append(f"{b}'s loss over {a}'s {span}{which}{beside}")
+        if rate is None:
+            edges += [edge for p, one in factors.items() for edge in _edges(cells, p, a, b, one)]
     rates = "" if rate is not None else f"; best rates {_best(cells, problems, (a, *others))}"
     reason = (
-        f"geometric means over the last rounds, 95 % intervals of their ratios over data sets, paired, all "
+        f"geometric means over the last rounds, 95 % intervals of their ratios over {over}, paired, all "
         f"{comparisons} together{rates}"
     )
-    return Decision("; ".join(words), verdict, reason)
+    return Decision("; ".join(words), mixed(given), reason, "; ".join(dict.fromkeys(edges)))
+
+
+def learnt(cells: Cells, problem: str, method: str, rate: float | None) -> bool:
+    """Whether the loss ends below the start's, and below the best constant prediction's, by the 95 % interval."""
+    chosen, ends = at(cells, problem, method, rate)
+    grid = cells.cell(problem, method).grid
+    if grid is None or not np.isfinite(ends).all():
+        return False
+    start = np.log10(grid.metrics["train_loss"][rates_of(problem).index(chosen), :, 0])
+    bars = [start, *([np.log10(chance)] if (chance := cells.problem(problem).chance) else [])]
+    return all(interval(ends - bar).high < 0 for bar in bars)
+
+
+def _edges(cells: Cells, problem: str, a: str, b: str, ratio: Interval) -> list[str]:
+    """Which best rates lie at an edge of the grid where a better one might change what is decided.
+
+    On the regression the largest rate is near where local steps diverge: no more rates are to be tried.
+    """
+    tried = rates_of(problem)
+    open_ended = [] if problem.startswith("regression") else [tried[0], tried[-1]]
+    moving = [name for name, ahead in ((a, ratio.low > 0), (b, ratio.high < 0)) if not ahead]
+    found = {name: at(cells, problem, name, None)[0] for name in moving}
+    where = f"lies at the edge of the grid on {brief(problem)}"
+    return [
+        f"{name}'s best client rate {best:g} {where}" for name, best in found.items() if best in open_ended
+    ]
 
 
 def _ratio(cells: Cells, problem: str, a: str, b: str, rate: float | None, comparisons: int) -> Interval:

@@ -16,10 +16,10 @@ from fedsolve.studies import Problem
 CLIENTS, FEATURES, HIDDEN, SEEDS = 20, 100, 32, (0, 1, 2, 3, 4)
 REGRESSION_STEPS, DIGITS_STEPS = 20, 10
 BATCHES = ("whole batches", "minibatches")
-ALL, HALF = "all clients", "half of the clients"
-COHORTS = {ALL: CLIENTS, HALF: CLIENTS // 2}
+ALL, HALF, FIFTH = "all clients", "half of the clients", "a fifth of the clients"
+COHORTS = {ALL: CLIENTS, HALF: CLIENTS // 2, FIFTH: CLIENTS // 5}
 SHARED, RESIDUAL = "shared optimum", "residual"
-RATES = {"regression": (0.0125, 0.1, 0.3, 1.0, 1.5), "digits": (0.03, 0.1, 0.3)}
+RATES = {"regression": (0.0125, 0.1, 0.3, 1.0, 1.5), "digits": (0.03, 0.1, 0.3, 1.0)}
 """Client rates; on the regression times the largest client's smoothness, so that beyond 2 local steps diverge."""
 
 
@@ -146,6 +146,9 @@ REGRESSION = {
         REGRESSION_STEPS, 150, 50, "float64",
     ),
 }  # fmt: skip
+DIGITS_NAMES = tuple(
+    name_of("digits", *kind) for kind in ((BATCHES[0], ALL), (BATCHES[1], HALF), (BATCHES[1], FIFTH))
+)
 DIGITS = {
     name: problem
     for name, problem in _problems(
@@ -158,7 +161,7 @@ DIGITS = {
         20,
         "float32",
     ).items()
-    if name in (name_of("digits", BATCHES[0], ALL), name_of("digits", BATCHES[1], HALF))
+    if name in DIGITS_NAMES
 }
-"""The two ends: without noise, and with all of it."""
+"""Without noise, and with all of it."""
 BY_RATE = REGRESSION[SHARED] | REGRESSION[RESIDUAL] | DIGITS

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from experiments.client_drift.control_variates.by_rate import lower
 from experiments.client_drift.control_variates.methods import CAPS, corrected, own
-from experiments.client_drift.control_variates.problems import BATCHES, BY_RATE, HALF
+from experiments.client_drift.control_variates.problems import BATCHES, BY_RATE, FIFTH, HALF
 from fedsolve.studies import Statement
 
 
 def _where(batches: str = "", cohort: str = "", on: str = "") -> tuple[str, ...]:
-    """The problems with a batch and a cohort, of all or of those on the regression alone."""
-    return tuple(name for name in BY_RATE if name.startswith(on) and batches in name and cohort in name)
+    """The problems with a batch and a cohort, of all or of those on the regression; with a fifth only where asked."""
+    return tuple(
+        name
+        for name in BY_RATE
+        if name.startswith(on)
+        and batches in name
+        and cohort in name
+        and (cohort == FIFTH or FIFTH not in name)
+    )
 
 
 SHORT = 0.0125
@@ -68,5 +75,29 @@ BY_RATE_STATEMENTS = (
             own("FedExP"),
             (own("FedExP", capped=False),),
         ),
+    ),
+    Statement(
+        "With a fifth of the clients SCAFFOLD ends at a lower loss than SCAFFOLD+FedExP at K eta L = 0.25",
+        "",
+        lower(_where(cohort=FIFTH, on="regression"), "SCAFFOLD", (corrected("FedExP"),), SHORT),
+    ),
+    Statement(
+        "With a fifth of the clients and minibatches SCAFFOLD+FedExP ends at a lower loss than SCAFFOLD, each at its "
+        "best client rate",
+        "",
+        lower(_where(BATCHES[1], FIFTH), corrected("FedExP"), ("SCAFFOLD",)),
+    ),
+    *(
+        Statement(
+            f"With a fifth of the clients {own(step)} ends at a lower loss than SCAFFOLD and than {corrected(step)}, "
+            f"{at_rate}",
+            "",
+            lower(_where(cohort=FIFTH, on=on), own(step), ("SCAFFOLD", corrected(step)), rate),
+        )
+        for step in CAPS
+        for rate, on, at_rate in (
+            (SHORT, "regression", "at K eta L = 0.25"),
+            (None, "", "each at its best client rate"),
+        )
     ),
 )

@@ -199,8 +199,7 @@ STUDY = Study(
         "By client rate: geometric means over the last 50 of 150 rounds, on digits 20 of 60, since the loss of one "
         "round is chaotic. Five data sets: each seed has its own regression or deal, with batches of its own. Best "
         "rates are those of the mean over the five data sets on which methods are compared, alike for all. On the "
-        "regression rates go to 1.5; beyond 2 whole-batch steps diverge. On digits with whole batches the best is the "
-        "largest that was tried, 0.3.",
+        "regression rates go to 1.5; beyond 2 whole-batch steps diverge.",
         f"The caps, {CAPS['FedExP']:g} and {CAPS['FedDuAdagrad']:g} plain steps, were chosen on two other data sets by "
         "the mean log loss over the eight regressions at the best rates: of 3, 10 and none, and of 3, 10 and 30.",
     ),
