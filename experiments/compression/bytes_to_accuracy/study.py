@@ -12,6 +12,7 @@ from experiments.compression.bytes_to_accuracy.low_rank import averages, of_fact
 from experiments.compression.bytes_to_accuracy.low_rank import said as said_of_factors
 from experiments.compression.bytes_to_accuracy.posts import PROBLEM
 from experiments.compression.bytes_to_accuracy.slopes import of_losses, said
+from experiments.margins import margin
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import at_least_as_good, better
@@ -126,7 +127,7 @@ PROBLEMS = {
     POSTS: PROBLEM,
 }
 SAVERS = ("FedAvg, EDEN(1)", "FedAdam, EDEN(1)", "SCALLION, EDEN(1)", "FedAvg, Sign", "SCAFCOM, TopK(1 %)")
-TOLERANCE = 1.0
+TOLERANCE = margin("bytes-to-accuracy", "as-good")
 """Points of accuracy."""
 
 
