@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.client_drift.control_variates.problems import RATES
 from fedsolve.studies import Cells, Decision, Study
 from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.rules import Interval, beyond, interval, mixed, rule
@@ -16,9 +15,10 @@ FLOOR = 1e-13
 LOSS = "log10 of the training loss"
 
 
-def rates_of(problem: str) -> tuple[float, ...]:
-    """The client rates of a problem."""
-    return next(rates for kind, rates in RATES.items() if problem.startswith(kind))
+def rates_of(cells: Cells, problem: str, method: str) -> tuple[float, ...]:
+    """The client rates that were run; none in a quick run."""
+    grid = cells.cell(problem, method).grid
+    return () if grid is None else grid.grid["client_lr"]
 
 
 def log_losses(cells: Cells, problem: str, method: str) -> np.ndarray:
@@ -36,7 +36,7 @@ def log_losses(cells: Cells, problem: str, method: str) -> np.ndarray:
 
 def at(cells: Cells, problem: str, method: str, rate: float | None) -> tuple[float, np.ndarray]:
     """The rate, or the best in the mean over the data sets, and the losses there."""
-    rates, found = rates_of(problem), log_losses(cells, problem, method)
+    rates, found = rates_of(cells, problem, method), log_losses(cells, problem, method)
     k = int(np.argmin(found.mean(axis=1))) if rate is None else rates.index(rate)
     return rates[k], found[k]
 
@@ -84,7 +84,7 @@ def learnt(cells: Cells, problem: str, method: str, rate: float | None) -> bool:
     grid = cells.cell(problem, method).grid
     if grid is None or not np.isfinite(ends).all():
         return False
-    start = np.log10(grid.metrics["train_loss"][rates_of(problem).index(chosen), :, 0])
+    start = np.log10(grid.metrics["train_loss"][rates_of(cells, problem, method).index(chosen), :, 0])
     bars = [start, *([np.log10(chance)] if (chance := cells.problem(problem).chance) else [])]
     return all(interval(ends - bar).high < 0 for bar in bars)
 
@@ -94,7 +94,7 @@ def _edges(cells: Cells, problem: str, a: str, b: str, ratio: Interval) -> list[
 
     On the regression the largest rate is near where local steps diverge: no more rates are to be tried.
     """
-    tried = rates_of(problem)
+    tried = rates_of(cells, problem, a)
     open_ended = [] if problem.startswith("regression") else [tried[0], tried[-1]]
     moving = [name for name, ahead in ((a, ratio.low > 0), (b, ratio.high < 0)) if not ahead]
     found = {name: at(cells, problem, name, None)[0] for name in moving}
@@ -130,14 +130,18 @@ def brief(problem: str) -> str:
 
 def rows(study: Study, cells: Cells) -> list[list[Panel]]:
     """log10 of the loss by client rate, a panel a problem, four in a row."""
-    names = [name for name in cells.problems if any(name.startswith(kind) for kind in RATES)]
+    names = [name for name in cells.problems if all(rates_of(cells, name, m) for m in cells.methods(name))]
     panels = []
     for name in names:
         lines = []
         for method in cells.methods(name):
             found = log_losses(cells, name, method)
             lines.append(
-                Line(method, np.array(rates_of(name)), np.where(np.isfinite(found), found, np.nan).T)
+                Line(
+                    method,
+                    np.array(rates_of(cells, name, method)),
+                    np.where(np.isfinite(found), found, np.nan).T,
+                )
             )
         title = brief(name).replace(" with ", "\n", 1)
         panels.append(Panel(title, lines, LOSS, "client rate", ylog=False, xlog=True, marks=True))

@@ -30,15 +30,22 @@ def own(step: str, capped: bool = True) -> str:
     return f"{corrected(step)}, own gradients{'' if capped else ', no cap'}"
 
 
-def _making(
-    step: str | None, with_variates: bool, most: float | None = None
+def making(
+    step: str | None, with_variates: bool, most: float | None = None, clip_norm: float | None = None
 ) -> Callable[[float], fs.Algorithm]:
+    """From a client rate to FedAvg or a server step, on plain local steps or with control variates.
+
+    `most` is the cap of the step by the clients' own gradients, None for the step by the corrected ones.
+    """
+
     def make(client_lr: float) -> fs.Algorithm:
         if step is None:
             optimizer: fs.server.ServerOptimizer = server.ServerSGD(1.0)
         else:
             optimizer = server.DoublyAdaptive(preconditioner=PRECONDITIONER[step], uncorrected=most)
-        made = fs.FedOpt(client.SGD(client_lr), optimizer, weighting="uniform", name=step or "FedAvg")
+        made = fs.FedOpt(
+            client.SGD(client_lr, clip_norm=clip_norm), optimizer, weighting="uniform", name=step or "FedAvg"
+        )
         return fs.ControlVariates(made) if with_variates else made
 
     return make
@@ -46,14 +53,14 @@ def _making(
 
 def by_rate(problem: str) -> dict[str, Method]:
     """The methods of a problem over its client rates; without a cap where not all clients take part."""
-    made = {"SCAFFOLD": _making(None, True)}
+    made = {"SCAFFOLD": making(None, True)}
     for step, cap in CAPS.items():
         made |= {
-            step: _making(step, False),
-            corrected(step): _making(step, True),
-            own(step): _making(step, True, cap),
+            step: making(step, False),
+            corrected(step): making(step, True),
+            own(step): making(step, True, cap),
         }
     if ALL not in problem:
-        made[own("FedExP", capped=False)] = _making("FedExP", True, FREE)
+        made[own("FedExP", capped=False)] = making("FedExP", True, FREE)
     rates = next(values for kind, values in RATES.items() if problem.startswith(kind))
     return {name: Method(made[name], grid={"client_lr": rates}) for name in made}
