@@ -42,9 +42,9 @@ PROBLEM = Problem(
 GRID = {"client_lr": RATES}
 METHODS = {
     "SCAFFOLD": Method(making(None, True, clip_norm=CLIP), grid=GRID),
-    STEP: Method(making(STEP, False, clip_norm=CLIP), grid=GRID),
     corrected(STEP): Method(making(STEP, True, clip_norm=CLIP), grid=GRID),
     own(STEP): Method(making(STEP, True, CAPS[STEP], CLIP), grid=GRID),
+    STEP: Method(making(STEP, False, clip_norm=CLIP), grid=GRID),
 }
 SEEDS_OF_ONE = "seeds, on one data set"
 
