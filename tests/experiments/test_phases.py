@@ -36,6 +36,11 @@ def made_up(losses, diversity=2.0):
     return Cells(phases.STUDY.problems, SEEDS, cells)
 
 
+def loss_of(cell):
+    assert cell.published is not None
+    return cell.published.metrics["train_loss"]
+
+
 def test_regret_is_the_loss_over_the_best_one_s():
     """Of FedAvg 0.5 and FedAdam 0.6: 1.2; a method that diverged or has not learnt has endless regret."""
     losses = {
@@ -75,14 +80,12 @@ def test_a_loss_that_the_skew_does_not_affect(skewed, verdict):
         {p: {"SCAFFOLD": end} for _, *two in pairs for p, end in zip(two, (skewed, 0.5), strict=True)}
     )
     for _, strong, _ in pairs:
-        cells.by_name[strong, "SCAFFOLD"].published.metrics["train_loss"][0, :, 1:] += np.roll(NOISE, 3)[
-            :, None
-        ]
+        loss_of(cells.by_name[strong, "SCAFFOLD"])[0, :, 1:] += np.roll(NOISE, 3)[:, None]
     assert unaffected("SCAFFOLD", pairs, 1.1)(cells).verdict == verdict
 
 
 def test_who_gains_more_with_all_clients():
-    """FedAvg's loss is twice SCAFFOLD's with all clients and 1.6 times with a fifth: a ratio of 1.25, and the contrary."""
+    """FedAvg's loss is 2 times SCAFFOLD's with all clients, 1.6 times with a fifth: a ratio of 1.25, or its inverse."""
     pairs = phases.PARTICIPATIONS[:2]
     ends = {problem: 1.0 if "30 of 30" in problem else 0.8 for _, *two in pairs for problem in two}
     cells = made_up({p: {"FedAvg": end, "SCAFFOLD": 0.5} for p, end in ends.items()})
@@ -130,7 +133,7 @@ def test_a_log_that_tells_the_best_method_is_worth_its_regret(told, verdict):
     ]
     for one in cells:  # the loss tells nothing
         for cell in one.values():
-            cell.published.metrics["train_loss"][..., 1] = 5.0
+            loss_of(cell)[..., 1] = 5.0
     every = Cells(phases.STUDY.problems, SEEDS, {key: cell for one in cells for key, cell in one.items()})
     found = predictor.predicts(groups, ("FedAvg", "SCAFFOLD"), 1.05)(every)
     assert found.verdict == verdict

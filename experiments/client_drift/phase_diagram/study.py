@@ -52,16 +52,15 @@ CANDIDATES = ("FedAvg", "SCAFFOLD", "FedAdam", "FedDuAdam")
 CELLS = [place.name for place in PLACES]
 HARD = [place.name for place in places(steps=MANY) if place.alpha in SKEWED]
 SKEWS = [
-    (f"{d}, {c} of {CLIENTS}", *(Place(d, c, MANY, alpha).name for alpha in (ALPHAS[0], ALPHAS[-1])))
+    (f"{d}, {c} of {CLIENTS}", Place(d, c, MANY, ALPHAS[0]).name, Place(d, c, MANY, ALPHAS[-1]).name)
     for d in DATA_SETS
     for c in COHORTS
 ]
 PARTICIPATIONS = [
-    (f"{d}, alpha {alpha:g}", *(Place(d, c, MANY, alpha).name for c in COHORTS[::-1]))
+    (f"{d}, alpha {alpha:g}", Place(d, COHORTS[1], MANY, alpha).name, Place(d, COHORTS[0], MANY, alpha).name)
     for d in DATA_SETS
     for alpha in SKEWED
 ]
-
 
 STATEMENTS = (
     Statement(
