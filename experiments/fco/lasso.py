@@ -32,7 +32,7 @@ LARGER_BEYOND = {
 """Of the methods that still gained at the edge of the others so much that a verdict hung on it."""
 EVAL_EXAMPLES = 1024
 """Of the training loss, which only says whether a run diverged: on all examples it takes longer than the rounds."""
-MINUTES = {1: 7.0, 2: 7.2, 3: 8.0, 4: 5.9}
+MINUTES = {1: 7.0, 2: 7.2, 3: 8.0, 4: 6.2}
 SHOWN = ("f1", "density", "recovery_error")
 UNSETTLED = {2: ("FedDualAvg", HALVED), 3: ("FedMiD", "FedMiDOSP", HALVED), 4: ("FedDualAvg",)}
 LARGER_UNSETTLED = {3: ("FedDualAvg", *OTHERS), 4: ("FedDualAvg",)}
