@@ -51,7 +51,11 @@ _LASSO = (
     (3, "I", "FedDualAvg finds the support, fastest on the paper's grid; FedMiD does not do poorly"),
     (6, "II", "FedDualAvg leads on the paper's grid; a perfect F1 score in 100 rounds is not found"),
     (7, "III", "a perfect F1 score in 100 rounds with rates chosen by F1 score or a lambda of 0.3"),
-    (8, "IV", "FedDualAvg is significantly better at round 200 on the paper's grid; on ours, than FedMiD alone"),
+    (
+        8,
+        "IV",
+        "FedDualAvg is significantly better at round 200 on the paper's grid; on ours, than FedMiD alone",
+    ),
 )
 _LOW_RANK = (
     (4, "I", "FedDualAvg finds the rank within 100 rounds"),
