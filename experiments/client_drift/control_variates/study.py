@@ -203,6 +203,6 @@ STUDY = Study(
         f"The caps, {CAPS['FedExP']:g} and {CAPS['FedDuAdagrad']:g} plain steps, were chosen on two other data sets by "
         "the mean log loss over the eight regressions at the best rates: of 3, 10 and none, and of 3, 10 and 30.",
     ),
-    minutes=7.6,
+    minutes=11,
     needs_data=False,
 )
