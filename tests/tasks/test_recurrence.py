@@ -24,13 +24,20 @@ def scanned(cell: Cell, weight: Any, bias: Any, inputs: Any, start: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("cell", "gates", "states", "with_bias"),
-    [(LSTM_CELL, 4, 2, False), (GRU_CELL, 3, 1, True), (TANH_CELL, 1, 1, True), (RELU_CELL, 1, 1, False)],
+    ("cell", "gates", "states", "with_bias", "hidden"),
+    [
+        (LSTM_CELL, 4, 2, False, 4),
+        (GRU_CELL, 3, 1, True, 130),  # whose gates are turned
+        (TANH_CELL, 1, 1, True, 4),
+        (RELU_CELL, 1, 1, False, 4),
+    ],
     ids=["lstm", "gru", "tanh", "relu"],
 )
-def test_gradients_equal_those_of_the_scan(cell: Cell, gates: int, states: int, with_bias: bool) -> None:
+def test_gradients_equal_those_of_the_scan(
+    cell: Cell, gates: int, states: int, with_bias: bool, hidden: int
+) -> None:
     """Of weights, bias, inputs and first state, through masked outputs and the last state, for clients side by side."""
-    clients, time, n, hidden = 2, 5, 3, 4
+    clients, time, n = 2, 5, 3
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
 

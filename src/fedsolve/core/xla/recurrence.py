@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+_WIDE = 128  # inputs from which their gates are turned, not they (benchmarks/FINDINGS.md)
+
 
 class Cell(NamedTuple):
     """What the gates make of a state, a tuple whose first array is the output.
@@ -105,10 +107,13 @@ own_part.defvjp(lambda weight, bias, x: (own_part(weight, bias, x), (weight, x))
 def _of_weight(gates: Array, x: Array) -> Array:
     """gates' x over all times and examples, (gates, in).
 
-    Computed as x' gates and then turned: XLA on a CPU would turn the gates first, which are many more.
+    XLA on a CPU would fold the transposition into the product, which then takes up to twice as long: what is turned is
+    turned before. Of few inputs that is x, and the product x' gates.
     """
-    turned = x.reshape(-1, x.shape[-1]).T @ gates.reshape(-1, gates.shape[-1])
-    return lax.optimization_barrier(turned).T
+    gates, x = gates.reshape(-1, gates.shape[-1]), x.reshape(-1, x.shape[-1])
+    if x.shape[-1] >= _WIDE:
+        return lax.optimization_barrier(gates.T) @ x
+    return lax.optimization_barrier(lax.optimization_barrier(x.T) @ gates).T
 
 
 def _lstm_forward(state: Any, own: Array, recurrent: Array) -> tuple[Any, Any]:
