@@ -143,6 +143,6 @@ def rows(study: Study, cells: Cells) -> list[list[Panel]]:
                     np.where(np.isfinite(found), found, np.nan).T,
                 )
             )
-        title = brief(name).replace(" with ", "\n", 1)
+        title = brief(name).replace(" with ", ", ", 1)
         panels.append(Panel(title, lines, LOSS, "client rate", ylog=False, xlog=True, marks=True))
     return [panels[k : k + 4] for k in range(0, len(panels), 4)] or [[Panel("", [], "")]]

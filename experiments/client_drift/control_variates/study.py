@@ -157,8 +157,8 @@ STATEMENTS = (
 
 STUDY = Study(
     title="When control variates undo extrapolation",
-    summary="FedExP's and FedDuAdagrad's steps with and without SCAFFOLD, by client rate, batch, cohort and residual, "
-    "and by the clients' own gradients.",
+    summary="FedExP's step with SCAFFOLD: at short local work always worse than SCAFFOLD's own, at the best client rates "
+    "better only with a fifth of the clients, minibatches and no residual.",
     problems={**BY_RATE, **{name: problem(*cell) for name, cell in {**CELLS, **LONGER}.items()}},
     quick=problem(1.0, 1),
     methods=methods,
@@ -200,6 +200,8 @@ STUDY = Study(
         "round is chaotic. Five data sets: each seed has its own regression or deal, with batches of its own. Best "
         "rates are those of the mean over the five data sets on which methods are compared, alike for all. On the "
         "regression rates go to 1.5; beyond 2 whole-batch steps diverge.",
+        "On digits with whole batches SCAFFOLD+FedExP's loss was 2.3 times lower than SCAFFOLD's, significantly, when "
+        "three rates ran side by side, and 1.8 times, not significantly, with four: the same seeds, other rounding.",
         f"The caps, {CAPS['FedExP']:g} and {CAPS['FedDuAdagrad']:g} plain steps, were chosen on two other data sets by "
         "the mean log loss over the eight regressions at the best rates: of 3, 10 and none, and of 3, 10 and 30.",
     ),
