@@ -157,8 +157,8 @@ STATEMENTS = (
 
 STUDY = Study(
     title="When control variates undo extrapolation",
-    summary="FedExP's step with SCAFFOLD is worse than SCAFFOLD's own at short local work; at the best client rates it is "
-    "better with a fifth of the clients where one optimum fits all.",
+    summary="FedExP's step with SCAFFOLD is worse than SCAFFOLD's own at short local work; at the best client rates it "
+    "is better with a fifth of the clients where one optimum fits all.",
     problems={**BY_RATE, **{name: problem(*cell) for name, cell in {**CELLS, **LONGER}.items()}},
     quick=problem(1.0, 1),
     methods=methods,
