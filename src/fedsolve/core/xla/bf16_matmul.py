@@ -78,13 +78,11 @@ def _rewritten(value: Any) -> Any:
 
 
 def _product(equation: core.JaxprEqn, values: list[Any]) -> Any:
-    if equation.primitive.name == DIRECT:  # of a CPU, whose library has float32 alone: it adds up in it too
+    direct, params = equation.primitive.name == DIRECT, equation.params
+    if direct and jax.default_backend() == "cpu":  # whose library has float32 alone: it adds up in it too
         return bind(equation, [lax.reduce_precision(v, 8, 7) for v in values])[0]
     operands = [lax.convert_element_type(v, jnp.bfloat16) for v in values]
-    wide = equation.primitive.name == "dot_general"
-    params = {
-        **equation.params,
-        "preferred_element_type": jnp.dtype("float32") if wide else None,
-        "precision": None,
-    }
+    if not direct:
+        wide = jnp.dtype("float32") if equation.primitive.name == "dot_general" else None
+        params = {**params, "preferred_element_type": wide, "precision": None}
     return lax.convert_element_type(bind(equation.replace(params=params), operands)[0], jnp.float32)
