@@ -69,6 +69,7 @@ def test_a_loss_that_the_skew_does_not_affect(skewed, verdict):
     if verdict == "underpowered":
         for key, cell in cells.by_name.items():
             if key[0] == phases.name_of(phases.ALPHAS[0], phases.STEPS[-1]):
+                assert cell.published is not None
                 cell.published.metrics["train_loss"][..., 1:] *= (1 + NOISE)[:, None]
     assert phases.unaffected("SCAFFOLD", phases.STEPS[-1], 1.1)(cells).verdict == verdict
 
