@@ -176,7 +176,7 @@ ITEMS = (
     ),
     Item(
         _FEDOPT, "Appendix E.4", "inverse relation of client and server rate", "stand-in", ("fedopt-tuning",),
-        _NO_DATA, "it holds for some methods",
+        _NO_DATA, "it holds for FedAdam and FedYogi on three problems",
     ),
     *(Item(_FEDOPT, name, "rates for losses that are not convex", "none", note=_ORDER) for name in _FEDOPT_THEOREMS),
     Item(
