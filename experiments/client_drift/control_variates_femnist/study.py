@@ -104,4 +104,5 @@ STUDY = Study(
         f"A method counts as learnt if its loss ends below the start's and below {ENTROPY:g}, the entropy of the "
         "labels.",
     ),
+    minutes=8.9,
 )  # fmt: skip
