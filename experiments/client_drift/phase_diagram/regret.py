@@ -84,30 +84,31 @@ class RegretMap:
 
     Attributes:
         caption: what it shows; how to read it and the seeds are added.
-        columns: problem -> what its column is called.
+        columns: what a column is called -> the problems whose geometric mean it shows.
         worst: the factor of the darkest colour.
     """
 
     caption: str
-    columns: Mapping[str, str]
+    columns: Mapping[str, Sequence[str]]
     worst: float = 3.0
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
-        problems = [name for name in self.columns if name in cells.problems] or list(cells.problems)
-        names = cells.methods(problems[0])[::-1]
-        values = np.exp([[regrets(cells, p)[m].mean for p in problems] for m in names])
-        figure = new_figure(0.75 * len(problems) + 2.0, 0.36 * len(names) + 1.4)
+        """Its caption and the figure; of a quick run the problems that there are."""
+        there = all(name in cells.problems for names in self.columns.values() for name in names)
+        columns = self.columns if there else {name: [name] for name in cells.problems}
+        names = cells.methods(next(iter(cells.problems)))[::-1]
+        found = {p: regrets(cells, p) for problems in columns.values() for p in problems}
+        values = np.exp([[np.mean([found[p][m].mean for p in ps]) for ps in columns.values()] for m in names])
+        figure = new_figure(0.62 * len(columns) + 2.2, 0.36 * len(names) + 1.6)
         axis = figure.subplots()
-        ticks = [self.columns.get(name, name) for name in problems]
         look: dict[str, Any] = {"write": lambda v: f"{v:.2f}"}
-        image = draw_map(axis, values, ticks, names, Colours(best=1.0, worst=self.worst, log=True), **look)
+        colours = Colours(best=1.0, worst=self.worst, log=True)
+        image = draw_map(axis, values, list(columns), names, colours, **look)
         axis.tick_params(labelsize=8)
         axis.set_title(study.title, loc="left", fontsize=10.5)
         bar = figure.colorbar(image, ax=axis, label="loss over the best one's", ticks=[1, 1.5, 2, self.worst])
         bar.ax.set_yticklabels(["1", "1.5", "2", f"{self.worst:g}"])
         bar.ax.minorticks_off()
-        reading = (
-            "Each number: the loss over that of the column's best method, geometric mean over data sets."
-        )
+        reading = "Each number: the loss over that of the cell's best method, geometric mean over deals"
+        reading += " and data sets." if any(len(ps) > 1 for ps in columns.values()) else "."
         return f"{self.caption} {reading} {study.seeds_in_words}", figure
