@@ -62,10 +62,8 @@ def lower(
         given.append(
             "not learnt" if not factors else "partly" if void and verdict == "reproduced" else verdict
         )
-        means = [10**one.mean for one in factors.values() if np.isfinite(one.mean)]
-        span = (
-            f"{min(means):.3g} to {max(means):.3g} times" if means else "diverged" if factors else "unknown"
-        )
+        found = [Interval(*(10**end for end in one)) for one in factors.values() if np.isfinite(one.mean)]
+        span = _span(found) or ("diverged" if factors else "unknown")
         beside = f"; neither has learnt in {', '.join(map(brief, void))}" if void else ""
         words.append(f"{b}'s loss over {a}'s {span}{which}{beside}")
         if rate is None:
@@ -76,6 +74,14 @@ def lower(
         f"{comparisons} together{rates}"
     )
     return Decision("; ".join(words), mixed(given), reason, "; ".join(dict.fromkeys(edges)))
+
+
+def _span(found: Sequence[Interval]) -> str:
+    """Factors in words: of one problem with its interval, of several the least and the greatest; "" of none."""
+    if len(found) == 1:
+        return found[0].text(".3g", "times")
+    means = [one.mean for one in found]
+    return f"{min(means):.3g} to {max(means):.3g} times" if found else ""
 
 
 def learnt(cells: Cells, problem: str, method: str, rate: float | None) -> bool:

@@ -49,7 +49,7 @@ METHODS = {
 SEEDS_OF_ONE = "seeds, on one data set"
 
 STUDY = Study(
-    title="When control variates undo extrapolation: FEMNIST's network",
+    title="Control variates on FEMNIST",
     summary="On a CNN with minibatches, a fifth of 20 writers in a round, FedExP's step with SCAFFOLD is better than "
     "SCAFFOLD's own, also at the smallest client rate.",
     problems={NAME: PROBLEM},
