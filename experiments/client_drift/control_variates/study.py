@@ -159,7 +159,7 @@ STUDY = Study(
     title="When control variates undo extrapolation",
     summary="FedExP's step with SCAFFOLD is worse than SCAFFOLD's own at short local work; at the best client rates it "
     "is better with a fifth of the clients where one optimum fits all.",
-    problems={**BY_RATE, **{name: problem(*cell) for name, cell in {**CELLS, **LONGER}.items()}},
+    problems={**{name: problem(*cell) for name, cell in {**CELLS, **LONGER}.items()}, **BY_RATE},
     quick=problem(1.0, 1),
     methods=methods,
     seeds=SEEDS,
