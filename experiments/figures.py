@@ -148,7 +148,10 @@ ITEMS = (
         _FEDOPT, "Table 1, EMNIST CR", "five methods, CNN", "smaller", ("femnist", "fedopt-tuning"),
         "other handwriting in fedopt-tuning", "adaptive methods beat FedAvg on digits, not on FEMNIST in 60 rounds",
     ),
-    Item(_FEDOPT, "Table 1, EMNIST AE", "five methods, autoencoder", "smaller", ("autoencoder",)),
+    Item(
+        _FEDOPT, "Table 1, EMNIST AE", "five methods, autoencoder", "smaller", ("autoencoder",),
+        found="not learnt: after all 3,000 rounds on 300 writers three methods reconstruct the mean picture",
+    ),
     Item(
         _FEDOPT, "Table 1, Shakespeare", "five methods, recurrent network", "smaller", ("shakespeare",),
         found="FedAdam and FedYogi are 3 to 4 points below FedAvg after 150 of 1,500 rounds",
