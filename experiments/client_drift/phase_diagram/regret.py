@@ -86,11 +86,13 @@ class RegretMap:
         caption: what it shows; how to read it and the seeds are added.
         columns: what a column is called -> the problems whose geometric mean it shows.
         worst: the factor of the darkest colour.
+        data_set: which it shows alone, if one.
     """
 
     caption: str
     columns: Mapping[str, Sequence[str]]
     worst: float = 3.0
+    data_set: str = ""
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure; of a quick run the problems that there are."""
@@ -105,7 +107,8 @@ class RegretMap:
         colours = Colours(best=1.0, worst=self.worst, log=True)
         image = draw_map(axis, values, list(columns), names, colours, **look)
         axis.tick_params(labelsize=8)
-        axis.set_title(study.title, loc="left", fontsize=10.5)
+        title = f"{study.title} ({self.data_set})" if self.data_set else study.title
+        axis.set_title(title, loc="left", fontsize=10.5)
         bar = figure.colorbar(image, ax=axis, label="loss over the best one's", ticks=[1, 1.5, 2, self.worst])
         bar.ax.set_yticklabels(["1", "1.5", "2", f"{self.worst:g}"])
         bar.ax.minorticks_off()

@@ -138,7 +138,7 @@ STUDY = Study(
     }
     | {
         f"regret-{d}": RegretMap(
-            f"The same of one data set, {d}.", {p.tick: [p.name] for p in places(data_set=d)}
+            f"The same of one data set, {d}.", {p.tick: [p.name] for p in places(data_set=d)}, data_set=d
         )
         for d in DATA_SETS
     },
