@@ -80,8 +80,7 @@ def measured(work: fs.Task, cohort: int, batch: int, rounds: int = 1) -> Point:
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         runs = dict(zip(counts, threads.map(compiled, counts), strict=True))
     times = {n: 1e3 * min(seconds(run) for _ in range(3)) / rounds for n, run in runs.items()}
-    kept = jax.default_backend() != "cpu"
-    return Point(trees.nbytes(params), step_bytes(work.loss, params, examples, batch, every_pass=kept), times)
+    return Point(trees.nbytes(params), step_bytes(work.loss, params, examples, batch), times)
 
 
 def gradients(form: Callable[..., Any], *shapes: tuple[int, ...], clients: int) -> float:

@@ -10,6 +10,7 @@ from jax import lax
 
 import fedsolve as fs
 import fedsolve.engine.compute.round as rounds
+from fedsolve.engine.compute import layout
 from fedsolve.engine.compute.layout import chunk_size, cohort_size, step_bytes
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
@@ -56,18 +57,19 @@ def test_what_a_step_writes_decides_and_not_the_model():
     assert chosen(task(linear, large, (900,)), large, fs.sampling.Uniform(20)) == 1
 
 
-def test_bytes_are_those_of_every_operation():
-    """Product (4,), square (4,), sum and quotient: ten numbers; a loop's body counts once, or at every pass."""
+def test_bytes_are_those_of_every_operation(monkeypatch):
+    """Product (4,), square (4,), sum and quotient: ten numbers. A loop's body counts once on a CPU, else each time."""
     assert step_bytes(linear, jnp.zeros(9), jax.ShapeDtypeStruct((60, 9), FLOAT), 4) == 4 * (4 + 4 + 1 + 1)
-    short, long = (
-        step_bytes(recurrent, jnp.zeros(9), jax.ShapeDtypeStruct((60, n), FLOAT), 4) for n in (3, 900)
-    )
-    assert short == long
-    once, every_pass = (
-        step_bytes(recurrent, jnp.zeros(9), jax.ShapeDtypeStruct((60, 900), FLOAT), 4, every_pass=kept)
-        for kept in (False, True)
-    )
-    assert every_pass > 100 * once
+
+    def of_loop(passes):
+        return step_bytes(recurrent, jnp.zeros(9), jax.ShapeDtypeStruct((60, passes), FLOAT), 4)
+
+    once = of_loop(3)
+    assert of_loop(900) == once
+    monkeypatch.setattr(layout.jax, "default_backend", lambda: "gpu")
+    a_pass = of_loop(4) - of_loop(3)
+    assert 0 < a_pass < once
+    assert of_loop(900) - of_loop(3) == 897 * a_pass
 
 
 def test_chunks_of_a_cohort_are_alike():
@@ -122,8 +124,6 @@ def test_a_measured_kind_of_accelerator_has_its_own_limits(tmp_path, monkeypatch
     """`make gpu` measures them; any other has a fourth of its memory for the clients that train side by side."""
     import json
     from types import SimpleNamespace
-
-    from fedsolve.engine.compute import layout
 
     weight, cohort = jnp.zeros(900), fs.sampling.Uniform(20)
     work = task(linear, weight, (900,))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
+import jax.export
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -110,6 +113,21 @@ def test_direct_convolutions():
         atol=1e-5,
     )
     assert abs(value - found(x, kernel)) > 1e-4 * abs(value)
+
+
+def test_direct_convolutions_on_a_gpu(monkeypatch):
+    """There the products of patches are of bfloat16 numbers, in all three directions."""
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 4, 4, 3), (3, 3, 3, 16))]
+
+    def found(x, kernel):
+        return jnp.sum(direct(x, kernel, strides=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1)) ** 2)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    half = jax.jit(with_half_products(jax.grad(found, (0, 1))))
+    text = jax.export.export(half, platforms=["cuda"])(*shapes).mlir_module()
+    products = re.findall(r"stablehlo.dot_general .*: (.*)", text)
+    assert len(products) == 3
+    assert all(types.count("bf16>") >= 2 for types in products)
 
 
 def test_not_in_float64():

@@ -602,6 +602,10 @@ def test_maps_of_two_rates():
     assert caption.endswith("client_lr 0.3. Values that only some methods have run are left out.")
     assert [text.get_text() for text in figure.axes[0].texts] == ["90.00", "80.00"]
     assert [len(axis.patches) for axis in figure.axes[:2]] == [2, 2]
+    other = within(grid, {"client_lr": (0.1, 0.3), "server_lr": (1.0, 2.0)})
+    both = replace(cells, by_name={**cells.by_name, ("p", "FedAdam"): Cell(None, other, None)})
+    caption, _ = Maps("Accuracy.", "test_accuracy", columns=2).draw(study, both)
+    assert caption.endswith("left out, among them what was chosen: FedAvg's client_lr 0.2, server_lr 1.")
 
 
 def test_pictures_along_a_number():

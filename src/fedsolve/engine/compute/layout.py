@@ -32,7 +32,7 @@ from fedsolve.tasks.task import Task
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
 _ACCELERATOR_SHARE = (
-    4  # of its memory, clients side by side may need a fourth where its kind was not measured
+    4  # on a kind that was not measured, clients side by side may need a fourth of the memory
 )
 _MEASURED = "accelerators.json"  # beside this file, {kind of device: {"step_bytes", "bytes"}}: `make gpu` measures them
 _COPIED_SHARE = 8  # examples that each further core copies may be an eighth of the machine's memory
@@ -94,8 +94,7 @@ def _task_step_bytes(
     largest = largest or int(task.data.counts.max())
     rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     batch = largest if batch_size is None else min(batch_size, largest)
-    kept = jax.default_backend() != "cpu"
-    return step_bytes(task.loss, with_frozen(params, task.frozen), rows, batch, every_pass=kept)
+    return step_bytes(task.loss, with_frozen(params, task.frozen), rows, batch)
 
 
 def devices_by_layout(
@@ -134,24 +133,13 @@ def devices_by_layout(
     )
 
 
-def step_bytes(
-    loss: Callable[[Params, Batch], Scalar],
-    params: Params,
-    examples: Batch,
-    batch: int,
-    *,
-    every_pass: bool = False,
-) -> int:
+def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
     """Bytes of the results of all operations of the loss on a minibatch.
 
-    Args:
-        loss: of the parameters and a minibatch.
-        params: the shapes of the model.
-        examples: those of the examples.
-        batch: examples of a minibatch.
-        every_pass: whether the body of a loop counts as often as it runs, which is what is kept for the gradient, and
-            not once, which is what is written before it is read again.
+    The body of a loop counts once on a CPU, whose cache has to hold what is written before it is read again, and
+    elsewhere as often as it runs, as all is kept in memory for the gradient.
     """
+    every_pass = jax.default_backend() != "cpu"
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
     key = jax.eval_shape(jax.random.key, 0)
 

@@ -69,7 +69,7 @@ class Maps:
         alive = np.any([np.isfinite(end).any(axis=1) for end in shown], axis=0)
         ticks = [f"{v:.3g}" for v in x], [f"{v:.3g}" for v in np.array(y)[alive]]
         colours = self._colours(np.stack(shown))
-        images = []
+        images, outside = [], []
         for axis, (method, grid), end in zip(places.flat, grids.items(), shown, strict=False):
             look: dict[str, Any] = {"write": lambda v: f"{v:.2f}", "lost": "–"}
             images.append(draw_map(axis, end[alive], *ticks, colours, **look))
@@ -78,6 +78,8 @@ class Maps:
             chosen = grid.best_settings if np.isfinite(grid.score).any() else {}
             if chosen and chosen[y_axis] in y and chosen[x_axis] in x:
                 frame(axis, int(alive[: y.index(chosen[y_axis])].sum()), x.index(chosen[x_axis]))
+            elif chosen:
+                outside.append(f"{method}'s {y_axis} {chosen[y_axis]:g}, {x_axis} {chosen[x_axis]:g}")
         figure.suptitle(study.title, x=0.01, ha="left", fontsize=10.5)
         figure.supxlabel(x_axis, fontsize=9)
         figure.supylabel(y_axis, fontsize=9)
@@ -85,7 +87,8 @@ class Maps:
         lost = ", ".join(f"{v:g}" for v in np.array(y)[~alive])
         left_out = f" Every method diverged at {y_axis} {lost}." if lost else ""
         if any(dict(grid.grid) != dict(shared) for grid in grids.values()):
-            left_out += " Values that only some methods have run are left out."
+            left_out += " Values that only some methods have run are left out"
+            left_out += f", among them what was chosen: {'; '.join(outside)}." if outside else "."
         seeds = next(iter(grids.values())).seeds
         mean = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Mean over seeds {', '.join(map(str, seeds))}"
         return f"{self.caption} {mean}; the chosen setting is framed.{left_out}", figure
