@@ -24,7 +24,6 @@ from jax import lax
 
 import fedsolve as fs
 from fedsolve.core import trees
-from fedsolve.core.xla.conv import by_tiles
 from fedsolve.core.xla.direct import by_patches
 from fedsolve.core.xla.recurrence import LSTM_CELL, recur
 from fedsolve.engine.compute.clients import on_device
@@ -132,7 +131,7 @@ def forms(tiny: bool) -> dict[str, str]:
     image, kernel = (n, side, side, 32), (3, 3, 32, 64)
     cases = {
         "3 x 3 convolution 32 -> 64": (
-            {"XLA's": plain_convolution, "patches": patches, "tiles": by_tiles},
+            {"XLA's": plain_convolution, "patches": patches},
             (image, kernel),
         ),
         f"LSTM layer of {hidden}": (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedsolve.core.xla.conv import by_tiles, conv3x3, max_pool2x2
+from fedsolve.core.xla.conv import conv3x3, max_pool2x2
 
 SHAPES = [
     (2, 10, 12, 8, 16),
@@ -60,13 +60,6 @@ def test_convolution_and_its_gradients(shape, dtype, tol):
         assert_close(
             value_and_gradients(conv3x3, args, target), value_and_gradients(reference, args, target), tol
         )
-
-
-def test_tiles_of_any_number_of_channels():
-    """They are used from 32; the formula holds for any."""
-    with jax.enable_x64(True):
-        x, kernel, bias = arrays((2, 10, 6, 3, 2), "float64")
-        np.testing.assert_allclose(by_tiles(x, kernel) + bias, reference(x, kernel, bias), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2])

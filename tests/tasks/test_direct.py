@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+from fedsolve.core.xla import direct as form
+from fedsolve.core.xla import tiles
 from fedsolve.core.xla.conv import conv
 from fedsolve.core.xla.direct import direct
 
@@ -22,6 +24,11 @@ CASES = {
     "cropped": ((2, 8, 8, 2), (3, 3, 2, 2), (1, 1), ((-1, 0), (1, -2)), (1, 1)),
     "padded beyond the kernel": ((2, 8, 8, 2), (3, 3, 2, 2), (2, 3), ((4, 3), (3, 4)), (1, 1)),
 }
+TILES = {
+    "whole and parts": ((2, 10, 5, 3), (3, 3, 3, 2), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "padded and cropped": ((1, 3, 9, 2), (3, 3, 2, 3), (1, 1), ((4, 3), (1, -2)), (1, 1)),
+}
+"""Of minimal filtering, which is used from many channels and tiles on; its formula holds for any."""
 SECOND = ("3, strides", "dilated")  # of which second derivatives are compared too
 LAYOUTS = {
     1: ("NWC", "WIO", "NWC"),
@@ -89,6 +96,49 @@ def test_values_and_gradients_of_every_form_are_xla_s():
     with jax.enable_x64(True):
         both = [jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, own)]
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
+
+
+def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch):
+    monkeypatch.setattr(form, "_TILE_PAIRS", 0)
+    monkeypatch.setattr(form, "_TILES", 0)
+    rng = np.random.default_rng(2)
+    given = {k: tuple(rng.standard_normal(shape) for shape in case[:2]) for k, case in TILES.items()}
+
+    def loss(convolution, given):
+        found = [convolution(*given[k], *TILES[k][2:]) for k in TILES]
+        return sum(jnp.sum(jnp.cos(i + y)) for i, y in enumerate(found)), found
+
+    with jax.enable_x64(True):
+        both = [jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, own)]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
+
+
+@pytest.mark.parametrize(("examples", "channels", "used"), [(20, 32, True), (3, 32, False), (20, 16, False)])
+def test_tiles_are_used_where_they_pay(examples, channels, used):
+    """The second convolution of the FEMNIST network, in batches of 20: no convolution is left in the program."""
+    shapes = [
+        jax.ShapeDtypeStruct(s, jnp.float32) for s in ((examples, 26, 26, channels), (3, 3, channels, 64))
+    ]
+    gradients = jax.grad(lambda x, kernel: jnp.sum(conv(x, kernel) ** 2), (0, 1))
+    assert ("stablehlo.convolution" not in jax.jit(gradients).lower(*shapes).as_text()) == used
+
+
+def test_float32_tiles_round_as_direct_sums_do():
+    """Errors relative to the largest entry, of value and gradients, of a convolution of 32 channels."""
+    rng = np.random.default_rng(3)
+    x, kernel = rng.standard_normal((2, 26, 26, 32)), rng.standard_normal((3, 3, 32, 64)) / 17
+    y = rng.standard_normal((2, 24, 24, 64))
+
+    def all_three(x, kernel, y):
+        yield tiles.convolution(x, kernel, y.shape, (0, 0))
+        yield tiles.gradient_of_input(y, kernel, x.shape, (0, 0))
+        yield tiles.gradient_of_kernel(x, y, (0, 0))
+
+    with jax.enable_x64(True):
+        exact = jax.tree.map(np.asarray, jax.jit(lambda *given: list(all_three(*given)))(x, kernel, y))
+    halved = jax.jit(lambda *given: list(all_three(*given)))(*(np.float32(a) for a in (x, kernel, y)))
+    for a, b in zip(exact, halved, strict=True):
+        assert np.abs(np.asarray(a) - b).max() < 5e-6 * np.abs(a).max()
 
 
 def test_in_a_loop_every_convolution_has_its_channels_last():

@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend import core
 from jaxtyping import Array
 
-from fedsolve.core.xla.conv import BACKENDS, by_tiles, convolve, tiles_pay
+from fedsolve.core.xla.conv import BACKENDS, convolve
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
 _CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
@@ -114,19 +114,15 @@ def _convolve(
     batch, channels, *space = dimension_numbers.lhs_spec
     out, into, *window = dimension_numbers.rhs_spec
     x, kernel = jnp.transpose(x, (batch, *space, channels)), jnp.transpose(kernel, (*window, into, out))
-    simple = {*window_strides, *rhs_dilation} == {1} and preferred_element_type in (None, x.dtype)
-    if simple and not any(map(any, padding)) and tiles_pay(x, kernel):
-        y = by_tiles(x, kernel)
-    else:
-        y = convolve(
-            x,
-            kernel,
-            strides=window_strides,
-            padding=padding,
-            dilation=rhs_dilation,
-            precision=precision,
-            preferred_element_type=preferred_element_type,
-        )
+    y = convolve(
+        x,
+        kernel,
+        strides=window_strides,
+        padding=padding,
+        dilation=rhs_dilation,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
     batch, channels, *space = dimension_numbers.out_spec
     return jnp.transpose(y, np.argsort((batch, *space, channels)).tolist())
 

@@ -10,7 +10,8 @@ Here a convolution and its two gradients are one trilinear form,
 
 Any two arguments give its derivative in the third: the convolution (`y`), or the gradient of the images (`x`) or of
 the kernel. Each is written with channels last, and the transposes of each are the other two, so that derivatives of any
-order, forward and backward, stay fast.
+order, forward and backward, stay fast. Of a 3x3 kernel with many channels all three are minimal filtering instead
+(`fedsolve.core.xla.tiles`).
 
 A GPU's library takes clients with kernels of their own as groups, several times slower than products of patches that
 batch: there each of the three is such a product. What is kept for a gradient are the images, not their patches.
@@ -31,6 +32,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
+from fedsolve.core.xla import tiles
+
 DIRECT = "convolution_of_channels_last"
 """The name of the operation in traced programs."""
 
@@ -39,6 +42,7 @@ _THIN, _WIDE = (
     8,
     32,
 )  # channels below which the library is slow: of its input, which it cuts, and of its output
+_TILE_PAIRS, _TILES = 2048, 128  # of channels, and tiles, below which transforms cost more than products save
 _ROWS = 5  # that the library multiplies at once
 _FLIPPED_AXES = ("", "W", "HW", "DHW")
 
@@ -82,6 +86,8 @@ def _given(of: str) -> tuple[str, ...]:
 def _compute(*values: Array, of: str, form: _Form) -> Array:
     """The derivative of the form in the argument `of`, from the other two, as a convolution with channels last."""
     given = dict(zip(_given(of), values, strict=True))
+    if _tiles_pay(form):
+        return _by_tiles(given, of, form)
     window, positions, axes = form.kernel[:-2], form.y[1:-1], form.x[1:-1]
     spread = [(p - 1) * s + 1 for p, s in zip(positions, form.strides, strict=True)]
     reach = [d * (w - 1) for d, w in zip(form.dilation, window, strict=True)]
@@ -99,6 +105,22 @@ def _compute(*values: Array, of: str, form: _Form) -> Array:
         return _along_rows(jnp.moveaxis(given["x"], 0, -1), y, ends, form)
     x = jnp.transpose(given["x"], (len(axes) + 1, *space, 0))
     return jnp.moveaxis(_convolve(x, y, form.dilation, ends, form.strides), 0, -2)
+
+
+def _tiles_pay(form: _Form) -> bool:
+    """Whether minimal filtering is the fastest form: of 3x3 kernels with many channels, where few tiles are cut."""
+    *window, c, out = form.kernel
+    simple = window == [3, 3] and {*form.strides, *form.dilation} == {1}
+    return simple and c * out >= _TILE_PAIRS and tiles.number(form.y) >= _TILES
+
+
+def _by_tiles(given: Mapping[str, Array], of: str, form: _Form) -> Array:
+    before = [b for b, _ in form.padding]
+    if of == "y":
+        return tiles.convolution(given["x"], given["kernel"], form.y, before)
+    if of == "x":
+        return tiles.gradient_of_input(given["y"], given["kernel"], form.x, before)
+    return tiles.gradient_of_kernel(given["x"], given["y"], before)
 
 
 def _along_rows(x: Array, y: Array, ends: Sequence[tuple[int, int]], form: _Form) -> Array:
