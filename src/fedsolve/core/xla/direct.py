@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
@@ -88,22 +89,44 @@ def _compute(*values: Array, of: str, form: _Form) -> Array:
     given = dict(zip(_given(of), values, strict=True))
     if _tiles_pay(form):
         return _by_tiles(given, of, form)
-    window, positions, axes = form.kernel[:-2], form.y[1:-1], form.x[1:-1]
-    spread = [(p - 1) * s + 1 for p, s in zip(positions, form.strides, strict=True)]
-    reach = [d * (w - 1) for d, w in zip(form.dilation, window, strict=True)]
-    before = [b for b, _ in form.padding]
-    space = range(1, len(axes) + 1)
     if of == "y":
         return _widened(given["x"], given["kernel"], form.strides, form.padding, form.dilation)
     if of == "x":
-        ends = [(r - b, n - s + b) for r, b, n, s in zip(reach, before, axes, spread, strict=True)]
-        turned = jnp.swapaxes(jnp.flip(given["kernel"], range(len(axes))), -1, -2)
-        return _widened(given["y"], turned, (1,) * len(axes), ends, form.dilation, form.strides)
-    ends = [(b, s + r - n - b) for b, s, r, n in zip(before, spread, reach, axes, strict=True)]
-    y = jnp.transpose(given["y"], (*space, 0, len(axes) + 1))
-    if len(axes) == 2 and window[-1] < _ROWS and form.dilation[-1] == 1:
-        return _along_rows(jnp.moveaxis(given["x"], 0, -1), y, ends, form)
-    x = jnp.transpose(given["x"], (len(axes) + 1, *space, 0))
+        return _gradient_of_input(given["y"], given["kernel"], form)
+    with set_xla_metadata(inlineable="false"):
+        return _gradient_of_kernel(given["x"], given["y"], form)
+
+
+def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
+    """A convolution of y, as far apart as the strides, with the kernel from its end."""
+    ends = [
+        (d * (w - 1) - before, n - (places - 1) * stride - 1 + before)
+        for d, w, (before, _), n, places, stride in zip(
+            form.dilation, kernel.shape, form.padding, form.x[1:], form.y[1:], form.strides, strict=False
+        )
+    ]
+    turned = jnp.swapaxes(jnp.flip(kernel, range(len(ends))), -1, -2)
+    return _widened(y, turned, (1,) * len(ends), ends, form.dilation, form.strides)
+
+
+@partial(jax.jit, inline=False, static_argnames="form")
+def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
+    """A convolution of x with y, whose examples are its channels.
+
+    To be compiled as a function of its own: XLA would work out what x and y are made of again, in the order of their
+    transposes, which is slow.
+    """
+    window, axes = form.kernel[:-2], x.ndim - 2
+    ends = [
+        (before, (places - 1) * stride + 1 + d * (w - 1) - n - before)
+        for (before, _), places, stride, d, w, n in zip(
+            form.padding, form.y[1:], form.strides, form.dilation, window, form.x[1:], strict=False
+        )
+    ]
+    y = jnp.transpose(y, (*range(1, axes + 1), 0, axes + 1))
+    if axes == 2 and window[-1] < _ROWS and form.dilation[-1] == 1:
+        return _along_rows(jnp.moveaxis(x, 0, -1), y, ends, form)
+    x = jnp.moveaxis(x, (-1, 0), (0, -1))
     return jnp.moveaxis(_convolve(x, y, form.dilation, ends, form.strides), 0, -2)
 
 
