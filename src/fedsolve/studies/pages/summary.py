@@ -15,6 +15,7 @@ _LONGEST = 110
 
 _SAID = {
     "partly": ("holds", "hold", "in part"),
+    "not learnt": ("is", "are", "undecided, as methods have not learnt"),
     "not the paper's problem": ("is", "are", "not on the paper's problem"),
 }
 
