@@ -115,6 +115,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=23.3,
+    minutes=33.6,
     tuned_on=TUNING_SEED,
 )
