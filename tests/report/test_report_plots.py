@@ -193,9 +193,15 @@ def test_many_clients_are_sampled_and_the_title_says_so():
     data = FederatedData(np.zeros((3000, 1)), np.full(1000, 3))
     axes = labels_by_client(data, np.arange(3000) % 40).axes[0]
     assert "60 of 1,000 clients, drawn at random" in axes.get_title("left")
-    assert len(axes.containers[0]) == 60
+    assert len(axes.collections[0].get_paths()) == 60
     everyone = labels_by_client(FederatedData(np.zeros((100, 1)), np.ones(100, int)), np.arange(100) % 3)
-    assert len(everyone.axes[0].containers[0]) == 100
+    bars = everyone.axes[0].collections
+    assert [len(label.get_paths()) for label in bars] == [100, 100, 100]
+    assert {float(label.get_paths()[7].get_extents().ymax) for label in bars} == {
+        0,
+        1,
+    }  # client 7 has label 1
+    assert everyone.axes[0].get_ylim()[1] > 1
 
 
 @pytest.mark.parametrize("labels", [None, np.zeros(3, int), np.zeros(4)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,15 +82,19 @@ def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, titl
 def _bars(axes: Axes, names: np.ndarray, counts: np.ndarray, clients: list[str]) -> None:
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import PolyCollection
 
     few = len(names) <= len(_MUTED)
     colours = _MUTED if few else colormaps["viridis"](np.linspace(0, 1, len(names)))
     upright = len(clients) > _NAMED
     at, before = np.arange(len(clients)), np.zeros(len(counts), np.int64)
     for k, name in enumerate(names):
-        look = {"color": colours[k], "label": str(name)}
-        if upright:
-            axes.bar(at, counts[:, k], bottom=before, width=0.9, **look)
+        look: dict[str, Any] = {"color": colours[k], "label": str(name), "linewidth": 0}
+        if upright:  # as one collection: a thousand bars of their own take half a second
+            left, right, top = at - 0.45, at + 0.45, before + counts[:, k]
+            corners = [(left, before), (right, before), (right, top), (left, top)]
+            bars = np.stack([np.stack(corner, -1) for corner in corners], 1)
+            axes.add_collection(PolyCollection(list(bars), **look))
         else:
             axes.barh(at, counts[:, k], left=before, height=0.85, **look)
         before = before + counts[:, k]
@@ -100,6 +104,7 @@ def _bars(axes: Axes, names: np.ndarray, counts: np.ndarray, clients: list[str])
         texts = [c.removeprefix("client ") if numbered else _short(c) for c in clients[::step]]
         axes.set_xticks(at[::step], texts, fontsize=8, rotation=0 if max(map(len, texts)) < 4 else 60)
         axes.set_xlim(-0.5, len(clients) - 0.5)
+        axes.set_ylim(0, 1.05 * before.max())
         axes.set_ylabel("Examples (count)")
         axes.set_xlabel("Client")
     else:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,13 @@ def require_matplotlib() -> None:
     """Raise `InvalidInput` if plots cannot be drawn: to be called before what they show is computed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InvalidInput(_ABSENT)
+
+
+def load_meanwhile() -> None:
+    """Load matplotlib in a thread beside a run, which needs little Python: it takes a second."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        modules = ("matplotlib.figure", "matplotlib.backends.backend_agg")
+        Thread(target=lambda: [*map(importlib.import_module, modules)], daemon=True).start()
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -154,15 +162,19 @@ def png(figure: Figure) -> bytes:
     from PIL import Image  # matplotlib has it
 
     _literal_where_no_tex(figure)
-    canvas, buffer = FigureCanvasAgg(figure), io.BytesIO()
+    canvas, before = FigureCanvasAgg(figure), figure.dpi
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a label in a script that the font lacks
         if figure.findobj(AxesImage):
+            buffer = io.BytesIO()
             canvas.print_figure(buffer, format="png", dpi=_DPI)
             return buffer.getvalue()
-        canvas.print_figure(buffer, format="rgba", dpi=_DPI)
-    width, height = canvas.renderer.get_canvas_width_height()
-    drawn = Image.frombuffer("RGBA", (int(width), int(height)), buffer.getvalue())
+        figure.dpi = _DPI
+        try:
+            canvas.draw()  # once: print_figure draws twice
+            drawn = Image.fromarray(np.asarray(canvas.buffer_rgba()))
+        finally:
+            figure.dpi = before
     # a chart of lines in 256 colours is a third of the bytes and looks the same
     few = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small = io.BytesIO()

@@ -22,6 +22,7 @@ from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.preparation.ahead import compiled_ahead
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.folders.lock import locked
+from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders, read_failure
@@ -53,6 +54,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     config = prepared.config
     what = f"{len(config.method)} methods on {config.task}"
     with begun(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
+        load_meanwhile()
         with watched(folder, request.watch):
             outcomes = _run_all(prepared, folder, track)
         histories = [history for outcome in outcomes.values() for history in outcome.histories]

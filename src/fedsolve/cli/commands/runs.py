@@ -13,6 +13,7 @@ from fedsolve.cli.terminal.progress import open_display
 from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.compute.processes import is_first
+from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
 
 
@@ -31,6 +32,7 @@ def run_command(config: Config, request: RunRequest) -> int:
     if not is_first():
         return follow(prepared, request.resume)
     what = f"{method.shown} on {config.task}"
+    load_meanwhile()
     with (
         begun(request, config, f"{config.task}-{method.shown}", what) as folder,
         watched(folder, request.watch),

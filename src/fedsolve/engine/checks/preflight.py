@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -146,6 +147,8 @@ def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, wei
         return out
 
     try:
+        if built_in(function):  # whose trace is kept for the next method of a comparison
+            return _value.eval_shape(function, params, batch, key, weights)
         return jax.eval_shape(value, params, batch, key, weights)
     except jax.errors.TracerArrayConversionError as error:
         raise InvalidInput(
@@ -162,6 +165,11 @@ def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, wei
             f"{what} fails with key=None, as evaluation calls it: {type(error).__name__}: {line}; draw nothing where "
             "key is None"
         ) from error
+
+
+@partial(jax.jit, static_argnums=0)
+def _value(function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:
+    return call(function, params, batch, key=key, weights=weights)[0]
 
 
 def _joined(train: Batch, test: Batch) -> Batch:
