@@ -171,7 +171,7 @@ ITEMS = (
     ),
     Item(
         _FEDOPT, "Figure 2", "maps of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA,
-        "FedAdam and FedYogi have significantly more good rates than FedAvgM on two of three problems",
+        "FedAdam and FedYogi have significantly more good rates than FedAvgM on digits, on handwriting FedYogi alone",
     ),
     Item(
         _FEDOPT, "Figure 3", "sensitivity to tau", "stand-in", ("fedopt-tuning",), _NO_DATA,
