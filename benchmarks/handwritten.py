@@ -23,7 +23,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from fedsolve.core.xla.conv import conv3x3, max_pool2x2
+from fedsolve.core.xla.conv import conv, max_pool2x2
 
 RATE = 0.1
 
@@ -158,15 +158,17 @@ def cnn_params(classes: int = 62) -> dict[str, jax.Array]:
 def cnn_loss(
     conv: Callable, pool: Callable, p: dict[str, jax.Array], x: jax.Array, y: jax.Array
 ) -> jax.Array:
-    h = jax.nn.relu(conv(x, p["conv1"], p["conv1_bias"]))
-    h = jax.nn.relu(pool(conv(h, p["conv2"], p["conv2_bias"])))  # ReLU and max commute: a quarter of the work
+    h = jax.nn.relu(conv(x, p["conv1"]) + p["conv1_bias"])
+    h = jax.nn.relu(
+        pool(conv(h, p["conv2"]) + p["conv2_bias"])
+    )  # ReLU and max commute: a quarter of the work
     h = jax.nn.relu(h.reshape(len(x), -1) @ p["dense1"] + p["dense1_bias"])
     return softmax_loss(p["dense2"].T @ h.T + p["dense2_bias"][:, None], y)
 
 
-def lax_conv(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+def lax_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     dims = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
+    return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims)
 
 
 def lax_pool(x: jax.Array) -> jax.Array:
@@ -181,7 +183,7 @@ def make_w2(
     `over="vmap"` runs the clients side by side; `plain` uses XLA's convolution and pooling.
     """
     x, y = synthetic(clients, n, (28, 28, 1), 62)
-    loss = partial(cnn_loss, lax_conv, lax_pool) if plain else partial(cnn_loss, conv3x3, max_pool2x2)
+    loss = partial(cnn_loss, lax_conv, lax_pool) if plain else partial(cnn_loss, conv, max_pool2x2)
 
     def one_round(params, key):
         key_cohort, key_order = jax.random.split(key)

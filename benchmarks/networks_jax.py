@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedsolve.core.xla.conv import conv, conv3x3, max_pool2x2
+from fedsolve.core.xla.conv import conv, max_pool2x2
 from handwritten import RATE, cnn_params, cohort, orders, rounds_of, softmax_loss
 
 COHORT = 10
@@ -62,8 +62,8 @@ def make_n1(n: int, over: str = "scan"):
 
     def loss(p, x, y, key):
         k1, k2 = jax.random.split(key)
-        h = jax.nn.relu(conv3x3(x.astype(jnp.float32) / 255, p["conv1"], p["conv1_bias"]))
-        h = jax.nn.relu(max_pool2x2(conv3x3(h, p["conv2"], p["conv2_bias"])))
+        h = jax.nn.relu(conv(x.astype(jnp.float32) / 255, p["conv1"]) + p["conv1_bias"])
+        h = jax.nn.relu(max_pool2x2(conv(h, p["conv2"]) + p["conv2_bias"]))
         h = jax.nn.relu(drop(k1, 0.25, h.reshape(len(x), -1)) @ p["dense1"] + p["dense1_bias"])
         return softmax_loss(p["dense2"].T @ drop(k2, 0.5, h).T + p["dense2_bias"][:, None], y)
 

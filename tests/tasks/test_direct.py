@@ -141,6 +141,14 @@ def test_float32_tiles_round_as_direct_sums_do():
         assert np.abs(np.asarray(a) - b).max() < 5e-6 * np.abs(a).max()
 
 
+def test_a_kernels_gradient_is_a_function_that_is_not_inlined():
+    """So that XLA does not work out what its arguments are made of again, in the order of their transposes."""
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in CASES["3, even"][:2]]
+    gradient = jax.grad(lambda x, kernel: jnp.sum(conv(x, kernel, padding=1) ** 2), 1)
+    wide = shapes[1].update(shape=(3, 3, 3, 16))
+    assert 'inlineable = "false"' in jax.jit(gradient).lower(shapes[0], wide).as_text()
+
+
 def test_in_a_loop_every_convolution_has_its_channels_last():
     """What the speed rests on: in each, the first axis is of examples and the last of channels."""
     x, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 16))

@@ -104,7 +104,7 @@ def _bars(axes: Axes, names: np.ndarray, counts: np.ndarray, clients: list[str])
         texts = [c.removeprefix("client ") if numbered else _short(c) for c in clients[::step]]
         axes.set_xticks(at[::step], texts, fontsize=8, rotation=0 if max(map(len, texts)) < 4 else 60)
         axes.set_xlim(-0.5, len(clients) - 0.5)
-        axes.set_ylim(0, 1.05 * before.max())
+        axes.set_ylim(0, 1.05 * max(before.max(), 1))
         axes.set_ylabel("Examples (count)")
         axes.set_xlabel("Client")
     else:

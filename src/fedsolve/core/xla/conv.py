@@ -27,13 +27,6 @@ BACKENDS = ("cpu", "gpu")
 _DIRECT_OUTPUTS = 16  # below this the library spends its time on cutting patches
 
 
-def conv3x3(
-    x: Float[Array, "batch h w c"], kernel: Float[Array, "3 3 c out"], bias: Float[Array, " out"]
-) -> Float[Array, "batch h-2 w-2 out"]:
-    """3x3 convolution without padding: x (batch, h, w, c), kernel (3, 3, c, out), bias (out,)."""
-    return conv(x, kernel) + bias
-
-
 def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array:
     """Convolution of images x (n, h, w, c) with a kernel (h', w', c, out), the same stride and padding on both axes."""
     strides, pad = (stride, stride), [(padding, padding)] * 2

@@ -2,8 +2,8 @@
 
 XLA's convolutions, and on a CPU the gradient of its pooling windows, take a slow path inside loops and under vmap: a
 flax CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
-therefore traced once more, and its convolutions are written as the matrix products of `fedsolve.core.xla.conv` before
-anything is differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to
+therefore traced once more, and its convolutions are written in the forms of `fedsolve.core.xla.conv` before anything
+is differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to
 the first, as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint
 of the loss) stays as it is.
 """

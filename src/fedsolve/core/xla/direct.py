@@ -39,11 +39,10 @@ DIRECT = "convolution_of_channels_last"
 """The name of the operation in traced programs."""
 
 _ROLES = ("x", "kernel", "y")
-_THIN, _WIDE = (
-    8,
-    32,
-)  # channels below which the library is slow: of its input, which it cuts, and of its output
-_TILE_PAIRS, _TILES = 2048, 128  # of channels, and tiles, below which transforms cost more than products save
+# channels below which the library is slow: of its input, which it cuts, and of its output
+_THIN, _WIDE = 8, 32
+# pairs of channels, and tiles, below which transforms and compilation cost more than products save
+_TILE_PAIRS, _TILES = 2048, 128
 _ROWS = 5  # that the library multiplies at once
 _FLIPPED_AXES = ("", "W", "HW", "DHW")
 
@@ -131,7 +130,7 @@ def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
 
 
 def _tiles_pay(form: _Form) -> bool:
-    """Whether minimal filtering is the fastest form: of 3x3 kernels with many channels, where few tiles are cut."""
+    """Whether minimal filtering is the fastest form: of 3x3 kernels without strides, many channels and many tiles."""
     *window, c, out = form.kernel
     simple = window == [3, 3] and {*form.strides, *form.dilation} == {1}
     return simple and c * out >= _TILE_PAIRS and tiles.number(form.y) >= _TILES

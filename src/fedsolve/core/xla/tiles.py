@@ -7,8 +7,8 @@ The convolution of a tile of 6x6 entries with a kernel of 3x3 is that of two pol
 
 Each of the 36 products of a tile sums over the channels, and all tiles together are 36 matrix products, where the
 direct sum has 144. It is an identity, not an approximation. How it rounds depends on the points: with 0, 3/4, -3/4,
-3/2, -3/2 its largest float32 error is some twice that of XLA's direct sum (benchmarks/FINDINGS.md), with the integers
-up to 2 six to ten times.
+3/2, -3/2 its largest float32 error is at most some twice that of XLA's direct sum (benchmarks/FINDINGS.md), with the
+integers up to 2 it is three to five times as large.
 
 The matrices of the gradients are the transposes: x' = B ((G kernel G') * (A y A')) B', summed where tiles overlap,
 kernel' = G' ((B' x B) * (A y A')) G.

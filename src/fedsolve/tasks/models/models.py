@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.xla.conv import conv3x3, max_pool2x2
+from fedsolve.core.xla.conv import conv, max_pool2x2
 from fedsolve.data.examples import SparseRows
 from fedsolve.tasks.models.layers import (
     Affine,
@@ -225,8 +225,9 @@ class CNN:
         after_pooling, after_hidden = (None, None) if key is None else jax.random.split(key)
         x = as_numbers(x, params.output.weight)
         x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
-        x = jax.nn.relu(conv3x3(x, *params.conv1))
-        x = jax.nn.relu(max_pool2x2(conv3x3(x, *params.conv2)))  # ReLU and maximum commute
+        x = jax.nn.relu(conv(x, params.conv1.weight) + params.conv1.bias)
+        x = conv(x, params.conv2.weight) + params.conv2.bias
+        x = jax.nn.relu(max_pool2x2(x))  # ReLU and maximum commute
         x = dropout(after_pooling, self.dropout[0], flat(x))
         x = dropout(after_hidden, self.dropout[1], jax.nn.relu(dense(params.hidden, x)))
         return dense(params.output, x)
