@@ -62,16 +62,16 @@ STUDY = Study(
             FULL,
             title="ChitChat, one layer of 64",
             size=f"812 senders of ChitChat, not Stack Overflow's 342,477 users; {WORDS:,} words, not 10,000; one "
-            "layer of 64, not 670; 20 senders a round, not 50; 150 of 1,500 rounds; 5,000 of 51,485 test messages",
+            "layer of 64, not 670; 20 senders a round, not 50; 360 of 1,500 rounds; 5,000 of 51,485 test messages",
             task=chats(SMALL, 5_000, WORDS),
-            options={**FULL.options, "rounds": 150, "clients_per_round": 20, "eval_every": 15},
-            last=30,
+            options={**FULL.options, "rounds": 360, "clients_per_round": 20, "eval_every": 15},
+            last=60,
             chance=COMMONEST,
         )
     },
     full={NAME: FULL},
     methods=METHODS,
-    seeds=(0, 1, 2, 3, 4),
+    seeds=(0, 1, 2, 3),
     statements=(
         Statement(
             "On sparse gradients adaptive methods outperform the others: FedAdam is better than FedAvgM and FedAvg",
