@@ -8,13 +8,13 @@ from pathlib import Path
 import fedsolve as fs
 from experiments.client_drift.control_variates.by_rate import lower, rows
 from experiments.client_drift.control_variates.methods import CAPS, corrected, making, own
-from experiments.client_drift.control_variates.problems import ALL, BATCHES, COHORTS, FIFTH, SEEDS, name_of
+from experiments.client_drift.control_variates.problems import ALL, COHORTS, FIFTH, SEEDS, name_of
 from experiments.networks.tasks import TRAIN_EXAMPLES, small_digits
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Panelled
 from fedsolve.tasks import CNN, femnist
 
-WRITERS, LAST, CLIP = 20, 20, 10.0
+WRITERS, LAST, CLIP, SMALL, LARGE = 20, 20, 10.0, 10, 40
 RATES = (0.01, 0.03, 0.1, 0.3)
 ENTROPY = 3.34
 """Of the labels: the training loss of the best constant prediction."""
@@ -42,32 +42,31 @@ PLAIN = {"SCAFFOLD": Method(making(None, True, clip_norm=CLIP), grid=GRID)}
 METHODS = PLAIN | of_step("FedExP") | of_step("FedDuAdagrad")
 
 
-def problem(batches: str, cohort: str) -> Problem:
-    """One batch size and number of writers in a round; whole batches, which are dear, for FedExP's step alone."""
-    whole = batches == BATCHES[0]
+def problem(batch: int, cohort: str) -> Problem:
+    """One batch size and number of writers in a round; of larger batches FedExP's step alone."""
     return Problem(
-        name_of("FEMNIST", batches, cohort),
-        f"{COHORTS[cohort]} of {WRITERS} writers of a sample of 300 in a round, 10 local steps on "
-        f"{'all images of a writer' if whole else 'batches of 10'}, 60 rounds; a CNN of 8, 16 and 64 channels, dropout",
+        name_of("FEMNIST", "minibatches" if batch == SMALL else f"batches of {batch}", cohort),
+        f"{COHORTS[cohort]} of {WRITERS} writers of a sample of 300 in a round, 10 local steps on batches of {batch}, "
+        "60 rounds; a CNN of 8, 16 and 64 channels, dropout",
         writers,
         {
-            "rounds": 60, "clients_per_round": COHORTS[cohort], "batch_size": "full" if whole else 10,
-            "local_steps": 10, "eval_every": 5,
+            "rounds": 60, "clients_per_round": COHORTS[cohort], "batch_size": batch, "local_steps": 10,
+            "eval_every": 5,
         },
         metric="train_loss",
         last=LAST,
         select=f"train_loss:{LAST}",
         tuning={"seeds": SEEDS},
         chance=ENTROPY,
-        methods=tuple(PLAIN | of_step("FedExP")) if whole else (),
+        methods=() if batch == SMALL else tuple(PLAIN | of_step("FedExP")),
     )  # fmt: skip
 
 
-PROBLEMS = {
-    made.title: made
-    for made in (problem(BATCHES[1], FIFTH), problem(BATCHES[1], ALL), problem(BATCHES[0], FIFTH))
+PROBLEMS = {made.title: made for made in (problem(SMALL, FIFTH), problem(SMALL, ALL), problem(LARGE, FIFTH))}
+OF = {
+    "FedExP": tuple(PROBLEMS),
+    "FedDuAdagrad": tuple(name for name, made in PROBLEMS.items() if not made.methods),
 }
-OF = {"FedExP": tuple(PROBLEMS), "FedDuAdagrad": tuple(p for p in PROBLEMS if BATCHES[1] in p)}
 """The problems that a server step is tried on."""
 SEEDS_OF_ONE = "seeds, on one data set"
 
