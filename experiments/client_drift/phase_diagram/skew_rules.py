@@ -10,8 +10,10 @@ from fedsolve.studies import Cells, Decision
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import (
     Interval,
+    alike,
     around_factor,
     beyond,
+    combined,
     elsewhere,
     interval,
     listed,
@@ -30,7 +32,7 @@ def _edges(cells: Cells, pairs: Pairs, names: Sequence[str]) -> str:
 
 @rule
 def unaffected(cells: Cells, method: str, pairs: Pairs, most: float) -> Decision:
-    """In each pair the loss on the first problem is at most so many times that on the second, over the deals.
+    """In each pair the losses on the two problems are within a factor of one another, over the deals.
 
     The intervals share the 5 %.
     """
@@ -38,14 +40,16 @@ def unaffected(cells: Cells, method: str, pairs: Pairs, most: float) -> Decision
         name: interval(np.log(cells.final(one, method) / cells.final(other, method)), len(pairs))
         for name, one, other in pairs
     }
-    given: dict[float, Verdict] = {
-        bar: beyond(ratios.items(), np.log(bar), -1)[0] for bar in around_factor(most)
-    }
-    words = beyond(ratios.items(), np.log(most), -1)[1]
+
+    def within(bar: float) -> tuple[Verdict, str]:
+        return combined([(name, alike(one.low, one.high, np.log(bar))) for name, one in ratios.items()])
+
+    given: dict[float, Verdict] = {bar: within(bar)[0] for bar in around_factor(most)}
     return Decision(
         f"{method}'s loss with strong skew over that with weak: {_factors(ratios)}",
         given[most],
-        f"ratios of at most {most:g} by 95 % intervals over deals, paired, all {len(pairs)} together{words}; "
+        f"ratios within a factor of {most:g} by 95 % intervals over deals, paired, all {len(pairs)} "
+        f"together{within(most)[1]}; "
         f"{elsewhere(given, most)}",
         _edges(cells, pairs, (method,)),
     )

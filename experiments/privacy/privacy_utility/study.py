@@ -36,17 +36,19 @@ class Data:
         clients: all of them take part in every round.
         rate: of the clients.
         clip_norm: C, near the median norm of the client updates.
+        tested: test examples.
         task: from the data folder.
     """
 
     clients: int
     rate: float
     clip_norm: float
+    tested: int
     task: Callable[[Path | None], fs.Task]
 
 
-DIGITS = Data(200, 1.0, 1.0, lambda data_dir: fs.tasks.digits(num_clients=200, model="softmax"))
-FEMNIST = Data(300, 0.3, 0.5, lambda data_dir: fs.tasks.femnist(data_dir, "softmax", flip=False))
+DIGITS = Data(200, 1.0, 1.0, 359, lambda data_dir: fs.tasks.digits(num_clients=200, model="softmax"))
+FEMNIST = Data(300, 0.3, 0.5, 5_050, lambda data_dir: fs.tasks.femnist(data_dir, "softmax", flip=False))
 DATA = {"digits": DIGITS, "FEMNIST": FEMNIST}
 
 
@@ -125,6 +127,7 @@ def problem(name: str) -> Problem:
             "rounds": ROUNDS, "clients_per_round": data.clients, "local_steps": 2, "batch_size": 20, "eval_every": 2,
         },
         last=10,
+        tested=data.tested,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -110,7 +110,11 @@ def decided(interval: Interval, bar: float, side: int = 1) -> Verdict:
 
 def beyond(named: Iterable[tuple[str, Interval]], bar: float, side: int = 1) -> tuple[Verdict, str]:
     """The verdict that all of several intervals lie above a bar, or (side -1) below it, and which do if some do."""
-    verdicts = [(name, decided(one, bar, side)) for name, one in named]
+    return combined([(name, decided(one, bar, side)) for name, one in named])
+
+
+def combined(verdicts: Sequence[tuple[str, Verdict]]) -> tuple[Verdict, str]:
+    """The verdict on several that are claimed together, and which hold if some do."""
     holds = [name for name, verdict in verdicts if verdict == "reproduced"]
     fails = [name for name, verdict in verdicts if verdict == "not reproduced"]
     if len(holds) == len(verdicts):

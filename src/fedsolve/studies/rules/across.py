@@ -12,7 +12,7 @@ from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import elsewhere, interval
 from fedsolve.studies.rules.comparisons import also, provisional, rule, with_chance
 from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
-from fedsolve.studies.rules.learnt import not_learnt
+from fedsolve.studies.rules.learnt import no_better, not_learnt
 from fedsolve.studies.study import Decision
 
 
@@ -38,11 +38,7 @@ def better_in_each(
         also(
             f"95 % intervals over {cells.problem(problems[0]).over}, paired, all {count} comparisons together: "
             f"{above} for it, {below} against it",
-            *(
-                f"{p}: {', '.join(names)} ended no better than at the start"
-                for p, names in void.items()
-                if names
-            ),
+            *(f"{p}: {no_better(cells, p, names)}" for p, names in void.items() if names),
             with_chance(verdict, grade([d.wide for d in decided])[0] if decided else verdict),
         ),
         also(*(f"{p}: {w}" for p in problems if (w := _edges(cells, p, which, by_other)))),

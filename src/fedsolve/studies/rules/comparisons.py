@@ -89,7 +89,11 @@ def _by_margin(
     what: str,
     at_risk: tuple[str, ...],
 ) -> Decision:
-    """The verdict of `graded`; where it holds, a better setting of those `at_risk` could change it."""
+    """The verdict of `graded`.
+
+    Where it holds, a better setting of those `at_risk` could change it; where the contrary does, one of the method that
+    is behind; where nothing is decided, one of either.
+    """
     one = difference(cells, problem, *pair, which)
     given: dict[float, Verdict] = {bar: graded(one, bar) for bar in around(margin)}
     ours = f"{_ends(cells, problem, pair, which)}; {one.words} ({elsewhere(given, margin)})"
@@ -100,7 +104,8 @@ def _by_margin(
     unit = _unit(cells, problem)
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
-    weak = provisional(cells, problem, which, at_risk if given[margin] == "reproduced" else may_change([one]))
+    could = {"reproduced": at_risk, "not reproduced": may_change([one])}.get(given[margin], pair)
+    weak = provisional(cells, problem, which, could)
     return Decision(
         ours, given[margin], also(reason, with_chance(given[margin], graded(one.wide, margin))), weak
     )

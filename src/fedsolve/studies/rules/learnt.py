@@ -26,11 +26,10 @@ def not_learnt(cells: Cells, problem: str, names: Iterable[str], which: Which = 
 
 def no_better(cells: Cells, problem: str, names: Iterable[str]) -> str:
     """In words, that methods of a problem have not learnt."""
-    chance = cells.problem(problem).chance
-    bar = (
-        f" or than the best constant prediction, {describe(cells.problem(problem).metric).scale * chance:.3g}"
-    )
-    return f"{' and '.join(names)} ended no better than at the start{bar if chance else ''}"
+    asked = cells.problem(problem)
+    bar = f" or than the best constant prediction, {describe(asked.metric).scale * asked.chance:.3g}"
+    by = "training loss or test metric" if asked.metric.startswith("test_") else "training loss"
+    return f"{' and '.join(names)} ended no better by {by} than at the start{bar if asked.chance else ''}"
 
 
 def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:

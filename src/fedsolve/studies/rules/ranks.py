@@ -18,6 +18,9 @@ from fedsolve.studies.rules.comparisons import mixed, rule
 from fedsolve.studies.rules.learnt import not_learnt
 from fedsolve.studies.study import Decision
 
+_DIGITS = 9
+"""Significant digits by which losses are compared."""
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -99,14 +102,14 @@ Ranked = Callable[[Cells], Ranks]
 def rank(losses: Mapping[str, Sequence[float]]) -> Ranks:
     """Ranks of the methods by a loss on each problem: the least is first, what is not finite shares the last places.
 
-    Losses with the same nine significant digits are equal: more digits depend on the processor.
+    Losses with the same nine significant digits are equal: more depend on the processor.
 
     >>> rank({"a": [2.0, 1.0], "b": [1.0, 1.0], "c": [np.nan, np.inf]}).by_problem.tolist()
     [[2.0, 1.5], [1.0, 1.5], [3.0, 3.0]]
     >>> rank({"a": [0.3, 1.0], "b": [0.1 + 0.2, 2.0], "c": [1.0, 3.0]}).by_problem.tolist()
     [[1.5, 1.0], [1.5, 2.0], [3.0, 3.0]]
     """
-    values = np.array([[float(f"{loss:.9g}") for loss in row] for row in losses.values()])
+    values = np.array([[float(f"{loss:.{_DIGITS}g}") for loss in row] for row in losses.values()])
     return Ranks(tuple(losses), rankdata(np.where(np.isfinite(values), values, np.inf), axis=0))
 
 
@@ -128,7 +131,11 @@ def _loss(cells: Cells, problem: str, method: str, which: Which) -> float:
     if not_learnt(cells, problem, (method,), which):
         return np.inf
     sign = -1 if describe(cells.problem(problem).metric).higher_is_better else 1
-    return sign * float(cells.final(problem, method, which).mean())
+    ends = cells.final(problem, method, which)
+    digits = min(
+        np.finfo(ends.dtype).precision, _DIGITS
+    )  # of float32 six are sure, and means of equal counts equal
+    return float(f"{sign * ends.mean(dtype=np.float64):.{digits}g}")
 
 
 @rule
