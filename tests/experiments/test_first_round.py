@@ -62,4 +62,8 @@ def test_a_run_that_diverged_or_guesses_has_collapsed():
     assert "b 0.0034" in found.reason
     assert study.fewer(("b", "c"), "a")(cells).verdict == "partly"
     assert study.fewer(("c",), "a")(cells).verdict == "underpowered"
+    assert (
+        study.fewer(("a",), "b")(cells).verdict == "not reproduced"
+    )  # two-sided: significantly more collapse
+    assert "a 0.0034" in study.fewer(("a",), "b")(cells).reason
     assert study.some("a")(cells).verdict == "reproduced"

@@ -448,6 +448,10 @@ def test_an_edge_counts_where_a_better_setting_beyond_it_could_change_the_verdic
     assert told == dict.fromkeys(told, "B's best client_lr = 0.4 lies at the edge of the grid")
     assert "A's best client_lr = 0.4, B's" in rules.close("p", "A", "B", 70)(edge).provisional
     assert rules.at_least_as_good("p", "A", "B", 1)(edge).provisional.startswith("B's")
+    near = made_up({"A": [0.79, 0.9, 0.82, 0.7, 0.8], "B": [0.8, 0.81, 0.82, 0.8, 0.8]}, at=3)
+    undecided = rules.at_least_as_good("p", "A", "B", 1)(near)
+    assert undecided.verdict == "underpowered"
+    assert undecided.provisional.startswith("A's best client_lr = 0.4, B's")
     condition = replace(edge, problems={"p": replace(edge.problems["p"], grid_of="wider")})
     assert not rules.better("p", "A", "B")(condition).provisional  # the paper's grid, beside a wider one
     fewer = {name: some[:4] for name, some in values.items()}
