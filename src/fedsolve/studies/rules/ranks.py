@@ -132,9 +132,8 @@ def _loss(cells: Cells, problem: str, method: str, which: Which) -> float:
         return np.inf
     sign = -1 if describe(cells.problem(problem).metric).higher_is_better else 1
     ends = cells.final(problem, method, which)
-    digits = min(
-        np.finfo(ends.dtype).precision, _DIGITS
-    )  # of float32 six are sure, and means of equal counts equal
+    # of float32 six digits are sure: means of as many right answers are equal
+    digits = min(_DIGITS, np.finfo(ends.dtype).precision)
     return float(f"{sign * ends.mean(dtype=np.float64):.{digits}g}")
 
 
