@@ -261,7 +261,7 @@ BESIDE = {
     "diloco": "few clients, many local steps (Douillard et al. 2023)",
     "composite-league": "six methods for F + psi, equal tuning budgets",
     "control-variates": "at short local work control variates halve FedDuA's steps; own gradients restore them",
-    "control-variates-femnist": "on FEMNIST's network, with minibatches, they do not undo FedExP's step",
+    "control-variates-femnist": "on FEMNIST's network own gradients are best with all writers",
     "first-round": "FedDuAdagrad's collapsed runs by network, local work and eps, and other first rounds",
     "phase-diagram": "methods by label skew and local steps",
     "bytes-to-accuracy": "accuracy against bytes sent up",

@@ -136,7 +136,8 @@ def brief(problem: str) -> str:
 
 def rows(study: Study, cells: Cells) -> list[list[Panel]]:
     """log10 of the loss by client rate, a panel a problem, four in a row."""
-    names = [name for name in cells.problems if all(rates_of(cells, name, m) for m in cells.methods(name))]
+    tried = {name: [rates_of(cells, name, m) for m in cells.methods(name)] for name in cells.problems}
+    names = [name for name, rates in tried.items() if rates and all(rates)]
     panels = []
     for name in names:
         lines = []
