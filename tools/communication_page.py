@@ -73,8 +73,8 @@ method that sends them. `bytes_up` counts what is sent, in simulation and deploy
 memory, `feedback` or `ef21`. Messages of a linear compressor stay sums: the server adds them up
 before it decodes them. `down=fs.compression.Cast()` compresses the model that clients download.
 
-* Label skew: `SCALLION` (unbiased compressors) and `SCAFCOM` (any) send SCAFFOLD's vector compressed. On FEMNIST SCALLION
-  with `EDEN(1)` had 90 % of FedAvg's accuracy with 23.7 times fewer bytes, then diverged on 4 of 5 seeds.
+* Label skew: `SCALLION` (unbiased compressors) and `SCAFCOM` (any) send SCAFFOLD's vector compressed. On FEMNIST
+  SCALLION with `EDEN(1)` had 90 % of FedAvg's accuracy with 23.7 times fewer bytes, then diverged on 4 of 5 seeds.
 * Noisy client updates and a biased compressor: `memory="ef21", momentum=0.1` is EF21-SGDM.
 * Few clients that run Muon: `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(2), memory="feedback")`.
 * `FedExP` and `FedDuA` step by $|D_i|^2$, which clients send beside the code; a deployment cannot check it.

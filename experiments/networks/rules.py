@@ -96,6 +96,10 @@ def of_those_run(
 
 
 @rule
-def everywhere(cells: Cells, a: str, b: str) -> Decision:
-    """`a` is better than `b` on every problem that was run and learnt."""
-    return together(*(if_learnt(p, each_better(p, ((a, b),))) for p in cells.problems))(cells)
+def everywhere(cells: Cells, a: str, b: str, of: int) -> Decision:
+    """`a` is better than `b` on every problem that was run and learnt; partly, where the paper has more of them."""
+    found = together(*(if_learnt(p, each_better(p, ((a, b),))) for p in cells.problems))(cells)
+    if found.verdict != "reproduced" or len(cells.problems) == of:
+        return found
+    reason = f"{found.reason}; on {len(cells.problems)} of the paper's {of} problems, the others were not run"
+    return replace(found, verdict="partly", reason=reason)

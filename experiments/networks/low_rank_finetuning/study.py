@@ -205,17 +205,17 @@ STUDY = Study(
     statements=(
         Statement("FedFW's rank-one atoms are what takes the fewest bytes up", "", fewest_bytes),
         Statement(
-            "FedFW's atoms end within 5 points of LoRA averaged by FedAvg", "", no_worse(("update", "FedFW"), LORA, 5)
+            "FedFW's atoms end no worse than LoRA by FedAvg (5 points)", "", no_worse(("update", "FedFW"), LORA, 5)
         ),
         Statement(
             "FedEx-LoRA, which averages exactly, ends no worse than LoRA by FedAvg (2 points)",
             "", no_worse(("update", "FedEx-LoRA"), LORA, 2),
         ),
         Statement(
-            "FFA-LoRA, which sends half as much, ends no worse than LoRA by FedAvg (2 points)",
+            "FFA-LoRA, which sends half of the factors, ends no worse than LoRA by FedAvg (2 points)",
             "", no_worse(("update", "FFA-LoRA"), LORA, 2),
         ),
-        Statement("LoRA by FedAvg ends within 2 points of all weights", "", no_worse(LORA, ALL, 2)),
+        Statement("LoRA by FedAvg ends no worse than all weights (2 points)", "", no_worse(LORA, ALL, 2)),
     ),
     pictures={"bytes": AgainstBytes("Test accuracy at the chosen settings against bytes sent up.")},
     deviations=(
@@ -230,6 +230,7 @@ STUDY = Study(
         "side.",
         "The factors hardly move in 24 rounds, the head learns: LoRA and FedEx-LoRA have the same accuracies, and "
         "losses that differ in the fifth digit. bytes-to-accuracy has a problem on which they differ.",
+        "FedFW's 24.8 % are not significantly above the commonest group's 20.7 %: its fewest bytes buy no model.",
         "FedFW takes one step on all of a client's posts a round, the others an epoch of batches of 8. Its head lies "
         "in an l2 ball, whose vertex is dense. Bytes down are not in the picture.",
     ),

@@ -105,7 +105,7 @@ def _by_margin(
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
     could = {"reproduced": at_risk, "not reproduced": may_change([one])}.get(given[margin], pair)
-    weak = provisional(cells, problem, which, could)
+    weak = provisional(cells, problem, which, could, one.collapsed)
     return Decision(
         ours, given[margin], also(reason, with_chance(given[margin], graded(one.wide, margin))), weak
     )
@@ -122,7 +122,7 @@ def together(cells: Cells, *rules: Rule) -> Decision:
     verdicts: set[Verdict] = {one.verdict for one in decisions}
     reason = "; ".join(dict.fromkeys(one.reason for one in decisions))
     weak = "; ".join(dict.fromkeys(one.provisional for one in decisions if one.provisional))
-    reason += f"; these {len(rules)} share the 5 %"
+    reason += f"; these {len(rules)} share the 5 %" if len(rules) > 1 else ""
     ours = [one.ours if len(verdicts) == 1 else f"{one.verdict}: {one.ours}" for one in decisions]
     return Decision("; ".join(ours), mixed(verdicts), reason, weak)
 
@@ -142,23 +142,27 @@ def all_positive(
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     void = not_learnt(cells, problem, names, which)
     verdict, which_hold = grade(differences, void)
-    if verdict == "reproduced" and any(cells.collapsed(problem, d.a, which).any() for d in differences):
-        verdict, which_hold = "partly", ": it holds on the seeds that did not collapse"
+    if verdict in ("reproduced", "partly") and any(
+        cells.collapsed(problem, d.a, which).any() for d in differences
+    ):
+        verdict, which_hold = "partly", f"{which_hold or ': it holds'} on the seeds that did not collapse"
     reason = f"95 % intervals over {cells.problem(problem).paired}{which_hold}"
     words = "; ".join(d.words for d in differences)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
     reason = also(reason, with_chance(verdict, grade([d.wide for d in differences], void)[0]))
-    weak = provisional(cells, problem, which, may_change(differences))
+    out = max(d.collapsed for d in differences)
+    weak = provisional(cells, problem, which, may_change(differences), out)
     return Decision(f"{ends}; {words}", verdict, reason, weak)
 
 
-def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
+def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str], collapsed: int = 0) -> str:
     """What makes a verdict provisional: few seeds, or a chosen setting at the edge of its grid.
 
     Args:
         cells, problem, which: what the verdict is on.
         names: methods of which a better setting could change it, as `may_change` finds them. The grid of a problem
             that has a wider one beside it is a condition of the statement.
+        collapsed: seeds that are left out.
     """
     tuned = which == "tuned" and not cells.problem(problem).grid_of
     at = [
@@ -167,7 +171,7 @@ def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) 
         for axis in cells.cell(problem, name).edges
     ]
     edges = f"{', '.join(at)} {'lie' if len(at) > 1 else 'lies'} at the edge of the grid" if at else ""
-    return also(few(cells, problem), edges)
+    return also(few(cells, problem, collapsed), edges)
 
 
 def with_chance(verdict: Verdict, wide: Verdict) -> str:
@@ -180,9 +184,9 @@ def also(*remarks: str) -> str:
     return "; ".join(filter(None, remarks))
 
 
-def few(cells: Cells, problem: str) -> str:
-    """That a problem has fewer than `FEW` seeds or data sets; "" where it has as many."""
-    count = len(cells.seeds)
+def few(cells: Cells, problem: str, collapsed: int = 0) -> str:
+    """That fewer than `FEW` seeds or data sets are compared, those that collapsed left out; "" where as many are."""
+    count = len(cells.seeds) - collapsed
     return f"{count} {cells.problem(problem).replicates}, fewer than {FEW}" if count < FEW else ""
 
 
