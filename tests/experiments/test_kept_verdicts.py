@@ -3,10 +3,12 @@
 import json
 import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from fedsolve.studies import parts
 from fedsolve.studies.reproduce import evaluate_claims
 
 ROOT = Path(__file__).parents[2]
@@ -14,9 +16,18 @@ KEPT = sorted(path.parent for path in (ROOT / "experiments").glob("*/*/parts.zip
 
 
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
-def test_the_verdicts_follow_from_the_kept_data(folder):
+def test_the_verdicts_follow_from_the_kept_data(folder, monkeypatch):
+    """And of all that is kept: whoever reads the archive finds one part for each setting."""
+    read = set()
+
+    def read_part(of, name):
+        read.update({name} if of == folder else ())
+        return parts.read_part(of, name)
+
+    monkeypatch.setattr("fedsolve.studies.experiment.read_part", read_part)
     told = json.loads((folder / "results.json").read_text())
     assert [vars(claim) for claim in evaluate_claims(told["experiment"], folder)] == told["claims"]
+    assert set(zipfile.ZipFile(folder / parts.ARCHIVE).namelist()) == read
 
 
 def test_kept_data_name_a_commit_of_the_history():

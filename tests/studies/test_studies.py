@@ -494,6 +494,9 @@ def test_collapsed_seeds_are_counted_and_not_averaged():
     assert "A 77.6 ± 1.1 % and 8.4 on 1 of 5 seeds, which collapsed" in told.ours
     assert "without 1 seed that collapsed" in told.ours
     assert told.verdict == "partly"
+    assert told.provisional == "4 seeds, fewer than 5"
+    in_part = rules.each_better("p", [("A", "B"), ("C", "B")])(made_up({"A": a, "B": b, "C": b}, at=1))
+    assert "(A over B) on the seeds that did not collapse" in in_part.reason
     assert rules.better("p", "B", "A")(cells).verdict == NO
     own_data = replace(cells, problems={"p": replace(cells.problems["p"], data_by_seed=True)})
     assert not own_data.collapsed("p", "A").any()
