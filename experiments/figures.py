@@ -99,8 +99,8 @@ ITEMS = (
     ),
     Item(
         _FEDDUA, "Figure 4", "a vision transformer on CIFAR-100", "stand-in", ("vit",), "on CIFAR-10",
-        "FedDuAdagrad is significantly better than FedExP on the transformer, and on the convolutional network too, not "
-        "there in cifar among three comparisons",
+        "FedDuAdagrad is significantly better than FedExP on the transformer, and on the convolutional network too, "
+        "not there in cifar among three comparisons",
     ),
     Item(
         _FEDDUA, "Figure 5", "2,000 rounds", "stand-in", ("feddua-synthetic",), "on the synthetic problem",

@@ -201,8 +201,8 @@ STUDY = Study(
         ),
     },
     deviations=(
-        "With full batches and all clients in every round nothing is drawn in a run: the paper's five seeds can only be "
-        "five data sets, and that is what seeds mean here. Rounding alone moves a late loss by up to 1.6 decades.",
+        "With full batches and all clients in every round nothing is drawn in a run: the paper's five seeds can only "
+        "be five data sets, and that is what seeds mean here. Rounding alone moves a late loss by up to 1.6 decades.",
         "Rates by the training loss of the iterate that is shown, at rounds 495 and 500, on the first data set; the "
         "paper tunes by validation accuracy, and this regression has neither accuracy nor held-out data. Grids of the "
         "sensitivity ran on all five data sets, and rates are chosen there by the mean over them. Runs of 2,000 rounds "
