@@ -143,8 +143,8 @@ STUDY = Study(
         f"Clients clip gradients at {CLIP:g}, as in fedli-neural; control variates are added to clipped gradients. "
         "In a pilot of one other seed, batches of 20 without clipping, SCAFFOLD diverged at 0.3, and at 0.1 lost after "
         "50 rounds what it had learnt; SCAFFOLD+FedExP was ahead of it at 0.03 and 0.1.",
-        "Whole batches were not run: at 1.0 s of processor time a round they would take 100 minutes with a fifth of the "
-        "writers, 8 hours with all. FedDuAdagrad's step is tried on one of three problems.",
+        "Whole batches were not run: at 1.0 s of processor time a round they would take 100 minutes with a fifth of "
+        "the writers, 8 hours with all. FedDuAdagrad's step is tried on one of three problems.",
         f"Geometric means over the last {LAST} of 60 rounds; the best rate is that of the mean over the seeds on which "
         f"methods are compared. The caps of the steps by the clients' own gradients are those of control-variates, "
         f"{CAPS['FedExP']:g} and {CAPS['FedDuAdagrad']:g}.",
