@@ -102,12 +102,12 @@ def test_verdicts_of_shakespeare_and_the_next_word():
 
 
 def test_verdicts_of_fedli():
-    """The paper's own tables: its claims across the board do not follow from them."""
+    """The paper's own tables: its claims across the board do not follow from them, nor from one task of four."""
     ends = {(n, m): v for n, p in fedli.FULL.items() for m, v in p.published.items()}
     train = {("CIFAR-10", "FedLiLU"): 0.105, ("FEMNIST", "FedExP"): 0.2}
     found = verdicts(fedli.STUDY.at_full_size(), ends, train)
     assert found == [*["reproduced"] * 4, "partly", "partly", "reproduced", "reproduced", "not reproduced"]
-    assert verdicts(fedli.STUDY, ends, train) == ["reproduced", "reproduced", "not reproduced", "reproduced"]
+    assert verdicts(fedli.STUDY, ends, train) == ["reproduced", "partly", "not reproduced", "reproduced"]
     few = ends | {("FEMNIST", m): 0.4 for m in fedli.NAMES}
     assert verdicts(fedli.STUDY, few, train)[0] == "not learnt"
 
