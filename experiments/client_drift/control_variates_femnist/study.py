@@ -112,8 +112,8 @@ def said_of(step: str) -> tuple[Statement, ...]:
 def rows_of(step: str, study: Study, cells: Cells) -> list[list[Panel]]:
     """The panels of a server step, and of SCAFFOLD beside it."""
     names = PLAIN | of_step(step)
-    own = {key: cell for key, cell in cells.by_name.items() if key[0] in OF[step] and key[1] in names}
-    return rows(study, replace(cells, by_name=own))
+    some = {key: cell for key, cell in cells.by_name.items() if key[0] in OF[step] and key[1] in names}
+    return rows(study, replace(cells, by_name=some))
 
 
 STUDY = Study(
