@@ -22,6 +22,11 @@ from fedsolve.core.xla.convolutions import without_slow_convolutions
 from fedsolve.methods.robust.selection import medians
 
 CLEARLY = 3  # times as long; what is measured is 8 to 120
+AS_FOR_USERS = {
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+}
 MAPPINGS = Path("/proc/self/maps")
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of XLA on a CPU")
@@ -30,9 +35,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of XLA o
 def seconds(function, *arguments):
     """The least processor time of some runs of a compiled function: a loaded machine delays it, but adds little."""
     lowered = jax.jit(function).lower(*arguments)
-    compiled = lowered.compile(
-        {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
-    )
+    compiled = lowered.compile(AS_FOR_USERS)
     times = []
     for _ in range(6):
         start = time.process_time()
@@ -65,6 +68,28 @@ def test_the_gradient_of_a_maximum_over_windows_is_slow():
 
     x = jnp.ones((32, 24, 24, 32))
     assert seconds(descent(loss), x) > CLEARLY * seconds(descent(without_slow_convolutions(loss)), x)
+
+
+def repeated(times, function):
+    """Long enough for a clock of coarse ticks."""
+    return lambda x: lax.fori_loop(0, times, lambda _, x: function(x), x)
+
+
+@pytest.mark.full
+def test_exponentials_of_short_rows_are_slow():
+    rates = [
+        seconds(repeated(2_000, lambda x: jnp.exp(-x / 2)), jnp.ones(shape))
+        for shape in ((10, 25, 10, 10), (25_000,))
+    ]
+    assert rates[0] > CLEARLY * rates[1]
+
+
+@pytest.mark.full
+def test_a_sum_over_the_first_axis_is_slow():
+    x = jnp.ones((10, 250_000))
+    by_library = seconds(repeated(10, lambda x: x.at[0].set(jnp.sum(x, axis=0))), x)
+    by_rows = seconds(repeated(10, lambda x: x.at[0].set(sum(x[i] for i in range(len(x))))), x)
+    assert by_library > CLEARLY * by_rows
 
 
 def test_a_maximum_of_floats_drops_nan():

@@ -6,6 +6,8 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
 * `direct`, `conv`, `convolutions`: the gradient of a convolution is 10 to 100 times slower inside a loop
   (https://github.com/jax-ml/jax/issues/12868), that of a maximum over windows several times slower than the gradient of
   slices (no report found).
+* `cross_entropy`: exponentials of arrays whose last axes are short are computed one by one, and sums over the first of
+  two axes by XLA's library take up to 18 times as long as its own loops (no reports found).
 * `decompositions`: batches of matrix decompositions in several programs at once wait for one another for good (no
   report found; https://github.com/jax-ml/jax/issues/39292 is of the same thread pool).
 * `compiler.make_room`: every program keeps memory mappings, of which Linux allows 65,530; beyond them the compiler
