@@ -86,6 +86,12 @@ def test_a_label_that_is_no_class():
     near(cross_entropy(jnp.asarray(LOGITS[0, 0]), np.full(7, -1)), jax.nn.logsumexp(LOGITS[0, 0], axis=0))
 
 
+def test_labels_of_bytes():
+    """More classes than a byte counts."""
+    logits, labels = RNG.normal(size=(300, 4)), np.array([0, 5, 43, 255], np.uint8)
+    near(cross_entropy(jnp.asarray(logits), jnp.asarray(labels)), plain(logits, labels)[0])
+
+
 def test_as_many_labels_as_examples():
     with pytest.raises(ValueError, match=r"\(5, 7\) for labels of shape \(6,\)"):
         cross_entropy(jnp.asarray(LOGITS[0, 0]), LABELS[0, :6])

@@ -46,27 +46,26 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 def _plainly(logits: Array, labels: Array, gradient: bool) -> list[Array]:
     """The result, shape (n,), and where asked its gradient softmax(logits) - is label, shape (classes, n)."""
-    largest, own = _largest_and_own(logits, labels)
-    powers = _powers(logits, largest)
-    result, total = _result(powers, largest, own)
-    return [result, _slopes(powers, total, labels)] if gradient else [result]
+    is_label, total = _is_label(logits, labels), jax.nn.logsumexp(logits, axis=0)
+    result = total - jnp.sum(jnp.where(is_label, logits, 0), axis=0)
+    return [result, jnp.exp(logits - total) - is_label] if gradient else [result]
 
 
 def _in_vectors(logits: Array, labels: Array, gradient: bool) -> list[Array]:
-    """The same with each step a function of its own."""
+    """The same in steps that are functions of their own."""
     with set_xla_metadata(inlineable="false"):
-        return _plainly(logits, labels, gradient)
+        largest, own = _largest_and_own(logits, labels)
+        powers = _powers(logits, largest)
+        result, total = _result(powers, largest, own)
+        return [result, _slopes(powers, total, labels)] if gradient else [result]
 
 
 @partial(jax.jit, inline=False)
 def _largest_and_own(logits: Array, labels: Array) -> tuple[Array, Array]:
+    zeros = lax.full_like(logits, 0)
     largest = _over_classes(jnp.max, lax.max, logits)
-    own = _over_classes(
-        jnp.sum, lax.add, lax.select(_is_label(logits, labels), logits, lax.full_like(logits, 0))
-    )
-    return lax.select(
-        lax.is_finite(largest), largest, lax.full_like(largest, 0)
-    ), own  # inf - inf would be NaN
+    finite = lax.select(lax.is_finite(largest), largest, zeros[0])  # inf - inf would be NaN
+    return finite, _over_classes(jnp.sum, lax.add, lax.select(_is_label(logits, labels), logits, zeros))
 
 
 @partial(jax.jit, inline=False)
@@ -86,7 +85,7 @@ def _slopes(powers: Array, total: Array, labels: Array) -> Array:
 
 
 def _is_label(logits: Array, labels: Array) -> Array:
-    return labels == lax.broadcasted_iota(labels.dtype, logits.shape, 0)
+    return labels == jnp.arange(len(logits))[:, None]
 
 
 def _over_classes(reduction: Callable[..., Array], operation: Callable[..., Array], x: Array) -> Array:
@@ -125,13 +124,25 @@ def _side_by_side(
     return [x.reshape(shape) for x, shape in zip(results, shapes, strict=True)], [0, 1][: len(results)]
 
 
+def _lowered(context: mlir.LoweringRuleContext, *values: Any, gradient: bool) -> Any:
+    function = _plainly if _may_divide(context.module_context.axis_context) else _in_vectors
+    return mlir.lower_fun(function, multiple_results=True)(context, *values, gradient=gradient)
+
+
+def _may_divide(axes: Any) -> bool:
+    """Whether XLA may divide arrays among devices: the rows of divided classes would be sent around one by one."""
+    if hasattr(axes, "manual_axes"):  # in `shard_map` the other axes' devices compute parts of their own
+        return not axes.manual_axes.issuperset(axes.mesh.axis_names)
+    return axes.num_devices > 1
+
+
 _cross_entropy: Any = Primitive("cross_entropy")
 _cross_entropy.multiple_results = True
 _cross_entropy.def_abstract_eval(_shapes)
 _cross_entropy.def_impl(jax.jit(_in_vectors, static_argnames="gradient"))
 ad.primitive_jvps[_cross_entropy] = _derivatives
 batching.primitive_batchers[_cross_entropy] = _side_by_side
-mlir.register_lowering(_cross_entropy, mlir.lower_fun(_in_vectors, multiple_results=True))
+mlir.register_lowering(_cross_entropy, _lowered)
 for _platform in ("cuda", "rocm"):
     mlir.register_lowering(
         _cross_entropy, mlir.lower_fun(_plainly, multiple_results=True), platform=_platform

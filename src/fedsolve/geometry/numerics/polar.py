@@ -13,6 +13,7 @@ from fedsolve.core.xla.decompositions import svd
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Jordan's coefficients: steepest at 0, and then no nearer to 1 than 0.7 to 1.2."""
 _EPS = 1e-7
+_ROUNDING = 64  # units of rounding of the largest singular value, below which one may be rounding alone
 
 
 def polar_factor(
@@ -22,9 +23,10 @@ def polar_factor(
 
     Args:
         g: the matrix G = U S V', shape (m, n).
-        newton_schulz: iterations, at least 0. 0 is exact, by a singular value decomposition; 5 (Muon's) takes matrix
-            products alone and leaves singular values between 0.7 and 1.2, or smaller where those of G are below some
-            thousandths of its Frobenius norm.
+        newton_schulz: iterations, at least 0. 0 is exact, by a singular value decomposition, in which values of at most
+            max(64, m, n) units of rounding of the largest are taken for 0: gradients of classes have one. 5 (Muon's)
+            takes matrix products alone and leaves singular values between 0.7 and 1.2, or smaller where those of G are
+            below some thousandths of its Frobenius norm.
         complete: whether directions in which G is 0 get a 1 too, so that the exact factor is an extreme point of the
             ball; otherwise they stay 0, as by the iteration.
 
@@ -34,7 +36,7 @@ def polar_factor(
     if newton_schulz == 0:
         u, s, v = svd(g)
         if not complete:
-            u = jnp.where(s > jnp.finfo(g.dtype).eps * max(g.shape) * jnp.max(s), u, 0)
+            u = jnp.where(s > jnp.finfo(g.dtype).eps * max(_ROUNDING, *g.shape) * jnp.max(s), u, 0)
         return u @ v
     x = g.T if g.shape[0] > g.shape[1] else g
     x = x / (jnp.sqrt(jnp.sum(x * x)) + _EPS)
