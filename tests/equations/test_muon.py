@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -330,3 +332,12 @@ def test_flat_order():
     """The leaves of the tests' model lie in the order that the transcripts assume."""
     weight, bias = np.arange(12.0).reshape(4, 3), np.arange(3.0)
     assert (flat((weight, bias))[WEIGHT] == weight.ravel()).all()
+
+
+def test_an_exact_factor_leaves_out_rounding():
+    """A singular value of some units of rounding is taken for 0; one of a billionth counts."""
+    rng = np.random.default_rng(3)
+    u, v = np.linalg.qr(rng.normal(size=(5, 4)))[0], np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    with jax.enable_x64(True):
+        found = polar_factor(jnp.asarray(u * [3, 1, 1e-9, 20 * np.finfo(float).eps] @ v))
+    np.testing.assert_allclose(found, u[:, :3] @ v[:3], atol=1e-6)

@@ -139,7 +139,7 @@ def _may_divide(axes: Any) -> bool:
 _cross_entropy: Any = Primitive("cross_entropy")
 _cross_entropy.multiple_results = True
 _cross_entropy.def_abstract_eval(_shapes)
-_cross_entropy.def_impl(jax.jit(_in_vectors, static_argnames="gradient"))
+_cross_entropy.def_impl(jax.jit(_cross_entropy.bind, static_argnames="gradient"))
 ad.primitive_jvps[_cross_entropy] = _derivatives
 batching.primitive_batchers[_cross_entropy] = _side_by_side
 mlir.register_lowering(_cross_entropy, _lowered)
