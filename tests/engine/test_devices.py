@@ -196,13 +196,13 @@ import fedsolve as fs
 from fedsolve.core.xla import cpu_devices
 from fedsolve.engine.compute import layout
 cpu_devices.cores = layout.cores = lambda: 2
+if "begun" in sys.argv:
+    import jax
+    assert len(jax.devices()) == 1
 tasks = {
     "small": fs.tasks.synthetic(0.0, 0.0, num_clients=5),
     "large": fs.tasks.digits(5, model=fs.tasks.MLP((64, 500, 10))),
 }
-if "begun" in sys.argv:
-    import jax
-    assert len(jax.devices()) == 1
 
 def devices(name, **options):
     result = fs.run(fs.FedAvg(0.1), tasks[name], rounds=options.pop("rounds", 2), **options)
@@ -238,6 +238,56 @@ def test_the_layout_decides_whether_cores_are_devices(subprocess_env, tmp_path, 
         command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "same"
+
+
+TASKS = """
+import os, sys
+import jax, numpy as np, torch
+import fedsolve as fs
+from fedsolve.core.xla import cpu_devices
+from fedsolve.tasks import CNN, CrossEntropy, Encoder, Examples
+from fedsolve.tasks.shared import classification
+from fedsolve.tasks.text.newsgroups_minilm import fine_tuning
+cpu_devices.cores = lambda: 2
+x, y = np.zeros((4, 28, 28, 1), np.float32), np.arange(4, dtype=np.int32)
+pictures = fs.FederatedData(Examples(x, y), np.array([2, 2]))
+words = Examples(np.ones((4, 3), np.int32), y)
+module = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 26 * 26, 4))
+encoder = Encoder(classes=4, vocabulary=5, positions=3, width=4, layers=1, heads=1, inner=4)
+shapes = jax.eval_shape(encoder.init, jax.eval_shape(jax.random.key, 0))
+weights = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), shapes)
+tasks = {
+    "a model of one's own choice": lambda: fs.Task("own", CNN(4).init, CrossEntropy(CNN(4)), pictures),
+    "from the catalogue": lambda: classification("cnn", CNN(4), 4, pictures, pictures.examples, ""),
+    "a module of PyTorch": lambda: fs.tasks.from_torch(
+        module, torch.nn.functional.cross_entropy, [(x.transpose(0, 3, 1, 2), y)] * 2),
+    "updates of given weights": lambda: fine_tuning(
+        encoder, weights, fs.FederatedData(words, np.array([2, 2])), words, "lora"),
+}
+for name, make in tasks.items():
+    child = os.fork()
+    if not child:
+        try:
+            make()
+            os._exit(len(jax.devices()))
+        except BaseException as error:
+            print(name, repr(error), flush=True)
+            os._exit(99)
+    found = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert found == 2, (name, found)
+print("same")
+"""
+
+
+def test_a_task_leaves_the_cores_to_the_layout(subprocess_env):
+    """Making a task begins JAX, in its model or in what is made of a module: with each core a device, as a run does."""
+    pytest.importorskip("torch")
+    env = {name: value for name, value in subprocess_env.items() if name != "JAX_NUM_CPU_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, "-c", TASKS], env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.strip() == "same"
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform
-from fedsolve.engine.evaluation.evaluate import _of_each
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
+from fedsolve.engine.evaluation.iterates import of_each
 from fedsolve.engine.evaluation.pooling import client_percentiles
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 
@@ -150,10 +150,10 @@ def test_equal_iterates_are_evaluated_once(moved):
 
     models = {"w": jnp.ones((2, 3)), "b": jnp.full((2, 4), 2.0)}
     models["b"] = models["b"].at[1, 2].add(float(moved))
-    found = jax.jit(lambda m: _of_each(function, m))(models)
+    found = jax.jit(lambda m: of_each(function, m))(models)
     jax.effects_barrier()
     assert len(calls) == 1 + moved
     np.testing.assert_array_equal(found["squares"], np.ones((2, 3)))
     np.testing.assert_array_equal(found["sum"], [8, 8 + moved])
     nan = jax.tree.map(lambda a: a * jnp.nan, models)
-    assert np.isnan(_of_each(function, nan)["sum"]).all()
+    assert np.isnan(of_each(function, nan)["sum"]).all()

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from fedsolve.core.collection import collection_paused
 from fedsolve.core.errors import Interrupted
 from fedsolve.engine.compute.processes import is_first, process_allgather
 from fedsolve.engine.records.record import Recorder
@@ -204,11 +205,12 @@ def loop(run: Rounds, clock: CompileClock, interrupted: Callable[[], bool]) -> s
     Raises:
         Interrupted: `interrupted` said so, after everything was saved.
     """
-    ended, length = run.begin(), CallLength(clock)
+    with collection_paused():
+        ended, length = run.begin(), CallLength(clock)
     while (done := run.done) < run.rounds and not ended:
         stop = run.next_evaluation
         count = int(process_allgather(length.rounds(min(stop - done, run.most_rounds)))[0, 0])
-        with length.timed(count):
+        with length.timed(count), collection_paused():
             logs = run.advance(count)
         run.record(logs)
         if done + count == stop:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.collection import collection_paused
 from fedsolve.core.fleets.fleet import PROFILES
 from fedsolve.core.xla.compile_cache import use_compile_cache
 from fedsolve.core.xla.compiler import make_room
@@ -42,6 +43,7 @@ def check_all_begin(algorithms: Iterable[Algorithm], task: Task, options: RunOpt
             jax.eval_shape(in_run(algorithm, task, dtype).init, params)
 
 
+@collection_paused()
 def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> PreparedRun:
     """A run made ready; call it with 64-bit types enabled where the run's type needs them.
 
@@ -56,6 +58,8 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     planned = plan(requested, placed)
     memory = budget(placed, planned)
     state = start(planned.algorithm, placed.params, task.data.num_clients, planned.program, memory.slots)
+    if not (planned.program.is_sharded or planned.algorithm.traits.personal):
+        sets = sets.divided_among(requested.mesh)
     clients, on_one_device = placed.clients, requested.mesh.size == 1 or planned.stream is not None
     return PreparedRun(
         algorithm=planned.algorithm,

@@ -15,6 +15,7 @@ from fedsolve.core.building.build_record import Made, made
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.types import Batch, Params, Scalar
+from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.methods.wrappers.buffers import keeps_buffers
@@ -130,6 +131,7 @@ class Task:
         )
 
     def __post_init__(self) -> None:
+        make_cores_devices()  # before the loss's model, which may ask for its backend, begins JAX
         model = getattr(self.loss, "model", None) if self.buffers is None else None
         model = model or outputs_of(self.outputs, self.assemble)
         object.__setattr__(self, "metrics", on_model(self.metrics, model, _PREDICT))

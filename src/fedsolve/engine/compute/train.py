@@ -69,16 +69,18 @@ def train_cohort(
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
-    def train(work: LocalWork, ids: Array, present: Array, before: Any) -> tuple[Any, Any]:
+    @partial(jax.jit, static_argnums=0, inline=True)  # traced once for shapes and the loop
+    def results_of(work: LocalWork, shared: _Shared, ids: Array, present: Array, before: Any) -> Any:
         one, bound = partial(_train_one, work), work.max_steps
         if not work.in_step:
-            bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
+            bound = jnp.max(jnp.where(present, shared.packed.steps[ids], 0))
         if len(ids) == 1:
             alone = one(shared, bound, ids[0], present[0], _gather(before, 0))
-            results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
-        else:
-            results = _side_by_side(one, (shared, bound), (ids, present, before))
-        message, after, weight, used, variant = results
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+        return _side_by_side(one, (shared, bound), (ids, present, before))
+
+    def train(work: LocalWork, ids: Array, present: Array, before: Any) -> tuple[Any, Any]:
+        message, after, weight, used, variant = results_of(work, shared, ids, present, before)
         return collect(message, weight, used, variant, present), after
 
     def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, ...]) -> tuple[Any, ...]:

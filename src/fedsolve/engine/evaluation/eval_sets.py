@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch
 from fedsolve.engine.checks.preflight import check_task
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import on_device
+from fedsolve.engine.compute.processes import own_devices
 from fedsolve.engine.evaluation.blocks import Blocks, EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
+from fedsolve.engine.evaluation.divided import DividedExamples
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
@@ -38,6 +41,7 @@ class EvalSets:
         metrics: loss and metrics that are means over examples.
         whole: metrics that are computed on whole sets.
         diagnostics: further metrics, of the model, the objective and its gradient.
+        divided: the examples on several devices, by the names of clients and sets; None where one evaluates all.
     """
 
     training: EvalClients | Blocks
@@ -48,6 +52,7 @@ class EvalSets:
     metrics: Metrics
     whole: OnWholeSets
     diagnostics: tuple[Diagnostic, ...]
+    divided: DividedExamples | None = None
 
     @property
     def held_out(self) -> dict[str, Batch]:
@@ -59,6 +64,14 @@ class EvalSets:
         """Those that are of no unseen clients."""
         sets = {"validation": self.validation, "test": self.test}
         return {name: examples for name, examples in sets.items() if examples is not None}
+
+    def divided_among(self, mesh: Mesh) -> Self:
+        """The same, with the examples divided among this process's devices of a mesh; itself where that is one."""
+        if len(own_devices(mesh)) == 1 or not isinstance(self.training, EvalClients):
+            return self
+        packed = self.training.packed
+        divided = DividedExamples.of(mesh, packed.frozen, {"train": packed.examples} | self.held_out)
+        return replace(self, divided=divided)
 
 
 def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tuple[str, ...]]:

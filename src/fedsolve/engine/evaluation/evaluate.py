@@ -14,14 +14,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
+from fedsolve.engine.evaluation.divided import DividedExamples
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
+from fedsolve.engine.evaluation.iterates import both_iterates, of_each
 from fedsolve.engine.evaluation.pooling import as_part, client_percentiles, client_values, pooled, sums_of_all
 from fedsolve.tasks.leaves import with_frozen
 
@@ -38,6 +39,7 @@ def evaluate(
     previous: Params,
     models: Models,
     part: str = "train",
+    divided: DividedExamples | None = None,
 ) -> dict[str, float]:
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two.
 
@@ -52,12 +54,17 @@ def evaluate(
         last, previous: the exported model, and that of the round before.
         models: the clients' own.
         part: what the clients, or these examples of theirs, are called.
+        divided: the same examples by part and name on several devices; None where one has all.
     """
     if isinstance(clients, EvalClients):
-        results = _resident(metrics, clients.packed, sets, last, previous, models(Block(clients)))
+        if divided is None:
+            results = _resident(metrics, clients.packed, sets, last, previous, models(Block(clients)))
+        else:
+            values = divided.values(metrics, (part, *sets), last, previous)
+            results = _compiled_pool(metrics, clients.packed, sets, values.pop(part), values)
         columns, means, parts = jax.device_get(results)
     else:
-        both = _both(last, previous)
+        both = both_iterates(last, previous)
         values, counts, means, parts = _of_blocks(metrics, clients, both, models)
         columns = _pool_all(metrics, "train", values, counts, _compiled_pooled)
         for name, examples in sets.items():
@@ -101,16 +108,6 @@ def sums_of(metrics: Metrics, packed: PackedClients, model: Params) -> dict[str,
     return {name: sums_of_all(f, values[name]) for name, f in metrics.all.items() if hasattr(f, "totals")}
 
 
-def middle(last: Params, previous: Params) -> Params:
-    """The mean of two iterates, at which metrics with suffix `_averaged` are computed."""
-    return jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
-
-
-def _both(last: Params, previous: Params) -> Params:
-    """The last iterate and the middle of the last two, stacked."""
-    return jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
-
-
 def _of_blocks(
     metrics: Metrics, blocks: Blocks, both: Params, models: Models
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -137,43 +134,54 @@ def _resident(
     previous: Params,
     own: OwnModels | None,
 ) -> tuple[dict[str, Array], Array, Array]:
-    both = _both(last, previous)
-    train, counts, means, parts = _of_clients(metrics, packed, both, own)
+    both = both_iterates(last, previous)
+    train = of_each(lambda p: on_clients(metrics, packed, p, own), both)
+    others = {name: _on_set(metrics, packed.frozen, examples, both) for name, examples in sets.items()}
+    return _pool(metrics, packed, sets, train, others)
+
+
+def _pool(
+    metrics: Metrics, packed: PackedClients, sets: dict[str, Batch], train: Any, others: dict[str, Any]
+) -> tuple[dict[str, Array], Array, Array]:
+    """All columns, and the clients' own means, from the values of two models, (2, examples and padding, ...)."""
+    counts, train = metrics.counts(packed.examples), _without_padding(train, packed.examples)
+    means, parts = _first_by_client(metrics, packed, train, counts)
     columns = _pool_all(metrics, "train", train, counts)
     for name, examples in sets.items():
-        columns |= _held_out(metrics, packed.frozen, name, examples, both)
+        values = _without_padding(others[name], examples)
+        columns |= _pool_all(metrics, name, values, metrics.counts(examples))
     return columns, means, parts
 
 
-def _of_each(function: Callable[[Params], Any], models: Params) -> Any:
-    """The function's results of stacked models; where all are the same, as at the start, of the first alone."""
-    first, *_ = leaves = jax.tree.leaves(models)
-    same = jnp.stack([jnp.all(a == a[:1]) for a in leaves]).all()
-    shapes = jax.eval_shape(function, jax.tree.map(lambda a: a[0], models))
-    empty = jax.tree.map(lambda s: jnp.zeros((len(first), *s.shape), s.dtype), shapes)
-
-    def one(i: Array, found: Any) -> Any:
-        values = function(jax.tree.map(lambda a: a[i], models))
-        return jax.tree.map(lambda of_all, v: of_all.at[i].set(v), found, values)
-
-    found = lax.fori_loop(0, jnp.where(same, 1, len(first)), one, empty)
-    return jax.tree.map(lambda v: jnp.where(same, v[:1], v), found)
+def _without_padding(values: Any, examples: Batch) -> Any:
+    size = len(jax.tree.leaves(examples)[0])
+    return jax.tree.map(lambda x: x[:, :size], values)
 
 
 def _of_clients(
     metrics: Metrics, packed: PackedClients, both: Params, own: OwnModels | None
 ) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
     """Every metric of stacked models by example, (models, examples, ...), their counts, the first's `client_values`."""
-    train = _of_each(lambda p: on_clients(metrics, packed, p, own), both)
+    train = of_each(lambda p: on_clients(metrics, packed, p, own), both)
     counts = metrics.counts(packed.examples)
+    return train, counts, *_first_by_client(metrics, packed, train, counts)
+
+
+def _first_by_client(
+    metrics: Metrics, packed: PackedClients, train: Any, counts: dict[str, Array]
+) -> tuple[Array, Array]:
     first = {name: values[0] for name, values in train.items()}
-    return train, counts, *client_values(metrics, first, counts, packed)
+    return client_values(metrics, first, counts, packed)
 
 
 def _held_out(metrics: Metrics, frozen: Params, name: str, examples: Batch, both: Params) -> dict[str, Array]:
     """The metrics of two stacked models on a held-out set, by name."""
-    values = _of_each(lambda p: on_all(metrics, with_frozen(p, frozen), examples), both)
+    values = _on_set(metrics, frozen, examples, both)
     return _pool_all(metrics, name, values, metrics.counts(examples))
+
+
+def _on_set(metrics: Metrics, frozen: Params, examples: Batch, both: Params) -> dict[str, Array]:
+    return of_each(lambda p: on_all(metrics, with_frozen(p, frozen), examples), both)
 
 
 def _pool_all(
@@ -190,4 +198,5 @@ def _pool_all(
 
 _compiled_of_clients = compiled(_of_clients, static_argnums=0)
 _compiled_held_out = compiled(_held_out, static_argnums=(0, 2))
+_compiled_pool = compiled(_pool, static_argnums=0)
 _compiled_pooled = compiled(pooled, static_argnums=0)

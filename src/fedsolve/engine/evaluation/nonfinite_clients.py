@@ -52,6 +52,8 @@ def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
     if owners is not None and len(rows := np.flatnonzero(~lost[owners])):
         validation, owners = jax.tree.map(lambda a: a[rows], validation), owners[rows]
     prepared = replace(prepared, validation=validation, owners=owners, training=training)
+    if prepared.divided is not None:
+        prepared = prepared.divided_among(prepared.divided.mesh)
     return replace(prepared, remarks=(*prepared.remarks, _remark(task.data, lost)))
 
 

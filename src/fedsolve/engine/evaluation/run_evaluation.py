@@ -13,8 +13,9 @@ from fedsolve.core.types import Batch, Params
 from fedsolve.engine.compute.round import RunState, client_state_bytes
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.eval_sets import EvalSets
-from fedsolve.engine.evaluation.evaluate import Models, evaluate, middle
+from fedsolve.engine.evaluation.evaluate import Models, evaluate
 from fedsolve.engine.evaluation.example_metrics import OwnModels
+from fedsolve.engine.evaluation.iterates import middle
 from fedsolve.engine.evaluation.objective import compute_diagnostics
 from fedsolve.engine.simulated_time import Timed
 from fedsolve.engine.streaming.stream import Stream
@@ -75,7 +76,7 @@ class RunEvaluation(EvalSets):
         models: Models,
     ) -> dict[str, float]:
         model = self.algorithm.export(state.server)
-        return evaluate(self.metrics, clients, sets, model, state.previous, models, part)
+        return evaluate(self.metrics, clients, sets, model, state.previous, models, part, self.divided)
 
     def _on_all_examples(self, clients: EvalClients, state: RunState) -> dict[str, float]:
         """Metrics of whole sets, of both iterates, and diagnostics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float
 
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla.cpu_devices import make_cores_devices
 
 Initializer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -94,6 +96,7 @@ def dropout(key: Array | None, rate: float, x: Array) -> Array:
     return jnp.where(bits <= kept_levels - 1, x * (levels / kept_levels), 0)
 
 
+@partial(jax.jit, static_argnums=(2, 3), inline=True)
 def group_norm(
     norm: Affine, x: Float[Array, "n h w c"], groups: int, epsilon: float = 1e-5
 ) -> Float[Array, "n h w c"]:
@@ -130,6 +133,7 @@ def check_model(
     Raises:
         InvalidInput: it refuses the examples, or its outputs have another shape.
     """
+    make_cores_devices()  # before the model, which may ask for its backend, begins JAX
     x = jax.ShapeDtypeStruct((1, *shape), dtype)
     try:
         key = jax.eval_shape(jax.random.key, 0)

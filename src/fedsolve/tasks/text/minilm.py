@@ -68,7 +68,7 @@ def from_tensors(model: Encoder, tensors: dict[str, Any]) -> EncoderParams:
         ),
         Affine(np.zeros((model.classes, model.width), words.dtype), np.zeros(model.classes, words.dtype)),
     )
-    wanted = jax.eval_shape(model.init, jax.random.key(0))
+    wanted = jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
     for weight, like in zip(jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True):
         if weight.shape != like.shape or weight.dtype.kind != "f":
             raise InvalidInput(

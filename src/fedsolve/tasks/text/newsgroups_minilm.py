@@ -14,6 +14,7 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
+from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import Accuracy
@@ -117,6 +118,7 @@ def fine_tuning(
     """
     if tuning not in ("all", "lora", "update"):
         raise InvalidInput(f"tuning = {tuning!r} must be one of all, lora, update")
+    make_cores_devices()  # before updates of the weights are drawn
     given = start
     if tuning != "all":
         model = Updated(model, MATRICES, rank if tuning == "lora" else None)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, refuse_weighted
@@ -84,6 +85,7 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
     _refuse_halves(module)
+    make_cores_devices()  # before the translation begins JAX
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
     x, y = _sample(data.examples, _dtype(module))
