@@ -29,7 +29,8 @@ devices that a run chooses: each core for networks, one for small models.
 
 `make bench` replaces the results of its processor, and `make generate` writes this page and the README's table.
 [On a GPU](benchmarks-gpu.md) has those of `make gpu`. `benchmarks/FINDINGS.md` explains the
-numbers, and has both values where two machines of one name differ. `benchmarks/accuracies.csv` has what networks reach on federated data.
+numbers, and has both values where two machines of one name differ. `benchmarks/accuracies.csv` has what networks reach
+on federated data.
 """
 GPU_HEAD = """\
 # On a GPU
