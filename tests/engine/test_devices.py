@@ -190,14 +190,14 @@ def test_models_of_clients_own_are_the_same_on_more_devices(subprocess_env, meth
 
 BY_LAYOUT = """
 import sys, os
+from dataclasses import replace
 sys.path.insert(0, sys.argv[1])
-import numpy as np
+import jax, numpy as np
 import fedsolve as fs
 from fedsolve.core.xla import cpu_devices
 from fedsolve.engine.compute import layout
 cpu_devices.cores = layout.cores = lambda: 2
 if "begun" in sys.argv:
-    import jax
     assert len(jax.devices()) == 1
 tasks = {
     "small": fs.tasks.synthetic(0.0, 0.0, num_clients=5),
@@ -209,6 +209,21 @@ def devices(name, **options):
     return result.history.settings["devices"], [note for note in result.notes if "1 of 2 cores" in note]
 
 few = {"clients_per_round": 3}
+
+def calling(of):
+    return lambda params, batch: of(params, batch) + jax.pure_callback(
+        lambda: np.float32(0), jax.ShapeDtypeStruct((), np.float32))
+
+tasks["loss"] = replace(tasks["large"], loss=calling(tasks["large"].loss))
+tasks["metric"] = replace(tasks["large"], metrics={"own": calling(lambda params, batch: 0.0)})
+for name in ("loss", "metric"):
+    assert devices(name, **few) == (1, [])
+    try:
+        devices(name, devices=2, **few)
+    except fs.InvalidInput as error:
+        assert "calls Python while it is computed" in str(error), error
+    else:
+        raise AssertionError(name)
 large, notes = devices("large", **few)
 assert devices("small", **few) == (1, [])
 assert devices("large", clients_per_round=1) == (1, [])
@@ -231,7 +246,9 @@ print("same")
 
 @pytest.mark.parametrize("begun", [["begun"], []])
 def test_the_layout_decides_whether_cores_are_devices(subprocess_env, tmp_path, begun):
-    """Networks take the cores, small models one device; what was asked for stands, and a resumed run keeps its own."""
+    """Networks take the cores; small models, and losses and metrics that call Python, one device, and the latter are
+    refused more. What was asked for stands, and a resumed run keeps its own.
+    """
     env = {name: value for name, value in subprocess_env.items() if name != "JAX_NUM_CPU_DEVICES"}
     command = [sys.executable, "-c", BY_LAYOUT, str(Path(__file__).parent.parent), *begun]
     done = subprocess.run(

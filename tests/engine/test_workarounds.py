@@ -159,3 +159,35 @@ def test_batches_of_decompositions_wait_for_one_another():
     """Of 128 matrices in four programs, each of which takes 0.2 seconds by itself, on two cores."""
     ran = subprocess.run([sys.executable, "-c", BATCHES], capture_output=True, text=True, timeout=300)
     assert ran.stdout.split() == ["waits"], ran.stderr
+
+
+CALLING = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+def total(x):
+    return jax.pure_callback(lambda a: np.float32(np.asarray(a).mean()), jax.ShapeDtypeStruct((), np.float32), x)
+def loop(x):
+    return jax.lax.fori_loop(0, 100, lambda i, s: s + total(x), jnp.float32(0))[None]
+mesh = Mesh(np.array(jax.devices()), ("devices",))
+each = jax.shard_map(loop, mesh=mesh, in_specs=P(), out_specs=P("devices"), check_vma=False)
+print(*np.asarray(jax.jit(each)(jnp.ones(10**6))))
+"""
+
+
+@pytest.mark.full
+def test_programs_that_call_python_wait_for_one_another_on_several_devices():
+    """On one device it ends within a second, on two it does not in twenty."""
+
+    def run(devices):
+        return subprocess.run(
+            [sys.executable, "-c", CALLING],
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+
+    assert run(1).stdout.split() == ["100.0"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(2)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.collection import collection_paused
 from fedsolve.core.fleets.fleet import PROFILES
+from fedsolve.core.xla.collection import collection_paused
 from fedsolve.core.xla.compile_cache import use_compile_cache
 from fedsolve.core.xla.compiler import make_room
 from fedsolve.engine.checks.solvers import on_solvers

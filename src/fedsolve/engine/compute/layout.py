@@ -35,7 +35,8 @@ _ACCELERATOR_SHARE = (
     4  # on a kind that was not measured, clients side by side may need a fourth of the memory
 )
 _MEASURED = "accelerators.json"  # beside this file, {kind of device: {"step_bytes", "bytes"}}: `make gpu` measures them
-_COPIED_SHARE = 8  # examples that each further core copies may be an eighth of the machine's memory
+# examples that each further core copies, and those divided for evaluation, may be an eighth of the machine's memory
+_COPIED_SHARE = 8
 _COPIES = 4  # model, gradient, client update, message
 
 
@@ -116,7 +117,7 @@ def devices_by_layout(
     wanted = min(cores(), cohort_size(sampling, task.data.num_clients))
     if several() or jax.default_backend() != "cpu" or wanted == 1:
         return 1, ""
-    if (wanted - 1) * trees.nbytes(task.data.examples) > total_bytes() // _COPIED_SHARE:
+    if wanted * trees.nbytes(task.data.examples) > total_bytes() // _COPIED_SHARE:
         return 1, ""
     model = trees.nbytes(params)
     if (

@@ -69,15 +69,8 @@ def train_cohort(
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
-    @partial(jax.jit, static_argnums=0, inline=True)  # traced once for shapes and the loop
-    def results_of(work: LocalWork, shared: _Shared, ids: Array, present: Array, before: Any) -> Any:
-        one, bound = partial(_train_one, work), work.max_steps
-        if not work.in_step:
-            bound = jnp.max(jnp.where(present, shared.packed.steps[ids], 0))
-        if len(ids) == 1:
-            alone = one(shared, bound, ids[0], present[0], _gather(before, 0))
-            return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
-        return _side_by_side(one, (shared, bound), (ids, present, before))
+    # traced once, for the shapes below and in the loop
+    results_of = jax.jit(lambda *given: _train_some(*given), static_argnums=0, inline=True)
 
     def train(work: LocalWork, ids: Array, present: Array, before: Any) -> tuple[Any, Any]:
         message, after, weight, used, variant = results_of(work, shared, ids, present, before)
@@ -170,6 +163,17 @@ class _Shared(NamedTuple):
     packed: PackedClients
     key: Array | OrderKeys
     broadcast: Any
+
+
+def _train_some(work: LocalWork, shared: _Shared, ids: Array, present: Array, before: Any) -> Any:
+    """What clients side by side make of a round, a leading axis (len(ids),)."""
+    one, bound = partial(_train_one, work), work.max_steps
+    if not work.in_step:
+        bound = jnp.max(jnp.where(present, shared.packed.steps[ids], 0))
+    if len(ids) == 1:
+        alone = one(shared, bound, ids[0], present[0], _gather(before, 0))
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+    return _side_by_side(one, (shared, bound), (ids, present, before))
 
 
 def _train_one(

@@ -63,7 +63,10 @@ def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
     if stream is None:
         rows = devices * slots if program.state_sharding is None else program.state_sharding.rows
         states = rows * placed.state_bytes // parts
-        on_others = (devices - 1) * trees.nbytes(placed.clients.examples)
+        examples, sharing = trees.nbytes(placed.clients.examples), len(own_devices(program.mesh))
+        on_others = (devices - 1) * examples
+        if sharing > 1:
+            on_others += devices * examples // sharing  # divided for evaluation
         needs += [
             Need("clients' states", states, "residency = 'stream', or a method that keeps none"),
             Need("further devices' examples", on_others, "residency = 'stream', or devices = 1"),

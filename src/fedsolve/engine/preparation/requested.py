@@ -19,6 +19,7 @@ from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
 from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.engine.checks.host_calls import calls_host
 from fedsolve.engine.checks.shape_checks import check_method
 from fedsolve.engine.compute.clients import LocalWork, local_work
 from fedsolve.engine.compute.keys import start_key
@@ -29,6 +30,11 @@ from fedsolve.engine.options import RunOptions
 from fedsolve.engine.records.identity import describe
 from fedsolve.engine.simulated_time import fleet_of
 from fedsolve.tasks.task import Task
+
+_ON_ONE = (
+    "the loss or a metric of task {} calls Python while it is computed, as a PyTorch module does that is not "
+    "translated: on several devices of one process it would never end; leave devices and mesh out"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,19 +127,27 @@ def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple
         options: of the run, with every default of its local work.
         task: the problem.
         sampling: who takes part.
+
+    Raises:
+        InvalidInput: several devices for a loss or a metric that calls Python.
     """
-    if options.devices is not None or options.mesh is not None:
+    given = options.devices is not None or options.mesh is not None
+    if not given:
+        make_cores_devices()
+    if options.devices == 1 or (several() and jax.local_device_count() == 1):
         return options.devices, ""
-    make_cores_devices()
-    if several():
-        return None, ""
     dtype = jnp.dtype(options.dtype)
     batch_size = options.with_defaults(task).local_work["batch_size"]
     try:
         params = with_buffers(_model_shapes(task, options.seed, dtype), task.buffers)
-        return devices_by_layout(task, params, dtype, batch_size, sampling)
+        alone = calls_host(task, params, dtype)
+        if not (given or alone or several()):
+            return devices_by_layout(task, params, dtype, batch_size, sampling)
     except (TypeError, ValueError, AttributeError, LookupError, NotImplementedError):
-        return 1, ""  # the steps that follow say what is wrong with the model, the loss or the examples
+        alone = False  # the steps that follow say what is wrong with the model, the loss or the examples
+    if alone and (given or several()):
+        raise InvalidInput(_ON_ONE.format(task.name))
+    return options.devices if given or several() else 1, ""
 
 
 def _model_shapes(task: Task, seed: int, dtype: Any) -> Params:
