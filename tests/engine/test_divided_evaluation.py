@@ -5,6 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedsolve.engine.evaluation.divided import is_faster_divided
+from fedsolve.tasks import CNN, GRU, MLP, CrossEntropy, Examples, NextToken
+
 CODE = """
 import jax, jax.numpy as jnp, numpy as np
 import fedsolve as fs
@@ -16,7 +24,8 @@ rng = np.random.default_rng(0)
 def examples(n):
     return rng.normal(size=(n, 3)), np.sign(rng.normal(size=n))
 
-def outputs(params, x):
+def outputs(params, x):  # with a loop: without one, or a convolution, one device evaluates all
+    x = jax.lax.fori_loop(0, 3, lambda i, x: x + i, x) - 3
     return jnp.tanh(x @ params["fixed"] + params["w"])[:, 0] + params["b"]
 
 def loss(params, batch):
@@ -62,3 +71,19 @@ def test_all_metrics_are_those_of_one_device(subprocess_env):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "same"
+
+
+CASES = {
+    "a convolution": (CrossEntropy(CNN(4)), (28, 28, 1), jnp.float32, True),
+    "a recurrence": (NextToken(GRU(5, hidden=4)), (3,), jnp.int32, True),
+    "dense layers": (CrossEntropy(MLP((6, 5, 4))), (6,), jnp.float32, False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_faster_in_parts(case):
+    """Convolutions and recurrences, of which XLA computes a part on one core; not products alone."""
+    loss, shape, dtype, expected = CASES[case]
+    model = jax.eval_shape(loss.model.init, jax.eval_shape(jax.random.key, 0))
+    labels = np.zeros((7, *shape) if dtype == jnp.int32 else 7, np.int32)
+    assert is_faster_divided(loss, model, Examples(np.zeros((7, *shape), dtype), labels)) == expected

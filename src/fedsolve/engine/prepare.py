@@ -57,10 +57,11 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     sets, on_sets = choose_eval_sets(requested, placed)
     planned = plan(requested, placed)
     memory = budget(placed, planned)
+    clients = placed.clients
     state = start(planned.algorithm, placed.params, task.data.num_clients, planned.program, memory.slots)
     if not (planned.program.is_sharded or planned.algorithm.traits.personal):
-        sets = sets.divided_among(requested.mesh)
-    clients, on_one_device = placed.clients, requested.mesh.size == 1 or planned.stream is not None
+        sets = sets.divided_among(requested.mesh, task.loss, clients.first_model(placed.params, task.buffers))
+    on_one_device = requested.mesh.size == 1 or planned.stream is not None
     return PreparedRun(
         algorithm=planned.algorithm,
         sampling=planned.sampling,

@@ -1,4 +1,7 @@
-"""Evaluating on several devices: each has a part of the examples, and computes their values by itself."""
+"""Evaluating on several devices: each has a part of the examples, and computes their values by itself.
+
+That is faster where a model has convolutions or loops, whose operations XLA computes on one core of a CPU.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,18 @@ from jaxtyping import Array
 
 from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiled
+from fedsolve.core.xla.direct import DIRECT
+from fedsolve.core.xla.programs import all_equations
+from fedsolve.engine.compute.clients import Loss
+from fedsolve.engine.compute.mean_loss import per_example
 from fedsolve.engine.compute.processes import own_devices
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
 from fedsolve.engine.evaluation.iterates import both_iterates, of_each
 from fedsolve.tasks.leaves import with_frozen
 
 _EXAMPLES = "examples"  # the mesh's axis
+_OF_ONE_CORE = (DIRECT, "conv_general_dilated", "scan", "while")
+"""Operations that XLA computes on one core of a CPU; products use all by themselves."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,19 @@ class DividedExamples:
         both = jax.device_put((last, previous), NamedSharding(self.mesh, P()))
         found = _values(metrics, self.mesh, self.frozen, *both, {name: self.sets[name] for name in names})
         return jax.device_put(found, self.mesh.devices.flat[0])
+
+
+def is_faster_divided(loss: Loss, model: Params, examples: Batch) -> bool:
+    """Whether a model is evaluated faster in parts, by its operations (measured: benchmarks/FINDINGS.md).
+
+    Args:
+        loss: of the model, as a task has it.
+        model: what the loss takes.
+        examples: of which it is evaluated.
+    """
+    program = jax.make_jaxpr(lambda model, rows: per_example(loss, model, rows))
+    rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    return any(e.primitive.name in _OF_ONE_CORE for e in all_equations(program(model, rows)))
 
 
 @partial(compiled, static_argnums=(0, 1))

@@ -10,14 +10,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Batch
+from fedsolve.core.types import Batch, Params
 from fedsolve.engine.checks.preflight import check_task
 from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.clients import on_device
+from fedsolve.engine.compute.clients import Loss, on_device
 from fedsolve.engine.compute.processes import own_devices
 from fedsolve.engine.evaluation.blocks import Blocks, EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
-from fedsolve.engine.evaluation.divided import DividedExamples
+from fedsolve.engine.evaluation.divided import DividedExamples, is_faster_divided
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
@@ -65,11 +65,19 @@ class EvalSets:
         sets = {"validation": self.validation, "test": self.test}
         return {name: examples for name, examples in sets.items() if examples is not None}
 
-    def divided_among(self, mesh: Mesh) -> Self:
-        """The same, with the examples divided among this process's devices of a mesh; itself where that is one."""
+    def divided_among(self, mesh: Mesh, loss: Loss, model: Params) -> Self:
+        """The same, with the examples divided among this process's devices of a mesh; itself where that gains nothing.
+
+        Args:
+            mesh: of the run.
+            loss: of the model.
+            model: what the loss takes.
+        """
         if len(own_devices(mesh)) == 1 or not isinstance(self.training, EvalClients):
             return self
         packed = self.training.packed
+        if not is_faster_divided(loss, model, packed.examples):
+            return self
         divided = DividedExamples.of(mesh, packed.frozen, {"train": packed.examples} | self.held_out)
         return replace(self, divided=divided)
 

@@ -53,7 +53,7 @@ def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
         validation, owners = jax.tree.map(lambda a: a[rows], validation), owners[rows]
     prepared = replace(prepared, validation=validation, owners=owners, training=training)
     if prepared.divided is not None:
-        prepared = prepared.divided_among(prepared.divided.mesh)
+        prepared = prepared.divided_among(prepared.divided.mesh, task.loss, prepared.first_model)
     return replace(prepared, remarks=(*prepared.remarks, _remark(task.data, lost)))
 
 
