@@ -66,7 +66,7 @@ class EvalSets:
         return {name: examples for name, examples in sets.items() if examples is not None}
 
     def divided_among(self, mesh: Mesh, loss: Loss, model: Params) -> Self:
-        """The same, with the examples divided among this process's devices of a mesh; itself where that gains nothing.
+        """The same, with the examples divided among this process's devices of a mesh, where that is faster.
 
         Args:
             mesh: of the run.

@@ -66,7 +66,7 @@ def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
         examples, sharing = trees.nbytes(placed.clients.examples), len(own_devices(program.mesh))
         on_others = (devices - 1) * examples
         if sharing > 1:
-            on_others += devices * examples // sharing  # divided for evaluation
+            on_others += devices * examples // sharing  # in parts for evaluation, of some models
         needs += [
             Need("clients' states", states, "residency = 'stream', or a method that keeps none"),
             Need("further devices' examples", on_others, "residency = 'stream', or devices = 1"),

@@ -33,7 +33,7 @@ from fedsolve.tasks.task import Task
 
 _ON_ONE = (
     "the loss or a metric of task {} calls Python while it is computed, as a PyTorch module does that is not "
-    "translated: on several devices of one process it would never end; leave devices and mesh out"
+    "translated: on several devices of one process it would never end; give each process one (devices = 1, no mesh)"
 )
 
 
