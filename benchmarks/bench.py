@@ -33,6 +33,7 @@ WORKS = {
     "w3": ("convex_works", "w3"),
     "w4": ("convex_works", "w4"),
     "w5": ("networks", "w5"),
+    "w6": ("convex_works", "w6"),
     "n1": ("networks", "n1"),
     "n2": ("networks", "n2"),
     "n3": ("networks", "n3"),

@@ -1,4 +1,4 @@
-"""Softmax regression on few and on many clients (W1, W3), and Frank-Wolfe messages of a network (W4)."""
+"""Softmax regression on few and on many clients (W1, W3), an MLP (W6), and Frank-Wolfe messages of a network (W4)."""
 
 from __future__ import annotations
 
@@ -75,6 +75,16 @@ def w3(setting: Setting) -> None:
     programs |= torch_softmax(setting, work, 20, cohort, 1, 1)
     about = f"softmax regression, {clients:,} clients x 20, {cohort:,} a round, 1 step of 10"
     compare("W3", about, programs, units | {"PyTorch loop": 1}, setting.pick(15, 2), base="by hand")
+
+
+def w6(setting: Setting) -> None:
+    clients, cohort, rounds = setting.pick((100, 20, 100), (10, 5, 2))
+    work = task("w6", MLP((64, 64, 10)), clients, 100, (64,), 10)
+    programs = {"by hand": by_hand(partial(handwritten.make_w6, clients=clients, size=cohort), rounds)}
+    local = {"batch_size": 10, "epochs": 1}
+    programs |= {name: library(method(), work, cohort, rounds, **local) for name, method in METHODS.items()}
+    about = f"MLP 64-64-10, {clients} clients x 100, {cohort} a round, 10 steps of 10"
+    compare("W6", about, programs, rounds, setting.pick(15, 2), base="by hand")
 
 
 def w4(setting: Setting) -> None:

@@ -1,4 +1,4 @@
-"""The three reference works as plain JAX programs: what an engine has to keep up with.
+"""The reference works as plain JAX programs: what an engine has to keep up with.
 
 Every `make_*` gives (run, state), where `run(state, key, rounds)` is compiled and returns the parameters
 after that many rounds of federated averaging. The findings behind the choices are in FINDINGS.md.
@@ -85,23 +85,43 @@ def rounds_of(one_round: Callable) -> Callable:
     return run
 
 
-def make_w1(clients: int = 100, n: int = 100, size: int = 10, batch: int = 10):
-    """Softmax regression, 10 of 100 clients a round, one epoch of 10 local steps: vmap over clients."""
-    x, y = synthetic(clients, n, (60,), 10)
+def one_epoch(loss: Callable, start: Any, features: int, clients: int, n: int, size: int, batch: int):
+    """Some of the clients a round, one epoch of local steps: vmap over clients."""
+    x, y = synthetic(clients, n, (features,), 10)
 
     def one_round(params, key):
         key_cohort, key_order = jax.random.split(key)
 
         def client(i, order):
             def step(p, rows):
-                return sgd_step(linear_loss, p, x[i, rows], y[i, rows]), None
+                return sgd_step(loss, p, x[i, rows], y[i, rows]), None
 
             return lax.scan(step, params, order.reshape(-1, batch))[0]
 
         trained = jax.vmap(client)(cohort(key_cohort, clients, size), orders(key_order, size, n, n))
         return jax.tree.map(lambda p, q: p + jnp.mean(q - p, axis=0), params, trained)
 
-    return rounds_of(one_round), Linear(jnp.zeros((10, 60)), jnp.zeros(10))
+    return rounds_of(one_round), start
+
+
+def make_w1(clients: int = 100, n: int = 100, size: int = 10, batch: int = 10):
+    """Softmax regression, 10 of 100 clients a round, 10 local steps."""
+    start = Linear(jnp.zeros((10, 60)), jnp.zeros(10))
+    return one_epoch(linear_loss, start, 60, clients, n, size, batch)
+
+
+def mlp_loss(p: tuple[Linear, Linear], x: jax.Array, y: jax.Array) -> jax.Array:
+    hidden = jax.nn.relu(x @ p[0].weights.T + p[0].bias)
+    return softmax_loss((hidden @ p[1].weights.T + p[1].bias).T, y)
+
+
+def make_w6(clients: int = 100, n: int = 100, size: int = 20, batch: int = 10):
+    """An MLP with one hidden layer of 64, 20 of 100 clients a round, 10 local steps."""
+    keys = jax.random.split(jax.random.key(0))
+    shapes = ((64, 64), (10, 64))
+    layers = (jax.random.normal(k, s) * (2 / s[1]) ** 0.5 for k, s in zip(keys, shapes, strict=True))
+    start = tuple(Linear(weights, jnp.zeros(len(weights))) for weights in layers)
+    return one_epoch(mlp_loss, start, 64, clients, n, size, batch)
 
 
 def make_w3(
@@ -213,6 +233,7 @@ WORKS: dict[str, tuple[Callable, int]] = {
     "w2-vmap": (partial(make_w2, over="vmap"), 1),
     "w2-lax": (partial(make_w2, plain=True), 1),
     "w3": (make_w3, 50),
+    "w6": (make_w6, 100),
 }
 
 

@@ -90,6 +90,8 @@ BOUNDS = (
     Bound("W4", "FedFW, a ball a leaf", 1.5, "FedAvg"),
     Bound("W5 even", "FedAvg", 1.2, "Python loop"),
     Bound("W5 uneven", "FedAvg", 1.2, "Python loop"),
+    Bound("W6", "FedAvg", 1.0, "by hand"),
+    Bound("W6", "SCAFFOLD", 1.2, "by hand"),
     Bound("S1", "runs in a row", 3, "sweep", at_least=True),
     Bound("S1 diverged", "runs in a row", 3, "sweep", at_least=True),
     Bound("S1 diverged", "sweep", 0.8),

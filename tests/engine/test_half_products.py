@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.xla.bf16_matmul import with_half_products
 from fedsolve.core.xla.direct import direct
+from fedsolve.core.xla.products.bf16_matmul import with_half_products
 from fedsolve.deploy.oracles.jax import JaxOracle
 
 RNG = np.random.default_rng(0)

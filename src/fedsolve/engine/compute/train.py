@@ -15,6 +15,7 @@ from jaxtyping import Array
 from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Scalar
+from fedsolve.core.xla.products.outer_products import with_outer_products
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
@@ -210,7 +211,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
 
     @custom_vmap
     def clients(common: Any, own: Any) -> Any:
-        return jax.vmap(each, in_axes=(None, 0))(common, own)
+        return with_outer_products(jax.vmap(each, in_axes=(None, 0)))(common, own)
 
     @clients.def_vmap
     def _(trials: int, batched: Any, common: Any, own: Any) -> tuple[Any, Any]:

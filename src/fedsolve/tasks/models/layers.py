@@ -65,6 +65,11 @@ def dense(layer: Affine, x: Array) -> Array:
     return jnp.reshape(columns.T, (*x.shape[:-1], -1))
 
 
+def dense_on_rows(layer: Affine, x: Array) -> Array:
+    """`dense`, computed on rows: faster for small layers of clients that train side by side."""
+    return x @ layer.weight.T + layer.bias
+
+
 def as_numbers(x: Array, like: Array) -> Array:
     """Images of bytes as x / 255 in the type of `like`, a weight; numbers as they are."""
     return x.astype(like.dtype) / 255 if x.dtype == jnp.uint8 else x

@@ -20,6 +20,7 @@ from fedsolve.tasks.models.layers import (
     Affine,
     as_numbers,
     dense,
+    dense_on_rows,
     dropout,
     flat,
     he,
@@ -160,8 +161,8 @@ class MLP:
         """Outputs of shape (n, sizes[-1])."""
         x = flat(as_numbers(x, params[0].weight))
         for layer in params[:-1]:
-            x = jax.nn.relu(dense(layer, x))
-        return dense(params[-1], x)
+            x = jax.nn.relu(dense_on_rows(layer, x))
+        return dense_on_rows(params[-1], x)
 
 
 @dataclass(frozen=True)
