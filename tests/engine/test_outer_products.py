@@ -74,10 +74,11 @@ def wide(x, y):
 
 
 def test_products_that_stay():
-    """Many terms, a small result, other axes, and sums of another type than the factors."""
+    """Many terms or none, a small result, other axes, and sums of another type than the factors."""
     few = jnp.ones((CLIENTS, 10, INPUTS))
     assert over_examples(with_outer_products(wide), few, few) == 0
     assert over_examples(with_outer_products(gradients), *given(17)) == 1
+    assert over_examples(with_outer_products(wide), few[:, :0], few[:, :0]) == 1
     small = jnp.ones((CLIENTS, 10, 9))
     assert over_examples(with_outer_products(wide), small, few) == 1
     assert over_examples(with_outer_products(wide), few.astype(jnp.bfloat16), few.astype(jnp.bfloat16)) == 1

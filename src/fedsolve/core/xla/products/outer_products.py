@@ -54,8 +54,10 @@ def _rewritten(value: Any) -> Any:
 
 def _changed(equation: JaxprEqn) -> JaxprEqn:
     if _is_of_few(equation):
-        shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
-        (call,) = jax.make_jaxpr(_outer_products)(*shapes).eqns
+        factors: list[Any] = [v.aval for v in equation.invars]
+        (call,) = jax.make_jaxpr(_outer_products)(
+            *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in factors)
+        ).eqns
         return call.replace(invars=equation.invars, outvars=equation.outvars)
     params = {name: _rewritten(value) for name, value in equation.params.items()}
     same = all(params[name] is value for name, value in equation.params.items())
@@ -65,10 +67,11 @@ def _changed(equation: JaxprEqn) -> JaxprEqn:
 def _is_of_few(equation: JaxprEqn) -> bool:
     if equation.primitive.name != "dot_general" or equation.params["dimension_numbers"] != _EACH_CLIENT:
         return False
-    x, y = (v.aval for v in equation.invars)
-    if x.ndim != 3 or y.ndim != 3 or {x.dtype, y.dtype} != {equation.outvars[0].aval.dtype}:
+    types: list[Any] = [v.aval for v in (*equation.invars, *equation.outvars)]
+    x, y, result = types
+    if x.ndim != 3 or y.ndim != 3 or {x.dtype, y.dtype} != {result.dtype}:
         return False
-    return x.shape[1] <= min(_MOST, x.shape[2], y.shape[2])
+    return 0 < x.shape[1] <= min(_MOST, x.shape[2], y.shape[2])
 
 
 @jax.jit
