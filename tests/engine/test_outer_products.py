@@ -28,12 +28,19 @@ def given(examples, dtype="float32"):
     return jnp.asarray(w, dtype), jnp.asarray(x, dtype)
 
 
-def over_examples(function, *arguments):
-    """How many products over the second axis of both factors a program has."""
+def products(function, *arguments, over=None):
+    """How many products a program has, over those axes of both factors."""
     found = [
-        e for e in all_equations(jax.make_jaxpr(function)(*arguments)) if e.primitive.name == "dot_general"
+        e.params["dimension_numbers"][0]
+        for e in all_equations(jax.make_jaxpr(function)(*arguments))
+        if e.primitive.name == "dot_general"
     ]
-    return sum(e.params["dimension_numbers"][0] == ((1,), (1,)) for e in found)
+    return len(found) if over is None else found.count(over)
+
+
+def over_examples(function, *arguments):
+    """Those over the second axis of both factors."""
+    return products(function, *arguments, over=((1,), (1,)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -68,6 +75,20 @@ def test_in_what_a_program_calls(inside):
     np.testing.assert_allclose(found, jax.jit(inside)(w, x), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(("shared", "common", "sums"), [(True, 1, 1), (False, 1, 0), (False, 2, 1)])
+def test_trials(shared, common, sums):
+    """Two trials of each client, as a sweep has them, on the same examples or on each its own."""
+    w, x = given(5)
+    ws, xs = jnp.stack([w, -w], axis=1), x if shared else jnp.stack([x, 2 * x], axis=1)
+    of_trials = jax.vmap(
+        jax.vmap(jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w))), (0, None if shared else 0))
+    )
+    summed = with_outer_products(of_trials, common)
+    assert products(of_trials, ws, xs) - products(summed, ws, xs) == sums
+    found = jax.jit(summed)(ws, xs)
+    np.testing.assert_allclose(found[:, 1], gradients(-w, x if shared else 2 * x), rtol=0, atol=1e-5)
+
+
 def wide(x, y):
     """A product that adds up in float32."""
     return lax.dot_general(x, y, (((1,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
@@ -79,6 +100,7 @@ def test_products_that_stay():
     assert over_examples(with_outer_products(wide), few, few) == 0
     assert over_examples(with_outer_products(gradients), *given(17)) == 1
     assert over_examples(with_outer_products(wide), few[:, :0], few[:, :0]) == 1
+    assert products(with_outer_products(jnp.matmul), few[..., :12], jnp.ones((CLIENTS, 12, INPUTS))) == 1
     small = jnp.ones((CLIENTS, 10, 9))
     assert over_examples(with_outer_products(wide), small, few) == 1
     assert over_examples(with_outer_products(wide), few.astype(jnp.bfloat16), few.astype(jnp.bfloat16)) == 1
@@ -118,11 +140,11 @@ def moved(params, steps, lr):
 @pytest.mark.parametrize(("chunk", "sums"), [(None, 2), (2, 2), (1, 0)])
 def test_rounds_of_uneven_clients(chunk, sums, monkeypatch):
     """All clients side by side, in twos and alone, against NumPy; alone, products stay."""
-    seen, products = [], outer_products._outer_products
+    seen, usual = [], outer_products._outer_products
 
     def counted(x, y):
         seen.append(x.shape)
-        return products(x, y)
+        return usual(x, y)
 
     monkeypatch.setattr(outer_products, "_outer_products", jax.jit(counted))
     model, rng = MLP((INPUTS, OUTPUTS, 12)), np.random.default_rng(1)

@@ -219,7 +219,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
             each, in_axes=jax.tree.map(lambda b: 0 if b else None, tuple(batched)), axis_size=trials
         )
         turned = jax.tree.map(lambda b, x: jnp.moveaxis(x, 0, 1) if b else x, batched[1], own)
-        results = jax.vmap(over_trials, in_axes=(None, 0))(common, turned)
+        results = with_outer_products(jax.vmap(over_trials, in_axes=(None, 0)), common=2)(common, turned)
         results = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
         return results, jax.tree.map(lambda x: True, results)
 
