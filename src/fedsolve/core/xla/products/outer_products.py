@@ -27,8 +27,9 @@ def with_outer_products(function: Callable[..., Any], common: int = 1) -> Callab
 
     Args:
         function: of arrays.
-        common: the most leading axes of both factors: 1 for clients, 2 for clients and trials. The first factor may
-            have further ones, such as trials that meet the same examples.
+        common: the most leading axes of both factors: 1 for clients, 2 for clients and trials. Products with more, such
+            as those of attention's heads, stay. The first factor may have further axes, such as trials that meet the
+            same examples.
     """
     if jax.default_backend() != "cpu":
         return function
@@ -43,13 +44,13 @@ def with_outer_products(function: Callable[..., Any], common: int = 1) -> Callab
 
 def _rewritten(value: Any, common: int) -> Any:
     """A program, or what else an operation has as a parameter; itself where nothing in it changes."""
-    if isinstance(value, ClosedJaxpr):
-        inside = _rewritten(value.jaxpr, common)
-        return value if inside is value.jaxpr else ClosedJaxpr(inside, value.consts)
-    if isinstance(value, Jaxpr):
+    if isinstance(value, Jaxpr):  # first: JAX 0.12 has one class for both
         equations = [_changed(equation, common) for equation in value.eqns]
         same = all(new is old for new, old in zip(equations, value.eqns, strict=True))
         return value if same else value.replace(eqns=equations)
+    if isinstance(value, ClosedJaxpr):
+        inside = _rewritten(value.jaxpr, common)
+        return value if inside is value.jaxpr else ClosedJaxpr(inside, value.consts)
     if type(value) in (tuple, list):
         parts = type(value)(_rewritten(part, common) for part in value)
         return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
