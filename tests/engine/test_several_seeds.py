@@ -131,7 +131,7 @@ def test_an_interrupted_call_goes_on_where_each_seed_was(tmp_path):
             handler, last = signal.getsignal(signal.SIGINT), time.monotonic() + 60
             os.kill(os.getpid(), signal.SIGINT)
             while signal.getsignal(signal.SIGINT) is handler and time.monotonic() < last:
-                time.sleep(0.001)  # until the main thread has noticed: 600 rounds may take less on a busy machine
+                time.sleep(0.001)  # until the main thread notices: 600 rounds may be over before
 
     with pytest.raises(
         fs.Interrupted, match=r"stopped with [01] of 2 seeds done; saved in .*: go on .* with resume=True"
