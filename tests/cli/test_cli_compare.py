@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import tomli_w
 from cli_small import SMALL
 
 from fedsolve.cli.terminal.progress import Lines
-from fedsolve.engine import multi_seed
+from fedsolve.engine.running import at_once, in_turn
 from fedsolve.folders.files import slug
 from fedsolve.folders.sealed_json import unsealed
 
@@ -80,27 +81,35 @@ def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config)
 
 
 def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictures, monkeypatch):
+    longer = CONFIG.replace("rounds = 3", "rounds = 400\neval_every = 2").replace(
+        'label = "FedExP / slow"', ""
+    )
+    Path(config).write_text(longer.replace("client_lr = 0.01", "client_lr = 0.02"))
     assert call("compare", "--config", config, "--out", "whole").code == 0
 
     def interrupt_second(self, progress):
-        if progress.label != "FedAvg":
+        if progress.label != "FedAvg" and progress.round < 400:
+            handler, last = signal.getsignal(signal.SIGINT), time.monotonic() + 60
             os.kill(os.getpid(), signal.SIGINT)
+            while signal.getsignal(signal.SIGINT) is handler and time.monotonic() < last:
+                time.sleep(0.001)
 
     with monkeypatch.context() as patch:
         patch.setattr(Lines, "advance", interrupt_second)
+        patch.setattr(at_once, "batches_at_once", lambda: 1)  # the second begins when the first has ended
         ended = call("compare", "--config", config, "--out", "c")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
-    assert last.startswith("error: FedExP / slow interrupted after round ")
+    assert last.startswith("error: FedExP interrupted after round ")
     assert last.endswith("1 of 2 methods ended; resume with: fedsolve compare --resume c")
     shown = call("show", "c", "--json").document
     assert [m["status"] for m in shown["methods"]] == ["finished", "unfinished"]
     labels = []
-    run = multi_seed.run_one
-    monkeypatch.setattr(multi_seed, "run_one", lambda *a, **k: labels.append(k["label"]) or run(*a, **k))
+    prepare = in_turn.prepare
+    monkeypatch.setattr(in_turn, "prepare", lambda *a: labels.append(a[-1]) or prepare(*a))
     assert call("compare", "--resume", "c").code == 0
-    assert labels == ["FedExP / slow"]
-    for name in ("FedAvg", "FedExP-slow"):
+    assert labels == ["FedExP"]
+    for name in ("FedAvg", "FedExP"):
         one, other = (Path(folder, name, "model.safetensors").read_bytes() for folder in ("c", "whole"))
         assert one == other
 

@@ -9,7 +9,8 @@ from cli_small import SMALL
 
 import fedsolve.cli.commands.compare
 import fedsolve.cli.commands.sweeps
-import fedsolve.engine.multi_seed
+import fedsolve.engine.running.at_once
+import fedsolve.engine.running.in_turn
 from fedsolve.cli.terminal.folders import undone_if_refused
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.folders.lock import locked
@@ -75,7 +76,8 @@ def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
         assert list(Path().rglob("config.toml"))
         raise error
 
-    monkeypatch.setattr(fedsolve.engine.multi_seed, "run_one", refuse)
+    for module in (fedsolve.engine.running.in_turn, fedsolve.engine.running.at_once):
+        monkeypatch.setattr(module, "prepare", refuse)
     monkeypatch.setattr(fedsolve.cli.commands.sweeps, "run_sweep", refuse)
     try:
         assert call(*COMMANDS[command], *out).code != 0

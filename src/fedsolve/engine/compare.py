@@ -13,16 +13,16 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Weighting
 from fedsolve.engine.compute.processes import check_alone
-from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, shows_options
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.outcomes.several_seeds import Seeds
-from fedsolve.engine.preparation.ahead import compiled_ahead
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result
 from fedsolve.engine.run import begin_on_cores, check_callbacks, check_outside, save_results, seeds_of
+from fedsolve.engine.running.in_turn import running
+from fedsolve.engine.running.method_runs import MethodRuns
 from fedsolve.folders.run_folder import RUN, occupied
 from fedsolve.results.callbacks import CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
@@ -72,7 +72,7 @@ def compare(
     callbacks: CallbacksOfMethod | CallbacksOfMethodAndSeed | None = None,
     **options: Unpack[RunKeywords],
 ) -> Results:
-    """Run several methods on one task, one after another, with the same seeds.
+    """Run several methods on one task, with the same seeds; on a CPU as many runs at once as there are cores.
 
     Args:
         algorithms: the methods, under the labels that tables show, or as a list under their names.
@@ -114,26 +114,25 @@ def compare(
     check_all_begin(methods.values(), task, given)
     found: list[Result | Seeds] = []
     seeds_of_each = None if seeds is None else chosen
+    runs = [
+        MethodRuns(
+            algorithm=algorithm,
+            seeds=seeds_of_each,
+            callbacks_of=partial(made, label),
+            out=folder,
+            resume=goes_on,
+            label=label,
+        )
+        for (label, algorithm), folder, goes_on in zip(methods.items(), folders, begun, strict=True)
+    ]
     with (
         writing_config(out, methods, task, given, seeds_of_each),
-        compiled_ahead([*methods.values()], task, given) as ahead,
+        running(runs, task, given) as finish,
     ):
-        for place, (label, algorithm) in enumerate(methods.items()):
-            folder, goes_on = folders[place], begun[place]
-            ahead(place)
+        for label in methods:
             with progress_to(progress, label) as tell:
-                runs = run_method(
-                    algorithm,
-                    task,
-                    given,
-                    seeds_of_each,
-                    partial(made, label),
-                    out=folder,
-                    resume=goes_on,
-                    label=label,
-                    progress=tell,
-                )
-                found.append(runs[0] if seeds_of_each is None else Seeds(runs))
+                of_method = finish(tell)
+            found.append(of_method[0] if seeds_of_each is None else Seeds(of_method))
     results = Results(found, tuple(different_objectives(methods, "weighting='uniform'")))
     save_results(results, out, f"{', '.join(methods)} on {task.name}")
     return results

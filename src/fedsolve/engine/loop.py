@@ -6,6 +6,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -18,12 +19,12 @@ from fedsolve.results.callbacks import Callback, Evaluated, stop_reason
 from fedsolve.results.clients import ClientMetrics
 
 _CALL_SECONDS = 1.0
-_clocks: list[CompileClock] = []
+_clocks: ContextVar[tuple[CompileClock, ...]] = ContextVar("clocks", default=())
 _listening = False
 
 
 class CompileClock:
-    """Counts compilation while it is entered; `seconds` so far.
+    """Counts what is compiled while it is entered, by its thread and those given its context; `seconds` so far.
 
     Tracing one function reports the functions inside it too: a report covers those that began after it.
     """
@@ -47,16 +48,16 @@ class CompileClock:
         if not _listening:  # jax has no way to remove one listener, so one stays for the process
             jax.monitoring.register_event_duration_secs_listener(_on_duration)
             _listening = True
-        _clocks.append(self)
+        self._before = _clocks.set((*_clocks.get(), self))
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        _clocks.remove(self)
+        _clocks.reset(self._before)
 
 
 def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
     if event.startswith("/jax/core/compile/"):
-        for clock in _clocks:
+        for clock in _clocks.get():
             clock.add(time.perf_counter(), duration_secs)
 
 

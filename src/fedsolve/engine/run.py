@@ -12,13 +12,14 @@ from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.engine.compute.processes import is_first
-from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.outcomes.several_seeds import Seeds
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result
+from fedsolve.engine.running.in_turn import running
+from fedsolve.engine.running.method_runs import MethodRuns
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks
@@ -103,21 +104,20 @@ def run(
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
     name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
+    method = MethodRuns(
+        algorithm=algorithm,
+        seeds=None if seeds is None else chosen,
+        callbacks_of=callbacks_of,
+        out=None if out is None else Path(out),
+        resume=resume,
+        label=label,
+    )
     with (
-        writing_config(out, {label or name: algorithm}, task, given, None if seeds is None else chosen),
+        writing_config(out, {label or name: algorithm}, task, given, method.seeds),
         progress_to(progress, label or name) as tell,
+        running([method], task, given) as finish,
     ):
-        runs = run_method(
-            algorithm,
-            task,
-            given,
-            None if seeds is None else chosen,
-            callbacks_of,
-            out=None if out is None else Path(out),
-            resume=resume,
-            label=label,
-            progress=tell,
-        )
+        runs = finish(tell)
         if seeds is None and runs[0].failure:
             if out is not None and is_first():
                 runs[0].save(out)

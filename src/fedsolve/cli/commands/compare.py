@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsolve.cli.commands.method import check_trackers, run_method
+from fedsolve.cli.commands.method import check_trackers, finish_method, runs_of
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import Prepared, check_shown, prepare
 from fedsolve.cli.configuration.requests import CompareRequest, names_of
@@ -14,13 +14,14 @@ from fedsolve.cli.configuration.settings import untuned
 from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import begun, how_to_resume, save_config
 from fedsolve.cli.terminal.outputs import document, print_result, write_report
-from fedsolve.cli.terminal.progress import Lines, open_display
+from fedsolve.cli.terminal.progress import open_display
 from fedsolve.cli.terminal.run_status import ended, run_folders
 from fedsolve.cli.watch.commands import watched
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.engine.preparation.ahead import compiled_ahead
 from fedsolve.engine.prepare import check_all_begin
+from fedsolve.engine.running.in_turn import running
+from fedsolve.engine.running.method_runs import MethodRuns
 from fedsolve.folders.lock import locked
 from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
@@ -77,53 +78,51 @@ def compare_command(config: Config, request: CompareRequest) -> int:
 
 
 def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str, Outcome]:
-    """Run the methods one after another, by label; those that a former call finished are only read."""
+    """Run the methods, by label; those that a former call finished are only read."""
     config, outcomes = prepared.config, {}
     folders = run_folders(folder, config)
+    places = dict(zip(folders, method_folders(folder, list(folders)), strict=True))
+    former = {label: _former(config, runs) for label, runs in folders.items()}
+    left = [index for index, label in enumerate(folders) if former[label] is None]
+    methods = [_begin(prepared, index, places[config.method[index].shown], track) for index in left]
     with (
         open_display(list(folders), prepared.rounds) as display,
-        compiled_ahead(prepared.algorithms, prepared.task, prepared.options) as ahead,
+        running(methods, prepared.task, prepared.options) as finish,
     ):
-        for index, (label, places) in enumerate(folders.items()):
+        for index, (label, runs) in enumerate(folders.items()):
+            known = former[label]
+            if known is not None:
+                how = "diverged before" if known.failures else "finished before"
+                display.end(label, how, done=not known.failures)
+                outcomes[label] = known
+                continue
             try:
-                ahead(index)
-                outcomes[label] = _former(config, label, places, display) or _run_one(
-                    prepared, index, folder, places, display, track
-                )
+                results = finish_method(finish, prepared, index, places[label], display)
             except (Interrupted, KeyboardInterrupt):
                 done = f"{len(outcomes)} of {len(folders)} methods ended"
                 how = how_to_resume("compare", folder, config)
                 raise Interrupted(f"{label} interrupted {display.where()}, {done}; {how}") from None
+            failures = {run: result.failure for run, result in zip(runs, results.runs, strict=True)}
+            outcomes[label] = Outcome(results.histories, {run: why for run, why in failures.items() if why})
     return outcomes
 
 
-def _former(config: Config, label: str, places: Mapping[str, Path], display: Lines) -> Outcome | None:
+def _former(config: Config, places: Mapping[str, Path]) -> Outcome | None:
     """How a method ended in a former call; None where a run of it has not."""
     histories = [ended(place, config.run.rounds) for place in places.values()]
     known = [history for history in histories if history is not None]
     if len(known) < len(histories):
         return None
     failures = {run: why for run, place in places.items() if (why := read_failure(place)) is not None}
-    display.end(label, "diverged before" if failures else "finished before", done=not failures)
     return Outcome(known, failures)
 
 
-def _run_one(
-    prepared: Prepared,
-    index: int,
-    folder: Path,
-    places: Mapping[str, Path],
-    display: Lines,
-    track: Sequence[str],
-) -> Outcome:
-    """Run a method in its own folder, whose configuration is a run's."""
+def _begin(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> MethodRuns:
+    """The runs of a method in its own folder, whose configuration is a run's."""
     config = prepared.config
-    place = method_folders(folder, [m.shown for m in config.method])[index]
     # its settings have the weighting of all
     save_config(place, config.model_copy(update={"method": [config.method[index]], "weighting": None}))
-    results = run_method(prepared, index, place, display, track)
-    failures = {run: result.failure for run, result in zip(places, results.runs, strict=True)}
-    return Outcome(results.histories, {run: why for run, why in failures.items() if why})
+    return runs_of(prepared, index, place, track)
 
 
 def _methods(

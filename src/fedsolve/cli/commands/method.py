@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.configuration.prepare import Prepared
 from fedsolve.cli.terminal.progress import Lines
 from fedsolve.cli.terminal.run_status import run_folders
-from fedsolve.engine import multi_seed
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.result import Result
+from fedsolve.engine.running.in_turn import run_one
+from fedsolve.engine.running.method_runs import Finish, MethodRuns
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.trackers import tracker
 from fedsolve.results.metrics import summary
 from fedsolve.results.seeds import over_seeds
 
 
-def run_method(
-    prepared: Prepared, index: int, folder: Path, display: Lines, track: Sequence[str] = ()
-) -> Results:
-    """Run one method of a configuration in its folder, from its checkpoints if it has some, and record it."""
-    method, algorithm = prepared.config.method[index], prepared.algorithms[index]
+def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] = ()) -> MethodRuns:
+    """The runs of a method of a configuration, in its folder, from its checkpoints if it has some."""
+    method = prepared.config.method[index]
+    return MethodRuns(
+        algorithm=prepared.algorithms[index],
+        seeds=prepared.seeds,
+        callbacks_of=lambda seed: [tracker(name, folder) for name in track],
+        out=folder,
+        resume=any((place / RUN.file).exists() for place in _places(prepared, index, folder)),
+        label=method.shown,
+    )
+
+
+def finish_method(finish: Finish, prepared: Prepared, index: int, folder: Path, display: Lines) -> Results:
+    """Wait for the runs of the method whose turn it is, show how far they are, and record them in its folder."""
+    method = prepared.config.method[index]
     label = method.shown
     display.begin(label)
-    places = run_folders(folder, prepared.config.model_copy(update={"method": [method]}))[label].values()
-    resume = any((place / RUN.file).exists() for place in places)
-    runs = multi_seed.run_method(
-        algorithm,
-        prepared.task,
-        prepared.options,
-        prepared.seeds,
-        lambda seed: [tracker(name, folder) for name in track],
-        out=folder,
-        resume=resume,
-        label=label,
-        progress=display,
-    )
+    runs = finish(display)
     results = Results(tuple(_with_settings(run, prepared.settings(method)) for run in runs))
-    for run, place in zip(results.runs, places, strict=True):
+    for run, place in zip(results.runs, _places(prepared, index, folder), strict=True):
         run.save(place)
     if results.failures:
         diverged = "diverged" if len(runs) == 1 else f"{len(results.failures)} of {len(runs)} seeds diverged"
@@ -50,6 +50,12 @@ def run_method(
         final: dict[str, Any] = {name: x[-1] for name, x in method_found.history.evaluations.items()}
         display.end(label, f"finished, {summary(final)}")
     return results
+
+
+def _places(prepared: Prepared, index: int, folder: Path) -> Collection[Path]:
+    """The folder of each run of a method."""
+    method = prepared.config.method[index]
+    return run_folders(folder, prepared.config.model_copy(update={"method": [method]}))[method.shown].values()
 
 
 def _with_settings(run: Result, settings: dict[str, Any]) -> Result:
@@ -67,13 +73,6 @@ def check_trackers(names: Sequence[str]) -> None:
 def follow(prepared: Prepared, resume: Path | None) -> int:
     """What the other processes of a run do: its rounds, and nothing of what is written and printed."""
     goes_on = resume is not None and (resume / RUN.file).exists()
-    multi_seed.run_one(
-        prepared.algorithms[0],
-        prepared.task,
-        prepared.options,
-        out=resume,
-        resume=goes_on,
-        label=None,
-        progress=None,
-    )
+    method = MethodRuns(algorithm=prepared.algorithms[0], out=resume, resume=goes_on)
+    run_one(method, prepared.task, prepared.options)
     return 0

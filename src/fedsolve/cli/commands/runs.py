@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsolve.cli.commands.method import check_trackers, follow, run_method
+from fedsolve.cli.commands.method import check_trackers, finish_method, follow, runs_of
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import check_shown, prepare
 from fedsolve.cli.configuration.requests import RunRequest, names_of
@@ -13,6 +13,7 @@ from fedsolve.cli.terminal.progress import open_display
 from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.compute.processes import is_first
+from fedsolve.engine.running.in_turn import running
 from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
 
@@ -39,7 +40,8 @@ def run_command(config: Config, request: RunRequest) -> int:
         open_display([method.shown], prepared.rounds) as display,
     ):
         try:
-            results = run_method(prepared, 0, folder, display, track)
+            with running([runs_of(prepared, 0, folder, track)], prepared.task, prepared.options) as finish:
+                results = finish_method(finish, prepared, 0, folder, display)
             results.check_alive()
         except (Interrupted, KeyboardInterrupt):
             how = how_to_resume("run", folder, config)

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import jax
 
+T = TypeVar("T")
 _ALLOWED = Path("/proc/sys/vm/max_map_count")
 _A_RUN = 500  # mappings, some times what a run or a sweep adds
 _AHEAD = {"runs": 0}  # to be made ready before mappings are counted again
@@ -52,8 +54,24 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
         function: of arrays.
         options: of `jax.jit`, such as `static_argnums`.
     """
-    program = cache(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
+    program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
     return wraps(function)(lambda *args: program()(*args))
+
+
+def made_once(make: Callable[[], T]) -> Callable[[], T]:
+    """What a function makes when it is first called, for all threads: each of two would compile what it made."""
+    made: list[T] = []
+    lock = Lock()
+
+    @wraps(make)
+    def get() -> T:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return get
 
 
 def make_room() -> None:

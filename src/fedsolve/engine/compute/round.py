@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, Scalar, Traced, module, replace, reports
-from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.core.xla.compiler import compiler_options, made_once
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.compute.processes import own_devices, put_sharded, replicate
@@ -138,7 +138,7 @@ def _enrolled(algorithm: Algorithm, server: Any, one: Any, population: int) -> R
     return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
 
 
-@cache
+@made_once
 def compiled_advance() -> Any:
     """`simulate` on all devices, the one compiled function of all runs; it is made when the backend is known."""
     return jax.jit(

@@ -18,7 +18,7 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
-from fedsolve.engine.preparation.ahead import compiled_meanwhile
+from fedsolve.engine.preparation.meanwhile import compiled_meanwhile
 from fedsolve.engine.prepared_run import PreparedRun
 
 _NAMED = 5  # clients named in the note

@@ -1,4 +1,4 @@
 """Making a run ready in five steps, each of which gives one record: requested, placed, planned, budgeted, started.
 
-`ahead` compiles what was made ready beside what runs.
+`meanwhile` compiles the rounds while the initial model is evaluated.
 """

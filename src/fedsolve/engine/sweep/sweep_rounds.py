@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -218,9 +219,10 @@ def _each(
     if pool is None or len(running) == 1:
         return [function(current) for current in running]
     wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    context = copy_context()  # whose clock counts what is compiled
 
     def in_thread(current: RunningBatch) -> Any:
         with jax.enable_x64(wide):  # each thread has its own
             return function(current)
 
-    return list(pool.map(in_thread, running))
+    return list(pool.map(lambda current: context.copy().run(in_thread, current), running))

@@ -1,0 +1,245 @@
+"""Runs at once, each in a thread: of several seeds, and of several methods, as many as a CPU has cores.
+
+XLA alone keeps one core busy with most problems. The seeds of a method share its compiled program. A run that takes
+several devices, or as much memory as it may, runs alone; meanwhile the next method's rounds are compiled. Each run has
+the bits of the run alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+
+import jax
+
+from fedsolve.core import trees
+from fedsolve.core.errors import Diverged, Interrupted
+from fedsolve.engine.compute.keys import run_key, start_params
+from fedsolve.engine.compute.layout import batches_at_once
+from fedsolve.engine.compute.processes import check_alone
+from fedsolve.engine.compute.round import start
+from fedsolve.engine.loop import CompileClock
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.preparation.meanwhile import is_ours
+from fedsolve.engine.prepare import prepare
+from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.progress import Progress
+from fedsolve.engine.result import Result
+from fedsolve.engine.run_rounds import run_rounds
+from fedsolve.engine.running.devices import Devices
+from fedsolve.engine.running.method_progress import MethodProgress
+from fedsolve.engine.running.method_runs import Finish, MethodRuns, on_devices_of
+from fedsolve.folders.interrupt import Interruptible
+from fedsolve.folders.run_folder import RUN, occupied, saved_in
+from fedsolve.results.callbacks import Callback, Evaluated, notify_ended
+from fedsolve.results.record_files import seed_folder
+from fedsolve.tasks.task import Task
+
+_LARGE_STATE = 2**26  # bytes
+_SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is noticed then
+
+
+@contextlib.contextmanager
+def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
+    """See `in_turn.running`."""
+    check_alone("a run with several seeds" if len(methods) == 1 else "a comparison")
+    at_once = batches_at_once()
+    with Interruptible() as interrupt:
+        call = _Call(task, options, interrupt, Devices(at_once))
+        under_way: list[_UnderWay] = []
+        for method in methods:
+            under_way.append(_UnderWay(call, method, under_way[-1] if under_way else None))
+        waiting = iter(under_way)
+        # one more than run compiles the next method's rounds
+        with ThreadPoolExecutor(at_once + (len(methods) > 1)) as pool:
+            try:
+                for each in under_way:
+                    each.begin(pool)
+                yield lambda progress: next(waiting).finish(progress)
+            finally:
+                call.stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class _Call:
+    """What the runs of a call share."""
+
+    task: Task
+    options: RunOptions
+    interrupt: Interruptible
+    devices: Devices
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a callback or what shows progress is called: they may be the same for all."""
+    stopped: bool = False
+    """Whether one of them was interrupted, or nobody waits for them any more."""
+
+
+class _UnderWay:
+    """The runs of a method under way: one program, which the first of them makes."""
+
+    def __init__(self, call: _Call, method: MethodRuns, before: _UnderWay | None) -> None:
+        """Get ready, after the method `before`.
+
+        Raises:
+            InvalidInput: the folder holds other runs.
+        """
+        self._call, self._method, self._before = call, method, before
+        self._seeds = (call.options.seed,) if method.seeds is None else tuple(method.seeds)
+        out = method.out
+        self._folders = [
+            out if out is None or method.seeds is None else seed_folder(out, s) for s in self._seeds
+        ]
+        self._begun = [folder is not None and (folder / RUN.file).exists() for folder in self._folders]
+        self._check_free()
+        self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, call.lock)
+        self._ready = threading.Event()
+        self._prepared: PreparedRun | None = None
+        self._failed = False
+        self._interrupted: Interrupted | None = None
+        self._futures: list[Future[Result | None]] = []
+
+    def begin(self, pool: ThreadPoolExecutor) -> None:
+        """Let its runs begin, after those of the methods before."""
+        with self._clock:
+            context = copy_context()  # what its threads compile counts for its clock
+        self._futures = [pool.submit(context.copy().run, self._run, i) for i in range(len(self._seeds))]
+
+    def finish(self, progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
+        """Wait for its runs, whose progress is told from now on."""
+        self._progress.begin(progress)
+        while wait(self._futures, _SECONDS_ASLEEP).not_done:
+            pass
+        results = [future.result() for future in self._futures]
+        if None not in results:
+            return tuple(result for result in results if result is not None)
+        if self._method.seeds is None and self._interrupted is not None:
+            raise self._interrupted
+        done, out = len(results) - results.count(None), self._method.out
+        what = (
+            f"{done} of {len(results)} seeds done" if self._method.seeds else "the method's first round to do"
+        )
+        saved = "nothing was saved: give out=FOLDER to resume" if out is None else saved_in(out)
+        raise Interrupted(f"stopped with {what}; {saved}")
+
+    def _check_free(self) -> None:
+        """Raise `InvalidInput` unless the folder is free, or holds runs with seeds that go on."""
+        out, begun = self._method.out, any(self._begun)
+        if out is None or self._method.seeds is None:  # of one run its checkpoints say so
+            return
+        if (begun and not self._method.resume) or (out / RUN.file).exists():
+            raise occupied(out, "run with seeds" if begun else "run with one seed")
+
+    def _run(self, place: int) -> Result | None:
+        """The run with a seed; None if it was interrupted."""
+        seed, options = self._seeds[place], self._call.options
+        callbacks: Sequence[Callback] = ()
+        result: Result | None = None
+        try:
+            with jax.enable_x64(options.dtype == "float64"):  # each thread has its own
+                prepared = self._first() if place == 0 else self._next(seed)
+                if prepared is None:
+                    return None
+                with self._call.devices.taken(_is_alone(prepared)):
+                    if self._asked():
+                        return None
+                    callbacks = self._method.callbacks_of(seed)
+                    result = run_rounds(
+                        prepared,
+                        self._folders[place],
+                        self._method.resume and (self._begun[place] or not any(self._begun)),
+                        self._clock,
+                        self._asked,
+                        self._progress.of(seed),
+                        [self._one_by_one(callback) for callback in callbacks],
+                    )
+            return result
+        except Interrupted as error:
+            self._call.stopped, self._interrupted = True, error
+            return None
+        except Diverged as error:
+            return Result(None, error.history, failure=str(error))
+        except Exception:
+            self._failed = True
+            raise
+        finally:
+            self._ready.set()
+            self._progress.compiled.set()
+            with self._call.lock:
+                self._progress.end(seed)
+                notify_ended(callbacks, result)
+
+    def _first(self) -> PreparedRun | None:
+        """The first run, compiled while others have the devices; None where it shall not begin."""
+        self._wait_for_the_method_before()
+        if self._asked():
+            return None
+        prepared = self._prepared = self._prepare(self._seeds[0])
+        self._ready.set()
+        if prepared.stream is None and not self._call.devices.free(_is_alone(prepared)):
+            with contextlib.suppress(Exception):  # the run says it
+                prepared.compile()
+        return prepared
+
+    def _next(self, seed: int) -> PreparedRun | None:
+        """One of the others, once the first has compiled the program; None where it shall not begin."""
+        self._progress.compiled.wait()
+        first = self._prepared
+        if first is None or self._asked():
+            return None
+        if first.timed is None and first.stream is None:
+            return _with_seed(first, seed)
+        return self._prepare(seed)  # with cohorts of its own
+
+    def _wait_for_the_method_before(self) -> None:
+        """Until it is ready; where it holds much memory, or code of a user is traced, until it is compiled."""
+        before, options = self._before, self._call.options
+        if before is None:
+            return
+        before._ready.wait()
+        ours = is_ours(self._call.task, self._method.algorithm)
+        given = options.sampling is not None or options.systems is not None
+        large = before._prepared is not None and trees.nbytes(before._prepared.state) > _LARGE_STATE
+        if large or given or not ours:
+            before._progress.compiled.wait()
+
+    def _prepare(self, seed: int) -> PreparedRun:
+        method = self._method
+        folder = self._folders[0] if method.resume else None
+        options = replace(on_devices_of(folder, self._call.options), seed=seed)
+        return prepare(method.algorithm, self._call.task, options, method.label)
+
+    def _one_by_one(self, callback: Callback) -> Callback:
+        """A callback that waits for those of the other runs."""
+
+        def call(at: Evaluated) -> str | None:
+            with self._call.lock:
+                return callback(at)
+
+        return call
+
+    def _asked(self) -> bool:
+        return self._failed or self._call.stopped or self._call.interrupt.asked
+
+
+def _is_alone(prepared: PreparedRun) -> bool:
+    """Whether a run takes several devices, or as much memory as it may."""
+    return prepared.program.mesh.size > 1 or prepared.stream is not None
+
+
+def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:
+    """The same run with another seed: its start and its key."""
+    task = prepared.task
+    params = start_params(task, seed, prepared.dtype)
+    return replace(
+        prepared,
+        params=params,
+        key=run_key(seed),
+        state=start(prepared.algorithm, params, task.data.num_clients, prepared.program),
+        options=replace(prepared.options, seed=seed),
+        identity=prepared.identity | {"seed": seed},
+    )

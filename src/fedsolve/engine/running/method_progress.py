@@ -1,0 +1,90 @@
+"""How far the runs of a method are, told when the methods before have ended: until then the latest is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from fedsolve.engine.progress import Progress, tell_compiling
+
+
+class MethodProgress:
+    """What shows the progress of a method's runs.
+
+    Args:
+        seeds: of the runs; progress of several is that of the first that has not ended, with the rounds of each.
+        lock: held while progress is told.
+
+    Attributes:
+        compiled: set when one of them has told progress, and so the rounds are compiled.
+    """
+
+    def __init__(self, seeds: Sequence[int] | None, lock: threading.Lock) -> None:
+        self._seeds, self._lock, self.compiled = seeds, lock, threading.Event()
+        self._latest: dict[int, Progress] = {}
+        self._over: set[int] = set()  # with all rounds or before
+        self._kept: Progress | None = None
+        self._compiling: str | None = None
+        self._turn = False
+        self._shown_by: Callable[[Progress], None] | None = None
+
+    def begin(self, shown_by: Callable[[Progress], None] | None) -> None:
+        """It is this method's turn: tell where it is, and from now on whatever comes."""
+        with self._lock:
+            self._turn, self._shown_by = True, shown_by
+            if self._kept is not None:
+                self._show(self._kept)
+            elif self._compiling is not None:
+                tell_compiling(shown_by, self._compiling)
+
+    def of(self, seed: int) -> SeedProgress:
+        """What the run with a seed tells."""
+        return SeedProgress(self, seed)
+
+    def end(self, seed: int) -> None:
+        """The run with a seed has ended; the lock is held."""
+        self._over.add(seed)
+
+    def tell(self, seed: int, at: Progress) -> None:
+        """The run with a seed has come further."""
+        self.compiled.set()
+        with self._lock:
+            self._latest[seed] = at
+            if self._seeds is not None:
+                done = {seed: each.round for seed, each in self._latest.items()}
+                by_seed = tuple(at.rounds if s in self._over else done.get(s, 0) for s in self._seeds)
+                first = next((s for s, n in zip(self._seeds, by_seed, strict=True) if n < at.rounds), seed)
+                at = replace(self._latest.get(first, at), by_seed=by_seed)
+            self._kept = at
+            if self._turn:
+                self._show(at)
+
+    def tell_compiling(self, label: str) -> None:
+        """The rounds are compiled, once for all seeds."""
+        if self.compiled.is_set():
+            return
+        with self._lock:
+            self._compiling = label
+            if self._turn:
+                tell_compiling(self._shown_by, label)
+
+    def _show(self, at: Progress) -> None:
+        if self._shown_by is not None:
+            self._shown_by(at)
+
+
+@dataclass(frozen=True)
+class SeedProgress:
+    """What one of several runs tells."""
+
+    told: MethodProgress
+    seed: int
+
+    def __call__(self, at: Progress) -> None:
+        """The run has come further."""
+        self.told.tell(self.seed, at)
+
+    def compiling(self, label: str) -> None:
+        """All checks of the run are done and its rounds are compiled next."""
+        self.told.tell_compiling(label)

@@ -1,0 +1,241 @@
+"""Methods and seeds at once: the bits of runs alone, each traced once, told in their order, stopped together."""
+
+import itertools
+import os
+import signal
+import threading
+import time
+from contextvars import copy_context
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.engine.loop import CompileClock
+from fedsolve.engine.running import at_once, in_turn
+from fedsolve.engine.running.devices import Devices
+from fedsolve.folders.interrupt import STOP
+from fedsolve.tasks import Linear, SquaredError
+
+ROUNDS: dict[str, Any] = {"rounds": 2, "clients_per_round": 2, "progress": False}
+
+
+def small(loss: Any = SquaredError):
+    draw, model = np.random.default_rng(0), Linear(11)
+    clients = [fs.Examples(draw.normal(size=(n, 11)), draw.normal(size=n)) for n in (4, 7, 5)]
+    return fs.Task("small", model.init, loss(model), fs.FederatedData.from_clients(clients))
+
+
+def own(model):
+    """A user's loss."""
+    return lambda params, batch: SquaredError(model)(params, batch)
+
+
+@pytest.fixture
+def traced():
+    """The name of the thread that traced rounds, each time."""
+    names = []
+
+    def listen(event: str, duration_secs: float, **about: Any) -> None:
+        if event.endswith("jaxpr_trace_duration") and about.get("fun_name") == "on_all_devices":
+            names.append(threading.current_thread().name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)  # there is no way to remove one
+    return names
+
+
+def methods(rate):
+    return {
+        "a": fs.FedAvg(rate),
+        "b": fs.FedAvgM(client_lr=rate, server_lr=0.5),
+        "c": fs.SCAFFOLD(rate),
+    }
+
+
+def assert_same(one, other):
+    for a, b in zip(one.histories, other.histories, strict=True):
+        np.testing.assert_array_equal(a.evaluations["train_loss"], b.evaluations["train_loss"])
+
+
+def test_each_methods_rounds_are_traced_once_and_give_the_same_bits(traced, monkeypatch):
+    jax.clear_caches()
+    task = small()
+    found = fs.compare(methods(0.01), task, seeds=2, **ROUNDS)
+    assert len(traced) == 3
+    assert threading.current_thread().name not in traced
+    monkeypatch.setattr(in_turn, "_MOST_BYTES", 0)
+    jax.clear_caches()
+    assert_same(found, fs.compare(methods(0.01), task, seeds=2, **ROUNDS))
+    for label, method in methods(0.01).items():
+        for seed in range(2):
+            alone = fs.run(method, task, seed=seed, **ROUNDS)
+            np.testing.assert_array_equal(alone.params.weight, found[label].runs[seed].params.weight)
+
+
+def test_where_data_are_large_one_method_follows_another(traced, monkeypatch):
+    monkeypatch.setattr(in_turn, "_MOST_BYTES", 0)
+    jax.clear_caches()
+    fs.compare(methods(0.01), small(own), **ROUNDS)
+    assert traced == [threading.current_thread().name] * 3
+
+
+def test_a_users_loss_is_traced_by_what_runs_alone(traced):
+    fs.run(fs.FedAvg(0.01), small(own), **ROUNDS)
+    assert traced == [threading.current_thread().name]
+
+
+@pytest.mark.parametrize("states", [False, True], ids=["a user's loss", "large states"])
+def test_methods_are_traced_one_after_another(monkeypatch, states):
+    """Where one is a user's code, or what they hold takes much memory."""
+    model, order, tracing = Linear(11), [], []
+
+    def loss(params, batch):
+        assert tracing in ([], [threading.get_ident()])
+        tracing.append(threading.get_ident())
+        time.sleep(0.01)
+        order.append(tracing.pop())
+        return SquaredError(model)(params, batch)
+
+    monkeypatch.setattr(at_once, "is_ours", lambda *of: states)
+    monkeypatch.setattr(at_once, "_LARGE_STATE", 0 if states else 1e9)
+    fs.compare(methods(0.01), small(lambda model: loss), **ROUNDS)
+    switches = sum(a != b for a, b in itertools.pairwise(order))
+    assert switches == len(set(order)) - 1
+
+
+def test_one_method_is_told_after_another():
+    """Each from its first round to its last, whoever runs meanwhile; and with its own label, once it compiles."""
+    told, compiled = [], []
+
+    def show(at):
+        told.append((at.label, at.done))
+
+    def compiling(label):
+        compiled.append((label, len(told)))
+
+    show.compiling = compiling
+    fs.compare(
+        methods(0.01), small(), seeds=3, **(ROUNDS | {"rounds": 40, "eval_every": 4, "progress": show})
+    )
+    labels = [label for label, _ in told]
+    assert labels == sorted(labels)
+    for label in "abc":
+        done = [n for at, n in told if at == label]
+        assert done == sorted(done)
+        assert done[-1] == 120
+    assert compiled[0] == ("a", 0)
+
+
+def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
+    seen: dict[str, int] = {}
+
+    def callbacks(label):
+        def count(at):
+            seen[label] = at.round
+            if label == "b":
+                raise ZeroDivisionError(label)
+
+        return [count]
+
+    options = ROUNDS | {"rounds": 30, "eval_every": 1}
+    with pytest.raises(ZeroDivisionError, match="b"):
+        fs.compare(methods(0.01), small(), callbacks=callbacks, **options)
+    assert seen["a"] == 30
+    assert seen["b"] == 0
+
+
+def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_path):
+    options = ROUNDS | {"rounds": 600, "eval_every": 3}
+    sent = []
+
+    def stop(at):
+        if at.label == "b" and not sent:
+            sent.append(at)
+            handler, last = signal.getsignal(signal.SIGINT), time.monotonic() + 60
+            os.kill(os.getpid(), signal.SIGINT)
+            while signal.getsignal(signal.SIGINT) is handler and time.monotonic() < last:
+                time.sleep(0.001)
+
+    # c is asked by nobody but the signal: it has begun, or does not begin any more
+    patience = {"a": fs.FedAvg(0.01), "b": fs.FedAvgM(client_lr=0.01), "c": fs.SCAFFOLD(0.01)}
+    wait_for_b = [lambda at: time.sleep(0.01) if not sent else None]
+    with pytest.raises(fs.Interrupted, match="go on from there with resume=True"):
+        fs.compare(
+            patience,
+            small(),
+            out=tmp_path,
+            callbacks=lambda label: [] if label == "a" else wait_for_b,
+            **(options | {"progress": stop}),
+        )
+    again = fs.compare(patience, small(), out=tmp_path, resume=True, **options)
+    assert_same(again, fs.compare(patience, small(), **options))
+
+
+def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path):
+    """As the page of `fedsolve watch` asks one of them: nobody else asks the others."""
+    rounds: dict[str, int] = {}
+
+    def callbacks(label):
+        def note(at):
+            rounds[label] = at.round
+            if label == "a" and at.round:
+                (tmp_path / "a" / STOP).touch()
+
+        return [note]
+
+    options = ROUNDS | {"rounds": 3000, "eval_every": 3}
+    with pytest.raises(fs.Interrupted, match="go on from there with resume=True"):
+        fs.compare(methods(0.01), small(), out=tmp_path, callbacks=callbacks, **options)
+    assert all(done < 3000 for done in rounds.values())
+
+
+def test_a_run_that_takes_all_devices_is_alone_and_nobody_overtakes():
+    devices, inside, most, order = Devices(3), [], {True: 0, False: 0}, []
+
+    def use(alone, name):
+        with devices.taken(alone):
+            order.append(name)
+            inside.append(alone)
+            most[alone] = max(most[alone], len(inside))
+            assert not (any(inside) and len(inside) > 1)
+            time.sleep(0.02)
+            inside.remove(alone)
+
+    threads = []
+    for name, alone in enumerate([False, False, True, False, False, False, True, True, False]):
+        threads.append(threading.Thread(target=use, args=(alone, name)))
+        threads[-1].start()
+        time.sleep(0.002)
+    for thread in threads:
+        thread.join()
+    assert order == list(range(9))
+    assert most == {True: 1, False: 3}
+    assert devices.free(alone=True)
+
+
+def test_a_clock_counts_what_its_own_threads_compile():
+    def compile_something(n):
+        jax.jit(lambda x: jnp.sin(x) * n).lower(1.0).compile()
+
+    clock = CompileClock()
+    with CompileClock() as before:
+        compile_something(1.5)
+    counted = before.seconds
+    assert counted > 0
+    with clock:
+        context = copy_context()
+        other = threading.Thread(target=compile_something, args=(2.5,))
+        other.start()
+        other.join()
+        assert clock.seconds == 0
+        given = threading.Thread(target=context.run, args=(compile_something, 3.5))
+        given.start()
+        given.join()
+        by_given = clock.seconds
+        assert by_given > 0
+        compile_something(4.5)
+    assert clock.seconds > by_given
+    assert before.seconds == counted
