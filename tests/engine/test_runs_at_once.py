@@ -106,27 +106,35 @@ def test_methods_are_traced_one_after_another(monkeypatch, states):
     assert switches == len(set(order)) - 1
 
 
-def test_one_method_is_told_after_another():
-    """Each from its first round to its last, whoever runs meanwhile; and with its own label, once it compiles."""
-    told, compiled = [], []
+def test_one_method_is_told_after_another(monkeypatch):
+    """Though the first is the last to begin: what the others told is kept until their turn."""
+    told, compiled, c_ended = [], [], threading.Semaphore(0)
+    run_rounds = at_once.run_rounds
+
+    def a_comes_last(prepared, *rest):
+        if prepared.label == "a":
+            assert c_ended.acquire(timeout=60)
+        result = run_rounds(prepared, *rest)
+        if prepared.label == "c":
+            c_ended.release()
+        return result
 
     def show(at):
         told.append((at.label, at.done))
 
-    def compiling(label):
-        compiled.append((label, len(told)))
-
-    show.compiling = compiling
+    show.compiling = lambda label: compiled.append((label, len(told)))
+    monkeypatch.setattr(at_once, "run_rounds", a_comes_last)
+    monkeypatch.setattr(at_once, "batches_at_once", lambda: 3)
     fs.compare(
-        methods(0.01), small(), seeds=3, **(ROUNDS | {"rounds": 40, "eval_every": 4, "progress": show})
+        methods(0.01), small(), seeds=2, **(ROUNDS | {"rounds": 40, "eval_every": 4, "progress": show})
     )
     labels = [label for label, _ in told]
     assert labels == sorted(labels)
-    for label in "abc":
-        done = [n for at, n in told if at == label]
-        assert done == sorted(done)
-        assert done[-1] == 120
-    assert compiled[0] == ("a", 0)
+    done = {at: [n for label, n in told if label == at] for at in "abc"}
+    assert all(rounds == sorted(rounds) and rounds[-1] == 80 for rounds in done.values())
+    assert len(done["a"]) > 10
+    assert done["b"] == done["c"] == [80]
+    assert compiled == [("a", 0)]
 
 
 def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
@@ -174,22 +182,25 @@ def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_pa
     assert_same(again, fs.compare(patience, small(), **options))
 
 
-def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path):
-    """As the page of `fedsolve watch` asks one of them: nobody else asks the others."""
+def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path, monkeypatch):
+    """As the page of `fedsolve watch` asks one of them: nobody else asks the one before, which everybody waits for."""
     rounds: dict[str, int] = {}
 
     def callbacks(label):
         def note(at):
             rounds[label] = at.round
-            if label == "a" and at.round:
-                (tmp_path / "a" / STOP).touch()
+            if label == "b" and at.round:
+                (tmp_path / "b" / STOP).touch()
+            if label == "a" and "b" not in rounds:
+                time.sleep(0.01)
 
         return [note]
 
-    options = ROUNDS | {"rounds": 3000, "eval_every": 3}
+    monkeypatch.setattr(at_once, "batches_at_once", lambda: 2)
+    options = ROUNDS | {"rounds": 6000, "eval_every": 6}
     with pytest.raises(fs.Interrupted, match="go on from there with resume=True"):
         fs.compare(methods(0.01), small(), out=tmp_path, callbacks=callbacks, **options)
-    assert all(done < 3000 for done in rounds.values())
+    assert all(done < 6000 for done in rounds.values())
 
 
 def test_a_run_that_takes_all_devices_is_alone_and_nobody_overtakes():

@@ -26,13 +26,12 @@ class MethodProgress:
         self._over: set[int] = set()  # with all rounds or before
         self._kept: Progress | None = None
         self._compiling: str | None = None
-        self._turn = False
         self._shown_by: Callable[[Progress], None] | None = None
 
     def begin(self, shown_by: Callable[[Progress], None] | None) -> None:
         """It is this method's turn: tell where it is, and from now on whatever comes."""
         with self._lock:
-            self._turn, self._shown_by = True, shown_by
+            self._shown_by = shown_by
             if self._kept is not None:
                 self._show(self._kept)
             elif self._compiling is not None:
@@ -57,8 +56,7 @@ class MethodProgress:
                 first = next((s for s, n in zip(self._seeds, by_seed, strict=True) if n < at.rounds), seed)
                 at = replace(self._latest.get(first, at), by_seed=by_seed)
             self._kept = at
-            if self._turn:
-                self._show(at)
+            self._show(at)
 
     def tell_compiling(self, label: str) -> None:
         """The rounds are compiled, once for all seeds."""
@@ -66,8 +64,7 @@ class MethodProgress:
             return
         with self._lock:
             self._compiling = label
-            if self._turn:
-                tell_compiling(self._shown_by, label)
+            tell_compiling(self._shown_by, label)
 
     def _show(self, at: Progress) -> None:
         if self._shown_by is not None:
