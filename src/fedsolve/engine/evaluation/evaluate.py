@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.core import trees
 from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
@@ -62,7 +63,7 @@ def evaluate(
         else:
             values = divided.values(metrics, (part, *sets), last, previous)
             results = _compiled_pool(metrics, clients.packed, sets, values.pop(part), values)
-        columns, means, parts = jax.device_get(results)
+        columns, means, parts = trees.on_host(results)
     else:
         both = both_iterates(last, previous)
         values, counts, means, parts = _of_blocks(metrics, clients, both, models)
@@ -96,7 +97,7 @@ def means_of(
     """
     alone = jax.tree.map(lambda a: jnp.asarray(a)[None], model)
     _, _, means, parts = _compiled_of_clients(metrics, clients.packed, alone, own)
-    counts, means, parts = (np.asarray(a) for a in jax.device_get((clients.packed.counts, means, parts)))
+    counts, means, parts = trees.on_host((clients.packed.counts, means, parts))
     length = len(clients.ids)  # what follows is padding
     return counts[:length], means[:length], parts[:length]
 
@@ -116,7 +117,7 @@ def _of_blocks(
     for block in blocks:
         packed, length = block.clients.packed, len(block.clients.ids)
         rows = int(np.asarray(packed.counts).sum())  # what follows the clients, and their rows, is padding
-        results = jax.device_get(_compiled_of_clients(metrics, packed, both, models(block)))
+        results = trees.on_host(_compiled_of_clients(metrics, packed, both, models(block)))
         values, counts = jax.tree.map(lambda a, end=rows: a[:, :end], results[0]), results[1]
         counts = jax.tree.map(lambda a, end=rows: a[:end], counts)
         by_block.append((values, counts, results[2][:length], results[3][:length]))

@@ -28,7 +28,7 @@ def compute_diagnostics(
     """All diagnostics of a model; F weighs clients alike (`uniform`) or by their examples."""
     if not diagnostics:
         return {}
-    values = jax.device_get(_compiled_measured(loss, uniform, diagnostics, packed, params))
+    values = trees.on_host(_compiled_measured(loss, uniform, diagnostics, packed, params))
     return {name: float(value) for name, value in values.items()}
 
 

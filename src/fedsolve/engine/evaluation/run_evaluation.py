@@ -62,7 +62,7 @@ class RunEvaluation(EvalSets):
     def parts(self) -> tuple[dict[str, EvalClients | Blocks], dict[str, Batch]]:
         """Clients by part, evaluated with models of their own where they have such; and sets, with the server's."""
         clients, sets = {"train": self.training}, self.sets
-        if self.algorithm.traits.personal and self.validation_clients is not None:
+        if self.has_own_models and self.validation_clients is not None:
             clients["validation"] = self.validation_clients
             del sets["validation"]
         return clients, sets
@@ -91,6 +91,11 @@ class RunEvaluation(EvalSets):
         return values | compute_diagnostics(self.diagnostics, self.task.loss, uniform, clients.packed, model)
 
     @cached_property
+    def has_own_models(self) -> bool:
+        """Whether clients have models of their own, which are evaluated in place of the server's."""
+        return self.algorithm.traits.personal
+
+    @cached_property
     def validation_clients(self) -> EvalClients | Blocks | None:
         """The validation examples by owner; None if no client that trains has any."""
         if self.owners is None or self.validation is None:
@@ -98,13 +103,13 @@ class RunEvaluation(EvalSets):
         if self.stream is None:
             return EvalClients.by_owner(self.validation, self.owners, self.training.frozen)
         population, state_bytes = self.stream.population, 0
-        if self.algorithm.traits.personal:
+        if self.has_own_models:
             state_bytes = client_state_bytes(self.algorithm, self.params, population.data.num_clients)
         return Blocks.by_owner(population, self.task.validation, self.owners, state_bytes)
 
     def own_models(self, state: RunState, block: Block) -> OwnModels | None:
         """The models of a block's clients; None where all have the server's."""
-        if not self.algorithm.traits.personal:
+        if not self.has_own_models:
             return None
         clients = block.clients
         if self.stream is None:

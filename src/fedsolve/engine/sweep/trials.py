@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.engine.checks.shape_checks import check_round
 from fedsolve.engine.compute.keys import run_key, start_params
@@ -136,7 +137,7 @@ class RunningBatch:
             sets["unseen"] = prepared.unseen.packed.examples
         owned = clients if prepared.algorithm.traits.personal else {}
         given = (clients["train"].packed, sets, owned, self.algorithms, self.states)
-        values = jax.device_get(evaluate(self.what, self.diagnostics, *given))
+        values = trees.on_host(evaluate(self.what, self.diagnostics, *given))
         values |= self._on_whole_sets()
         clock = self.trials.prepared.clock(int(np.asarray(self.states.round).max()))
         values |= {name: np.full(self.states.failed.shape, seconds) for name, seconds in clock.items()}
