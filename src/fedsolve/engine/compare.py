@@ -72,7 +72,9 @@ def compare(
     callbacks: CallbacksOfMethod | CallbacksOfMethodAndSeed | None = None,
     **options: Unpack[RunKeywords],
 ) -> Results:
-    """Run several methods on one task, with the same seeds; on a CPU as many runs at once as there are cores.
+    """Run several methods on one task, with the same seeds.
+
+    On a CPU as many runs at once as there are cores, where the examples take at most 64 MB.
 
     Args:
         algorithms: the methods, under the labels that tables show, or as a list under their names.
@@ -83,7 +85,8 @@ def compare(
         seeds: how many (0, 1, ...), or which, in place of `seed`.
         out: folder for a page of all, and in it a folder for each method with what `fedsolve.run` leaves there.
         resume: continue what `out` holds; methods and seeds that it lacks begin.
-        progress: as `fedsolve.run` takes it: by default a line in a terminal and a bar in a notebook.
+        progress: as `fedsolve.run` takes it: by default a line in a terminal and a bar in a notebook. It is told of one
+            method after another; of one that ran meanwhile the latest.
         callbacks: a function of a method's label that makes those of its run, as `fedsolve.run` takes them, such as
             `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
 
