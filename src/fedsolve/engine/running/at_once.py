@@ -110,7 +110,7 @@ class _UnderWay:
         self._futures = [pool.submit(context.copy().run, self._run, i) for i in range(len(self._seeds))]
 
     def finish(self, progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
-        """Wait for its runs, whose progress is told from now on."""
+        """Wait for its runs, and tell their progress meanwhile."""
         self._progress.begin(progress)
         while wait(self._futures, _SECONDS_ASLEEP).not_done:
             pass
