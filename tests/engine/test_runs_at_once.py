@@ -1,10 +1,12 @@
 """Methods and seeds at once: the bits of runs alone, each traced once, told in their order, stopped together."""
 
+import gc
 import itertools
 import os
 import signal
 import threading
 import time
+import weakref
 from contextvars import copy_context
 from typing import Any
 
@@ -135,6 +137,30 @@ def test_one_method_is_told_after_another(monkeypatch):
     assert len(done["a"]) > 10
     assert done["b"] == done["c"] == [80]
     assert compiled == [("a", 0)]
+
+
+def test_what_ended_keeps_no_data(monkeypatch):
+    """Of methods that wait for their turn, or have had it, the results alone are in memory."""
+    made, prepare = [], at_once.prepare
+
+    def noted(*given):
+        made.append(weakref.ref(prepared := prepare(*given)))
+        return prepared
+
+    def alive(at):
+        gc.collect()
+        kept.append(sum(ref() is not None for ref in made))
+
+    kept: list[int] = []
+    monkeypatch.setattr(at_once, "prepare", noted)
+    monkeypatch.setattr(at_once, "is_ours", lambda *of: False)
+    monkeypatch.setattr(at_once, "batches_at_once", lambda: 1)
+    five = {str(i): fs.FedAvg(0.01 + 0.001 * i) for i in range(5)}
+    fs.compare(
+        five, small(), seeds=2, callbacks=lambda label, seed: [alive] if label == "4" else [], **ROUNDS
+    )
+    assert len(made) == 5
+    assert 1 <= max(kept) <= 2
 
 
 def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():

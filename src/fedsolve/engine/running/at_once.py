@@ -98,7 +98,8 @@ class _UnderWay:
         self._check_free()
         self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, call.lock)
         self._ready = threading.Event()
-        self._prepared: PreparedRun | None = None
+        self._prepared: PreparedRun | None = None  # of the first, until all have ended
+        self._state_bytes = 0
         self._failed = False
         self._interrupted: Interrupted | None = None
         self._futures: list[Future[Result | None]] = []
@@ -170,7 +171,8 @@ class _UnderWay:
             self._ready.set()
             self._progress.compiled.set()
             with self._call.lock:
-                self._progress.end(seed)
+                if self._progress.end(seed):
+                    self._prepared = None  # the data and the first state
                 notify_ended(callbacks, result)
 
     def _first(self) -> PreparedRun | None:
@@ -179,6 +181,7 @@ class _UnderWay:
         if self._asked():
             return None
         prepared = self._prepared = self._prepare(self._seeds[0])
+        self._state_bytes = trees.nbytes(prepared.state)
         self._ready.set()
         if prepared.stream is None and not self._call.devices.free(_is_alone(prepared)):
             with contextlib.suppress(Exception):  # the run says it
@@ -203,7 +206,7 @@ class _UnderWay:
         before._ready.wait()
         ours = is_ours(self._call.task, self._method.algorithm)
         given = options.sampling is not None or options.systems is not None
-        large = before._prepared is not None and trees.nbytes(before._prepared.state) > _LARGE_STATE
+        large = before._state_bytes > _LARGE_STATE
         if large or given or not ours:
             before._progress.compiled.wait()
 

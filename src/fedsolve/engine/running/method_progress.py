@@ -41,9 +41,10 @@ class MethodProgress:
         """What the run with a seed tells."""
         return SeedProgress(self, seed)
 
-    def end(self, seed: int) -> None:
-        """The run with a seed has ended; the lock is held."""
+    def end(self, seed: int) -> bool:
+        """The run with a seed has ended, and the lock is held; whether all have."""
         self._over.add(seed)
+        return self._seeds is None or len(self._over) == len(self._seeds)
 
     def tell(self, seed: int, at: Progress) -> None:
         """The run with a seed has come further."""
