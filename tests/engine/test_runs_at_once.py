@@ -163,6 +163,25 @@ def test_what_ended_keeps_no_data(monkeypatch):
     assert 1 <= max(kept) <= 2
 
 
+def test_a_method_whose_clients_are_streamed_is_alone_in_memory(monkeypatch):
+    """The next one is made ready when all its seeds have ended."""
+    rounds: dict[tuple[str, int], int] = {}
+    made, prepare = [], at_once.prepare
+
+    def noted(algorithm, task, options, label):
+        made.append((label, dict(rounds)))
+        return prepare(algorithm, task, options, label)
+
+    def callbacks(label, seed):
+        return [lambda at: rounds.__setitem__((label, seed), at.round)]
+
+    monkeypatch.setattr(at_once, "prepare", noted)
+    fs.compare(methods(0.01), small(), seeds=2, residency="stream", callbacks=callbacks, **ROUNDS)
+    assert [label for label, _ in made] == [*"aabbcc"]
+    for before, (_, ended) in zip("ab", (made[2], made[4]), strict=True):
+        assert ended[before, 0] == ended[before, 1] == 2
+
+
 def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
     seen: dict[str, int] = {}
 

@@ -54,8 +54,9 @@ def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptio
         for method in methods:
             under_way.append(_UnderWay(call, method, under_way[-1] if under_way else None))
         waiting = iter(under_way)
-        # one more than run compiles the next method's rounds
-        with ThreadPoolExecutor(at_once + (len(methods) > 1)) as pool:
+        # some wait for devices, or for their method's first run: another one compiles the next method's rounds
+        waiting_at_most = max(len(method.seeds or (0,)) for method in methods)
+        with ThreadPoolExecutor(at_once + waiting_at_most) as pool:
             try:
                 for each in under_way:
                     each.begin(pool)
@@ -99,7 +100,7 @@ class _UnderWay:
         self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, call.lock)
         self._ready = threading.Event()
         self._prepared: PreparedRun | None = None  # of the first, until all have ended
-        self._state_bytes = 0
+        self._state_bytes, self._is_streamed = 0, False
         self._failed = False
         self._interrupted: Interrupted | None = None
         self._futures: list[Future[Result | None]] = []
@@ -142,7 +143,7 @@ class _UnderWay:
         result: Result | None = None
         try:
             with jax.enable_x64(options.dtype == "float64"):  # each thread has its own
-                prepared = self._first() if place == 0 else self._next(seed)
+                prepared = self._first() if place == 0 else self._wait_for_the_first()
                 if prepared is None:
                     return None
                 with self._call.devices.taken(_is_alone(prepared)):
@@ -150,7 +151,7 @@ class _UnderWay:
                         return None
                     callbacks = self._method.callbacks_of(seed)
                     result = run_rounds(
-                        prepared,
+                        prepared if place == 0 else self._with_seed(prepared, seed),
                         self._folders[place],
                         self._method.resume and (self._begun[place] or not any(self._begun)),
                         self._clock,
@@ -171,7 +172,8 @@ class _UnderWay:
             self._ready.set()
             self._progress.compiled.set()
             with self._call.lock:
-                if self._progress.end(seed):
+                self._progress.end(seed)
+                if self._progress.ended.is_set():
                     self._prepared = None  # the data and the first state
                 notify_ended(callbacks, result)
 
@@ -181,25 +183,23 @@ class _UnderWay:
         if self._asked():
             return None
         prepared = self._prepared = self._prepare(self._seeds[0])
-        self._state_bytes = trees.nbytes(prepared.state)
+        self._state_bytes, self._is_streamed = trees.nbytes(prepared.state), prepared.stream is not None
         self._ready.set()
         if prepared.stream is None and not self._call.devices.free(_is_alone(prepared)):
             with contextlib.suppress(Exception):  # the run says it
                 prepared.compile()
         return prepared
 
-    def _next(self, seed: int) -> PreparedRun | None:
-        """One of the others, once the first has compiled the program; None where it shall not begin."""
+    def _wait_for_the_first(self) -> PreparedRun | None:
+        """The first run, once it has compiled the program; None where no other shall begin."""
         self._progress.compiled.wait()
-        first = self._prepared
-        if first is None or self._asked():
-            return None
-        if first.timed is None and first.stream is None:
-            return _with_seed(first, seed)
-        return self._prepare(seed)  # with cohorts of its own
+        return None if self._asked() else self._prepared
 
     def _wait_for_the_method_before(self) -> None:
-        """Until it is ready; where it holds much memory, or code of a user is traced, until it is compiled."""
+        """Until it is ready; where it holds much memory, or code of a user is traced, until it is compiled.
+
+        Where it takes as much memory as it may, until its runs have ended.
+        """
         before, options = self._before, self._call.options
         if before is None:
             return
@@ -209,6 +209,14 @@ class _UnderWay:
         large = before._state_bytes > _LARGE_STATE
         if large or given or not ours:
             before._progress.compiled.wait()
+        if before._is_streamed:
+            before._progress.ended.wait()
+
+    def _with_seed(self, first: PreparedRun, seed: int) -> PreparedRun:
+        """The first run with another seed."""
+        if first.timed is None and first.stream is None:
+            return _reseeded(first, seed)
+        return self._prepare(seed)  # with cohorts of its own
 
     def _prepare(self, seed: int) -> PreparedRun:
         method = self._method
@@ -234,7 +242,7 @@ def _is_alone(prepared: PreparedRun) -> bool:
     return prepared.program.mesh.size > 1 or prepared.stream is not None
 
 
-def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:
+def _reseeded(prepared: PreparedRun, seed: int) -> PreparedRun:
     """The same run with another seed: its start and its key."""
     task = prepared.task
     params = start_params(task, seed, prepared.dtype)

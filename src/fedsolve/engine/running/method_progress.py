@@ -18,10 +18,12 @@ class MethodProgress:
 
     Attributes:
         compiled: set when one of them has told progress, and so the rounds are compiled.
+        ended: set when all of them have ended.
     """
 
     def __init__(self, seeds: Sequence[int] | None, lock: threading.Lock) -> None:
-        self._seeds, self._lock, self.compiled = seeds, lock, threading.Event()
+        self._seeds, self._lock = seeds, lock
+        self.compiled, self.ended = threading.Event(), threading.Event()
         self._latest: dict[int, Progress] = {}
         self._over: set[int] = set()  # with all rounds or before
         self._kept: Progress | None = None
@@ -41,10 +43,11 @@ class MethodProgress:
         """What the run with a seed tells."""
         return SeedProgress(self, seed)
 
-    def end(self, seed: int) -> bool:
-        """The run with a seed has ended, and the lock is held; whether all have."""
+    def end(self, seed: int) -> None:
+        """The run with a seed has ended; the lock is held."""
         self._over.add(seed)
-        return self._seeds is None or len(self._over) == len(self._seeds)
+        if self._seeds is None or len(self._over) == len(self._seeds):
+            self.ended.set()
 
     def tell(self, seed: int, at: Progress) -> None:
         """The run with a seed has come further."""
