@@ -200,31 +200,29 @@ def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
     assert seen["b"] == 0
 
 
-def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_path):
+def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    """In the turn of the second method; the third, which waits for that, goes no further than a call."""
     options = ROUNDS | {"rounds": 600, "eval_every": 3}
-    sent = []
+    sent, run_rounds = threading.Event(), at_once.run_rounds
 
     def stop(at):
-        if at.label == "b" and not sent:
-            sent.append(at)
+        if at.label == "b" and not sent.is_set():
             handler, last = signal.getsignal(signal.SIGINT), time.monotonic() + 60
             os.kill(os.getpid(), signal.SIGINT)
             while signal.getsignal(signal.SIGINT) is handler and time.monotonic() < last:
                 time.sleep(0.001)
+            sent.set()
 
-    # c is asked by nobody but the signal: it has begun, or does not begin any more
-    patience = {"a": fs.FedAvg(0.01), "b": fs.FedAvgM(client_lr=0.01), "c": fs.SCAFFOLD(0.01)}
-    wait_for_b = [lambda at: time.sleep(0.01) if not sent else None]
-    with pytest.raises(fs.Interrupted, match="go on from there with resume=True"):
-        fs.compare(
-            patience,
-            small(),
-            out=tmp_path,
-            callbacks=lambda label: [] if label == "a" else wait_for_b,
-            **(options | {"progress": stop}),
-        )
-    again = fs.compare(patience, small(), out=tmp_path, resume=True, **options)
-    assert_same(again, fs.compare(patience, small(), **options))
+    def c_waits(prepared, *rest):
+        assert prepared.label != "c" or sent.wait(60)
+        return run_rounds(prepared, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(at_once, "run_rounds", c_waits)
+        with pytest.raises(fs.Interrupted, match="resume=True"):
+            fs.compare(methods(0.01), small(), out=tmp_path, **(options | {"progress": stop}))
+    again = fs.compare(methods(0.01), small(), out=tmp_path, resume=True, **options)
+    assert_same(again, fs.compare(methods(0.01), small(), **options))
 
 
 def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path, monkeypatch):
@@ -236,7 +234,7 @@ def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path, monkeypatch):
             rounds[label] = at.round
             if label == "b" and at.round:
                 (tmp_path / "b" / STOP).touch()
-            if label == "a" and "b" not in rounds:
+            if label == "a" and not rounds.get("b"):
                 time.sleep(0.01)
 
         return [note]
