@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -94,9 +95,21 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
             while signal.getsignal(signal.SIGINT) is handler and time.monotonic() < last:
                 time.sleep(0.001)
 
+    turn, begin, run_rounds = threading.Event(), Lines.begin, at_once.run_rounds
+
+    def begun(self, label):
+        begin(self, label)
+        if label == "FedExP":
+            turn.set()
+
+    def in_its_turn(prepared, *rest):
+        assert prepared.label == "FedAvg" or turn.wait(60)
+        return run_rounds(prepared, *rest)
+
     with monkeypatch.context() as patch:
         patch.setattr(Lines, "advance", interrupt_second)
-        patch.setattr(at_once, "batches_at_once", lambda: 1)  # the second begins when the first has ended
+        patch.setattr(Lines, "begin", begun)
+        patch.setattr(at_once, "run_rounds", in_its_turn)
         ended = call("compare", "--config", config, "--out", "c")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
