@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 import types
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine import progress
 from fedsolve.engine.progress import Progress, ProgressLine
+from fedsolve.engine.running import at_once
 
 TASK = fs.Task.from_arrays(
     lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2), np.zeros(2), [(np.ones((4, 2)), np.ones(4))] * 3
@@ -135,9 +137,17 @@ def test_without_widgets_a_notebook_has_the_line(monkeypatch, capsys):
     assert not err
 
 
-def test_a_seed_that_ended_early_counts_as_done():
-    """Seed 0 ends after one round: what is shown next is the other's, and at the end all is done."""
-    seen = []
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_seed_that_ended_early_counts_as_done(monkeypatch, slow):
+    """Seed 0 ends after one round: what is shown next is the other's, and whoever ends last, all is done then."""
+    seen, run_rounds = [], at_once.run_rounds
+
+    def slowly(prepared, *rest):
+        result = run_rounds(prepared, *rest)
+        time.sleep(0.3 if prepared.options.seed == slow else 0)
+        return result
+
+    monkeypatch.setattr(at_once, "run_rounds", slowly)
 
     def stops_first(seed):
         return [lambda at: "enough" if seed == 0 and at.round == 1 else None]

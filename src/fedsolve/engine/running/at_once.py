@@ -141,6 +141,7 @@ class _UnderWay:
         seed, options = self._seeds[place], self._call.options
         callbacks: Sequence[Callback] = ()
         result: Result | None = None
+        over = False
         try:
             with jax.enable_x64(options.dtype == "float64"):  # each thread has its own
                 prepared = self._first() if place == 0 else self._wait_for_the_first()
@@ -159,11 +160,13 @@ class _UnderWay:
                         self._progress.of(seed),
                         [self._one_by_one(callback) for callback in callbacks],
                     )
+            over = True
             return result
         except Interrupted as error:
             self._call.stopped, self._interrupted = True, error
             return None
         except Diverged as error:
+            over = True
             return Result(None, error.history, failure=str(error))
         except Exception:
             self._failed = True
@@ -172,10 +175,10 @@ class _UnderWay:
             self._ready.set()
             self._progress.compiled.set()
             with self._call.lock:
-                self._progress.end(seed)
+                notify_ended(callbacks, result)
+                self._progress.end(seed, over)
                 if self._progress.ended.is_set():
                     self._prepared = None  # the data and the first state
-                notify_ended(callbacks, result)
 
     def _first(self) -> PreparedRun | None:
         """The first run, compiled while others have the devices; None where it shall not begin."""

@@ -25,7 +25,8 @@ class MethodProgress:
         self._seeds, self._lock = seeds, lock
         self.compiled, self.ended = threading.Event(), threading.Event()
         self._latest: dict[int, Progress] = {}
-        self._over: set[int] = set()  # with all rounds or before
+        self._over: set[int] = set()  # with all rounds, or where a callback or divergence ended them
+        self._left = 1 if seeds is None else len(seeds)
         self._kept: Progress | None = None
         self._compiling: str | None = None
         self._shown_by: Callable[[Progress], None] | None = None
@@ -43,24 +44,34 @@ class MethodProgress:
         """What the run with a seed tells."""
         return SeedProgress(self, seed)
 
-    def end(self, seed: int) -> None:
-        """The run with a seed has ended; the lock is held."""
-        self._over.add(seed)
-        if self._seeds is None or len(self._over) == len(self._seeds):
+    def end(self, seed: int, over: bool) -> None:
+        """The run with a seed has ended, and the lock is held; one that is `over`, not interrupted, counts as done."""
+        self._left -= 1
+        if not self._left:
             self.ended.set()
+        if not over or self._seeds is None:
+            return
+        self._over.add(seed)
+        at = self._latest.get(seed)
+        if at is not None and at.round < at.rounds:
+            self._tell(at)
 
     def tell(self, seed: int, at: Progress) -> None:
         """The run with a seed has come further."""
         self.compiled.set()
         with self._lock:
             self._latest[seed] = at
-            if self._seeds is not None:
-                done = {seed: each.round for seed, each in self._latest.items()}
-                by_seed = tuple(at.rounds if s in self._over else done.get(s, 0) for s in self._seeds)
-                first = next((s for s, n in zip(self._seeds, by_seed, strict=True) if n < at.rounds), seed)
-                at = replace(self._latest.get(first, at), by_seed=by_seed)
-            self._kept = at
-            self._show(at)
+            self._tell(at)
+
+    def _tell(self, at: Progress) -> None:
+        if self._seeds is not None:
+            done = {seed: each.round for seed, each in self._latest.items()}
+            by_seed = tuple(at.rounds if s in self._over else done.get(s, 0) for s in self._seeds)
+            left = [s for s, n in zip(self._seeds, by_seed, strict=True) if n < at.rounds]
+            longest = max(self._latest.values(), key=lambda each: each.round)
+            at = replace(self._latest.get(left[0], at) if left else longest, by_seed=by_seed)
+        self._kept = at
+        self._show(at)
 
     def tell_compiling(self, label: str) -> None:
         """The rounds are compiled, once for all seeds."""
