@@ -10,7 +10,7 @@ from typing import Unpack, overload
 from fedsolve.config.option_docs import takes
 from fedsolve.config.weighting import different_objectives, with_weighting
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import Interrupted, InvalidInput, shown
 from fedsolve.core.types import Weighting
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.options import RunKeywords, shows_options
@@ -23,7 +23,7 @@ from fedsolve.engine.result import Result
 from fedsolve.engine.run import begin_on_cores, check_callbacks, check_outside, save_results, seeds_of
 from fedsolve.engine.running.in_turn import running
 from fedsolve.engine.running.method_runs import MethodRuns
-from fedsolve.folders.run_folder import RUN, occupied
+from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.results.callbacks import CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
 from fedsolve.tasks.task import Task
@@ -134,7 +134,11 @@ def compare(
     ):
         for label in methods:
             with progress_to(progress, label) as tell:
-                of_method = finish(tell)
+                try:
+                    of_method = finish(tell)
+                except Interrupted:
+                    done = f"{label} interrupted, {len(found)} of {len(methods)} methods ended"
+                    raise Interrupted(how_to_resume(out, done)) from None
             found.append(of_method[0] if seeds_of_each is None else Seeds(of_method))
     results = Results(found, tuple(different_objectives(methods, "weighting='uniform'")))
     save_results(results, out, f"{', '.join(methods)} on {task.name}")

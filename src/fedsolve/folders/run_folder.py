@@ -195,16 +195,11 @@ class RunFolder:
         self._took = self._last - begun
 
 
-def how_to_resume(folder: RunFolder | None, stopped: str) -> str:
-    """What an interrupted user is told; `stopped` says where it stopped."""
+def how_to_resume(folder: object, stopped: str) -> str:
+    """What an interrupted user is told: where it stopped, and where it is saved; None for nowhere."""
     if folder is None:
         return f"{stopped}; nothing was saved: give out=FOLDER to resume"
-    return f"{stopped}; {saved_in(folder.hold.folder)}"
-
-
-def saved_in(folder: object) -> str:
-    """Where an interrupted run is saved, and how it goes on."""
-    return f"saved in {folder}: go on from there with resume=True"
+    return f"{stopped}; saved in {folder}: go on from there with resume=True"
 
 
 def occupied(folder: Path, kind: str, how: str = "") -> InvalidInput:

@@ -188,7 +188,8 @@ class Checkpoints:
 
     def how_to_resume(self, done: int, rounds: int) -> str:
         """What an interrupted user is told."""
-        return how_to_resume(self._folder, f"stopped after round {done} of {rounds}")
+        folder = None if self._folder is None else self._folder.hold.folder
+        return how_to_resume(folder, f"stopped after round {done} of {rounds}")
 
     def where_is_last(self) -> str:
         """Where the last good checkpoint lies."""

@@ -34,7 +34,7 @@ from fedsolve.engine.running.devices import Devices
 from fedsolve.engine.running.method_progress import MethodProgress
 from fedsolve.engine.running.method_runs import Finish, MethodRuns, on_devices_of
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.folders.run_folder import RUN, occupied, saved_in
+from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.results.callbacks import Callback, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
@@ -102,7 +102,6 @@ class _UnderWay:
         self._prepared: PreparedRun | None = None  # of the first, until all have ended
         self._state_bytes, self._is_streamed = 0, False
         self._failed = False
-        self._interrupted: Interrupted | None = None
         self._futures: list[Future[Result | None]] = []
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
@@ -119,14 +118,10 @@ class _UnderWay:
         results = [future.result() for future in self._futures]
         if None not in results:
             return tuple(result for result in results if result is not None)
-        if self._method.seeds is None and self._interrupted is not None:
-            raise self._interrupted
-        done, out = len(results) - results.count(None), self._method.out
-        what = (
-            f"{done} of {len(results)} seeds done" if self._method.seeds else "the method's first round to do"
+        done = len(results) - results.count(None)
+        raise Interrupted(
+            how_to_resume(self._method.out, f"stopped with {done} of {len(results)} seeds done")
         )
-        saved = "nothing was saved: give out=FOLDER to resume" if out is None else saved_in(out)
-        raise Interrupted(f"stopped with {what}; {saved}")
 
     def _check_free(self) -> None:
         """Raise `InvalidInput` unless the folder is free, or holds runs with seeds that go on."""
@@ -162,8 +157,8 @@ class _UnderWay:
                     )
             over = True
             return result
-        except Interrupted as error:
-            self._call.stopped, self._interrupted = True, error
+        except Interrupted:
+            self._call.stopped = True
             return None
         except Diverged as error:
             over = True

@@ -148,4 +148,5 @@ class SweepStore:
 
     def how_to_resume(self, done: int, total: int) -> str:
         """What an interrupted user is told."""
-        return how_to_resume(self._folder, f"stopped after {100 * done // total} % of the sweep")
+        folder = None if self._folder is None else self._folder.hold.folder
+        return how_to_resume(folder, f"stopped after {100 * done // total} % of the sweep")
