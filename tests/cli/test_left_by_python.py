@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,8 @@ import fedsolve as fs
 from fedsolve.cli.configuration.config import load
 from fedsolve.cli.main import main
 from fedsolve.cli.watch.runs import Folder
+from fedsolve.engine.running import at_once
+from fedsolve.folders.interrupt import STOP
 from fedsolve.geometry import L1
 
 DRAW = np.random.default_rng(0)
@@ -69,13 +72,28 @@ def test_what_a_run_had_is_in_its_configuration(tmp_path):
     assert set(load(tmp_path / "b").unnamed) == {"task", "sampling"}
 
 
-def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys):
-    def stop(at):
-        if at.round == 2:
-            (tmp_path / "plain" / "stop").touch()
+def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys, monkeypatch):
+    """The second method, which may run meanwhile, begins no round before the first is asked to stop."""
+    asked, run_rounds = threading.Event(), at_once.run_rounds
 
-    with pytest.raises(fs.Interrupted):
-        compare(tmp_path, progress=stop, eval_every=1)
+    def callbacks(label):
+        def stop(at):
+            if at.round == 2:
+                (tmp_path / "plain" / STOP).touch()
+                asked.set()
+
+        return [stop] if label == "plain" else []
+
+    def own_waits(prepared, *rest):
+        if prepared.label == "own":
+            assert asked.wait(60)
+            raise fs.Interrupted("before its first round")
+        return run_rounds(prepared, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(at_once, "run_rounds", own_waits)
+        with pytest.raises(fs.Interrupted):
+            compare(tmp_path, callbacks=callbacks, eval_every=1)
     assert main(["show", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
 

@@ -140,7 +140,7 @@ def test_filters_and_a_choice_by_the_keyboard(runs, follow, browser):
         browser.ask(f"document.querySelector('[aria-label=\"Draw {name}\"]').focus()")
         browser.press(" ", 32)
         browser.until(f"location.search.includes('run={name}')")
-    browser.until(shows("details", "Side by side"))
+        browser.until(shows("details", "Side by side"))  # the table was made anew with them
     browser.until("document.activeElement.getAttribute('aria-label') === 'Draw b'")
 
 

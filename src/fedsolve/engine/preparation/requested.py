@@ -139,10 +139,11 @@ def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple
     dtype = jnp.dtype(options.dtype)
     batch_size = options.with_defaults(task).local_work["batch_size"]
     try:
-        params = with_buffers(_model_shapes(task, options.seed, dtype), task.buffers)
-        alone = calls_host(task, params, dtype)
-        if not (given or alone or several()):
-            return devices_by_layout(task, params, dtype, batch_size, sampling)
+        with jax.enable_x64(options.dtype == "float64"):
+            params = with_buffers(_model_shapes(task, options.seed, dtype), task.buffers)
+            alone = calls_host(task, params, dtype)
+            if not (given or alone or several()):
+                return devices_by_layout(task, params, dtype, batch_size, sampling)
     except (TypeError, ValueError, AttributeError, LookupError, NotImplementedError):
         alone = False  # the steps that follow say what is wrong with the model, the loss or the examples
     if alone and (given or several()):
