@@ -100,7 +100,7 @@ def test_a_models_file(tmp_path):
         evaluate(fs.FedDuAdam(0.3), tmp_path, model, out=f"of-{model.name}")
         history = fs.load(tmp_path / f"of-{model.name}").history
         assert history.final("train_loss") == pytest.approx(result.metrics["train_loss"][-1], rel=1e-12)
-        assert history.final("train_weight") == result.params.weight[0, 0]
+        assert history.final("train_weight") == np.asarray(result.params.weight)[0, 0]
     assert fs.load(tmp_path / "of-simulated").history.evaluations["round"].tolist() == [1]
 
 
