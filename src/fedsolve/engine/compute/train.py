@@ -15,7 +15,7 @@ from jaxtyping import Array
 from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Scalar
-from fedsolve.core.xla.products.outer_products import with_outer_products
+from fedsolve.core.xla.products.client_products import with_client_products
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
@@ -211,7 +211,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
 
     @custom_vmap
     def clients(common: Any, own: Any) -> Any:
-        return with_outer_products(jax.vmap(each, in_axes=(None, 0)))(common, own)
+        return with_client_products(jax.vmap(each, in_axes=(None, 0)))(common, own)
 
     @clients.def_vmap
     def _(trials: int, batched: Any, common: Any, own: Any) -> tuple[Any, Any]:
@@ -219,7 +219,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
             each, in_axes=jax.tree.map(lambda b: 0 if b else None, tuple(batched)), axis_size=trials
         )
         turned = jax.tree.map(lambda b, x: jnp.moveaxis(x, 0, 1) if b else x, batched[1], own)
-        results = with_outer_products(jax.vmap(over_trials, in_axes=(None, 0)), common=2)(common, turned)
+        results = with_client_products(jax.vmap(over_trials, in_axes=(None, 0)), common=2)(common, turned)
         results = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
         return results, jax.tree.map(lambda x: True, results)
 

@@ -192,6 +192,9 @@ def _move(states: Any, state_rows: StateRows, back: bool) -> Any:
 def all_gather_rows(rows: Any) -> Any:
     """The rows of all devices, one behind another; small ones meet as one matrix, since every meeting costs a wait.
 
+    Of a matrix all axes of a row stay joined: XLA on a CPU (JAX 0.10.2) copies columns into rows of several axes number
+    by number.
+
     Args:
         rows: arrays whose first axis is that of a device's clients.
     """
@@ -202,16 +205,27 @@ def all_gather_rows(rows: Any) -> Any:
     widths = [math.prod(x.shape[1:]) for x in leaves]
     wide = jnp.concatenate([x.reshape(clients, w) for x, w in zip(leaves, widths, strict=True)], axis=1)
     gathered = lax.all_gather(wide, CLIENT_AXIS, tiled=True)
-    parts = jnp.split(gathered, np.cumsum(widths)[:-1], axis=1)
-    return structure.unflatten(p.reshape(len(p), *x.shape[1:]) for p, x in zip(parts, leaves, strict=True))
+    return structure.unflatten(jnp.split(gathered, np.cumsum(widths)[:-1], axis=1))
 
 
 def scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
-    """Write the cohort's states back; padding rows point outside and are dropped."""
+    """Write the cohort's states back; padding rows point outside and are dropped.
+
+    Args:
+        clients: the states of all.
+        ids: whose are written.
+        present: the others of these are dropped.
+        after: the new ones, of as many axes, or with all axes of a row joined.
+    """
     if not jax.tree.leaves(clients):
         return clients
     if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
         return jax.tree.map(lambda x, a: lax.dynamic_update_index_in_dim(x, a[0], ids[0], 0), clients, after)
     # no row twice, not even one outside: a GPU whose operations are deterministic sorts all numbers of states otherwise
     rows = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0] + jnp.arange(len(ids)))
-    return jax.tree.map(lambda x, a: x.at[rows].set(a, mode="drop", unique_indices=True), clients, after)
+
+    def put(x: Array, a: Array) -> Array:
+        x_like_a = x.reshape(len(x), *a.shape[1:])
+        return x_like_a.at[rows].set(a, mode="drop", unique_indices=True).reshape(x.shape)
+
+    return jax.tree.map(put, clients, after)

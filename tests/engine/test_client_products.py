@@ -1,4 +1,4 @@
-"""Products over few examples as sums: the same numbers, in the programs that rounds run."""
+"""Products of clients side by side as sums and of rows: the same numbers, in the programs that rounds run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 import fedsolve as fs
-from fedsolve.core.xla.products import outer_products
-from fedsolve.core.xla.products.outer_products import with_outer_products
+from fedsolve.core.xla.products import client_products
+from fedsolve.core.xla.products.client_products import with_client_products
 from fedsolve.core.xla.programs import all_equations
 from fedsolve.tasks import MLP, CrossEntropy
 
@@ -49,8 +49,8 @@ def test_sums_are_the_products(dtype, examples):
     with jax.enable_x64(dtype == "float64"):
         w, x = given(examples, dtype)
         assert over_examples(gradients, w, x) == 1
-        assert over_examples(with_outer_products(gradients), w, x) == 0
-        found = jax.jit(with_outer_products(gradients))(w, x)
+        assert over_examples(with_client_products(gradients), w, x) == 0
+        found = jax.jit(with_client_products(gradients))(w, x)
         slopes = 1 - np.tanh(np.einsum("cki,cio->cko", x, w, dtype="float64")) ** 2
         expected = np.einsum("cki,cko->cio", np.float64(x), slopes)
         assert found.dtype == dtype
@@ -70,8 +70,8 @@ def test_sums_are_the_products(dtype, examples):
 def test_in_what_a_program_calls(inside):
     w, x = given(10)
     assert over_examples(inside, w, x) == 1
-    assert over_examples(with_outer_products(inside), w, x) == 0
-    found = jax.jit(with_outer_products(inside))(w, x)
+    assert over_examples(with_client_products(inside), w, x) == 0
+    found = jax.jit(with_client_products(inside))(w, x)
     np.testing.assert_allclose(found, jax.jit(inside)(w, x), rtol=0, atol=1e-4)
 
 
@@ -83,7 +83,7 @@ def test_trials(shared, common, sums):
     of_trials = jax.vmap(
         jax.vmap(jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w))), (0, None if shared else 0))
     )
-    summed = with_outer_products(of_trials, common)
+    summed = with_client_products(of_trials, common)
     assert products(of_trials, ws, xs) - products(summed, ws, xs) == sums
     found = jax.jit(summed)(ws, xs)
     np.testing.assert_allclose(found[:, 1], gradients(-w, x if shared else 2 * x), rtol=0, atol=1e-5)
@@ -97,26 +97,83 @@ def wide(x, y):
 def test_products_that_stay():
     """Many terms or none, a small result, other axes, and sums of another type than the factors."""
     few = jnp.ones((CLIENTS, 10, INPUTS))
-    assert over_examples(with_outer_products(wide), few, few) == 0
-    assert over_examples(with_outer_products(gradients), *given(17)) == 1
-    assert over_examples(with_outer_products(wide), few[:, :0], few[:, :0]) == 1
-    assert products(with_outer_products(jnp.matmul), few[..., :12], jnp.ones((CLIENTS, 12, INPUTS))) == 1
+    assert over_examples(with_client_products(wide), few, few) == 0
+    assert over_examples(with_client_products(gradients), *given(17)) == 1
+    assert over_examples(with_client_products(wide), few[:, :0], few[:, :0]) == 1
+    assert products(with_client_products(jnp.matmul), few[..., :12], jnp.ones((CLIENTS, 12, INPUTS))) == 1
     small = jnp.ones((CLIENTS, 10, 9))
-    assert over_examples(with_outer_products(wide), small, few) == 1
-    assert over_examples(with_outer_products(wide), few.astype(jnp.bfloat16), few.astype(jnp.bfloat16)) == 1
+    assert over_examples(with_client_products(wide), small, few) == 1
+    assert over_examples(with_client_products(wide), few.astype(jnp.bfloat16), few.astype(jnp.bfloat16)) == 1
+
+
+def columns(w, x):
+    """w times the examples of each client, as columns."""
+    return jax.vmap(lambda x: jnp.tanh(w @ x.T))(x)
+
+
+def turned(function, *arguments):
+    """How many products of one factor for all clients have each client's examples as columns, or in another order."""
+    found = all_equations(jax.make_jaxpr(function)(*arguments))
+    return sum(e.primitive.name == "dot_general" and e.invars[1].aval.ndim == 3 for e in found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (OUTPUTS,), (2, OUTPUTS)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_of_all_clients(dtype, shape, nested):
+    """Of a vector, a matrix and two trials' matrices that all clients share."""
+    with jax.enable_x64(dtype == "float64"):
+        w = jnp.asarray(RNG.normal(size=(*shape, INPUTS)), dtype)
+        x = jnp.asarray(RNG.normal(size=(CLIENTS, 7, INPUTS)), dtype)
+        function = jax.jit(columns) if nested else columns
+        assert (turned(function, w, x), turned(with_client_products(function), w, x)) == (1, 0)
+        found = jax.jit(with_client_products(function))(w, x)
+        expected = np.tanh(np.einsum("...k,cnk->c...n", np.float64(w), np.float64(x)))
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
+
+
+def test_products_that_stay_of_all_clients():
+    """Of columns that lie so, of axes that are turned in another way, of no examples, and over other axes."""
+    w = jnp.asarray(RNG.normal(size=(OUTPUTS, INPUTS)), "float32")
+    x = jnp.asarray(RNG.normal(size=(INPUTS, INPUTS, INPUTS)), "float32")
+    over = (((1,), (1,)), ((), ()))
+    for given, product in (
+        (x, lambda w, x: lax.dot_general(w, x, over)),
+        (x, lambda w, x: lax.dot_general(w, x.transpose(2, 1, 0), over)),
+        (x, lambda w, x: lax.dot_general(w, x.transpose(0, 2, 1), (((1,), (2,)), ((), ())))),
+        (x[:0], lambda w, x: lax.dot_general(w, x.transpose(0, 2, 1), over)),
+    ):
+        assert turned(with_client_products(product), w, given) == 1
+        expected = product(w, given)
+        np.testing.assert_allclose(with_client_products(product)(w, given), expected, rtol=0, atol=1e-4)
+
+
+def test_a_product_of_rows_has_the_precision_of_that_of_columns():
+    def exact(w, x):
+        return jax.vmap(lambda x: jnp.matmul(w, x.T, precision="highest", preferred_element_type="float32"))(
+            x
+        )
+
+    few = jnp.ones((CLIENTS, 7, INPUTS), "bfloat16")
+    found = all_equations(jax.make_jaxpr(with_client_products(exact))(few[0], few))
+    (product,) = (e for e in found if e.primitive.name == "dot_general")
+    assert product.invars[1].aval.shape == (CLIENTS * 7, INPUTS)
+    assert product.params["preferred_element_type"] == jnp.float32
+    assert product.params["precision"] == (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
 
 
 def test_what_has_none_stays_the_same_program():
     """A function that is called twice is traced, and then compiled, once: it must stay one object."""
     called = jax.jit(jnp.tanh)
-    program = jax.make_jaxpr(with_outer_products(lambda x: called(x) + called(2 * x)))(jnp.ones(3))
+    program = jax.make_jaxpr(with_client_products(lambda x: called(x) + called(2 * x)))(jnp.ones(3))
     once, again = (e.params["jaxpr"] for e in program.eqns if "jaxpr" in e.params)
     assert once is again
 
 
 def test_on_another_device_nothing_changes(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert with_outer_products(gradients) is gradients
+    assert with_client_products(gradients) is gradients
 
 
 def loss_gradient(params, x, y):
@@ -140,13 +197,13 @@ def moved(params, steps, lr):
 @pytest.mark.parametrize(("chunk", "sums"), [(None, 2), (2, 2), (1, 0)])
 def test_rounds_of_uneven_clients(chunk, sums, monkeypatch):
     """All clients side by side, in twos and alone, against NumPy; alone, products stay."""
-    seen, usual = [], outer_products._outer_products
+    seen, usual = [], client_products._outer_products
 
     def counted(x, y):
         seen.append(x.shape)
         return usual(x, y)
 
-    monkeypatch.setattr(outer_products, "_outer_products", jax.jit(counted))
+    monkeypatch.setattr(client_products, "_outer_products", jax.jit(counted))
     model, rng = MLP((INPUTS, OUTPUTS, 12)), np.random.default_rng(1)
     clients = [fs.Examples(rng.normal(size=(n, INPUTS)), rng.integers(12, size=n)) for n in (7, 3, 12, 5)]
     start = model.init(jax.random.key(0))
@@ -168,3 +225,30 @@ def test_rounds_of_uneven_clients(chunk, sums, monkeypatch):
         for p, value in zip(layer, expected, strict=True):
             np.testing.assert_allclose(p, value, rtol=0, atol=1e-12)
     assert len(seen) == sums, seen
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_one_step_of_uneven_clients(chunk, monkeypatch):
+    """Of softmax regression, whose product with all examples is one of rows, against NumPy."""
+    seen, usual = [], client_products._product_of_rows
+
+    def counted(x, rows, **given):
+        seen.append(rows.shape)
+        return usual(x, rows, **given)
+
+    options = ("precision", "preferred_element_type")
+    monkeypatch.setattr(client_products, "_product_of_rows", jax.jit(counted, static_argnames=options))
+    model, rng = fs.tasks.Softmax(INPUTS, 4), np.random.default_rng(1)
+    clients = [fs.Examples(rng.normal(size=(n, INPUTS)), rng.integers(4, size=n)) for n in (7, 3, 12, 5)]
+    task = fs.Task.from_arrays(CrossEntropy(model), model.init(None), clients, batch_size=None)
+    options = {"rounds": 3, "local_steps": 1, "chunk": chunk, "devices": 1, "dtype": "float64"}
+    found = fs.run(fs.FedAvg(0.5, weighting="examples"), task, **options).params
+    w, b = np.zeros((4, INPUTS)), np.zeros(4)
+    x, y = np.concatenate([c.x for c in clients]), np.concatenate([c.y for c in clients])
+    for _ in range(3):  # weighted by examples, the mean of the clients' steps is that of all
+        powers = np.exp(x @ w.T + b)
+        slope = (powers / powers.sum(1, keepdims=True) - np.eye(4)[y]) / len(y)
+        w, b = w - 0.5 * slope.T @ x, b - 0.5 * slope.sum(0)
+    np.testing.assert_allclose(found.weight, w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.bias, b, rtol=0, atol=1e-12)
+    assert seen == [(chunk or 4, 12, INPUTS)]
