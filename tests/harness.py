@@ -21,6 +21,7 @@ from fedsolve.core.types import module
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine import prepare as engine_prepare
 from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.tasks.task import Examples, Task
@@ -186,3 +187,8 @@ def crossed(rows: Iterable[Any], gate: Collection[Any]) -> list[Any]:
         pytest.param(*values, marks=() if row in gate else pytest.mark.full)
         for row, values in zip(rows, as_tuple, strict=True)
     ]
+
+
+def compiled_rounds() -> int:
+    """How many programs of rounds the process holds."""
+    return sum(compiled_advance(on_one_core)._cache_size() for on_one_core in (False, True))

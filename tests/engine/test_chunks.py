@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +13,12 @@ from jax import lax
 import fedsolve as fs
 import fedsolve.engine.compute.round as rounds
 from fedsolve.engine.compute import layout
-from fedsolve.engine.compute.layout import chunk_size, cohort_size, step_bytes
+from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core, step_bytes
+from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
+from fedsolve.engine.preparation import plan
 from fedsolve.engine.prepare import prepare
+from fedsolve.geometry import L1
 from harness import make_clients, make_task
 
 FLOAT = jnp.dtype("float32")
@@ -141,3 +146,45 @@ def test_a_measured_kind_of_accelerator_has_its_own_limits(tmp_path, monkeypatch
         device = SimpleNamespace(device_kind=kind, platform="gpu", memory_stats=lambda: memory)
         monkeypatch.setattr(layout.jax, "devices", lambda device=device: [device])
         assert chosen(work, weight, cohort) == chunk
+
+
+def test_loops_stay_on_one_core_where_clients_are_little_or_each_core_is_a_device(monkeypatch):
+    weight = jnp.zeros(900)
+    work = task(linear, weight, (900,))
+
+    def on_one_core(chunk, devices=1):
+        return is_on_one_core(chunk, devices, work, weight, FLOAT, 4)
+
+    monkeypatch.setattr(layout, "cores", lambda: 4)
+    most = 6 * 2**20 // (4 * 4 * 900 + step_bytes(work.loss, weight, work.data.examples, 4))
+    assert [on_one_core(chunk) for chunk in (1, 2, most, most + 1)] == [False, True, True, False]
+    assert [on_one_core(most + 1, devices) for devices in (2, 4, 8)] == [False, True, True]
+    assert [on_one_core(1, devices) for devices in (2, 4)] == [False, True]
+    monkeypatch.setattr(layout.jax, "default_backend", lambda: "gpu")
+    assert not on_one_core(2)
+
+
+@pytest.mark.parametrize("method", [fs.FedAvg(0.1), fs.SCAFFOLD(0.1), fs.FedDualAvg(L1(0.1), 0.1)])
+def test_bits_do_not_depend_on_how_many_cores_share_a_loop(method, monkeypatch):
+    draw = np.random.default_rng(0)
+    clients = [fs.Examples(draw.normal(size=(n, 300)), draw.normal(size=n)) for n in (40, 7, 60, 23, 31)]
+    work = fs.Task.from_arrays(
+        lambda w, b: jnp.mean((jnp.tanh(b.x @ w["w"]).sum(-1) - b.y) ** 2),
+        {"w": np.zeros((300, 50))},
+        clients,
+        batch_size=20,
+    )
+    options = RunOptions(rounds=3, eval_every=1, chunk=5, devices=1)
+    found = []
+    for on_one_core in (True, False):
+        monkeypatch.setattr(plan, "is_on_one_core", lambda *_, answer=on_one_core: answer)
+        setup = prepare(method, work, options)
+        rounds = compiled_advance(setup.program.on_one_core).lower(
+            *setup._inputs(setup.shared), setup.state, 1
+        )
+        divided = re.search(r'"outer_dimension_partitions":\["\d', rounds.compile().as_text())
+        assert bool(divided) == (not on_one_core)
+        found.append(setup.advance(setup.state, 3))
+    (state, logs), (other, other_logs) = found
+    for a, b in zip(jax.tree.leaves((state, logs)), jax.tree.leaves((other, other_logs)), strict=True):
+        np.testing.assert_array_equal(a, b)

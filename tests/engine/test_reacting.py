@@ -12,11 +12,20 @@ from fedsolve.core.fleets import Fleet
 from fedsolve.core.schedules import Reacting, ReduceOnPlateau
 from fedsolve.core.types import Scalar, module, replace
 from fedsolve.engine import prepare as engine_prepare
-from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.loop import CallLength
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.reacting import changes
-from harness import BATCH, EPOCHS, Listed, default_start, draws, make_clients, make_task, relative
+from harness import (
+    BATCH,
+    EPOCHS,
+    Listed,
+    compiled_rounds,
+    default_start,
+    draws,
+    make_clients,
+    make_task,
+    relative,
+)
 
 CLIENTS = make_clients()
 TASK = make_task(CLIENTS)
@@ -86,9 +95,9 @@ def averaged(fed, w, ends):
 
 def test_fedavg_with_a_rate_lowered_on_plateaus_is_its_transcript():
     """Clients take part now and then; the rate is lowered twice and more, and one program does all rounds."""
-    programs = compiled_advance()._cache_size()
+    programs = compiled_rounds()
     found = fs.run(METHOD, TASK, **PARTIAL)
-    assert compiled_advance()._cache_size() <= programs + 1
+    assert compiled_rounds() <= programs + 1
     cohorts = [[(i, t) for i in COHORTS[t % 10]] for t in range(20)]
     model, losses, rates = transcript(
         METHOD, PARTIAL, cohorts, lambda seen: lowered(seen, 2.0, 2, 0.5), averaged

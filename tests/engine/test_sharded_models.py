@@ -41,7 +41,7 @@ for column in set(whole.metrics) - {"seconds"}:
 with jax.enable_x64(True):
     setup = prepare(method, task, RunOptions(mesh=mesh, **given))
     program = (setup.program, setup.algorithm, setup.sampling, setup.shared, setup.key, setup.state, jnp.int32(2))
-    compiled = compiled_advance().lower(*program).compile().as_text()
+    compiled = compiled_advance(setup.program.on_one_core).lower(*program).compile().as_text()
     assert re.search(r"f64\\[(?:[0-9],)*17,6\\]", compiled)
     assert not re.search(r"f64\\[(?:[0-9],)*34,6\\]", compiled)
     state, _ = setup.advance(setup.state, 1)

@@ -10,9 +10,9 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.geometry import L1, L1Ball
 from fedsolve.geometry.diagnostics import FrankWolfeGap
+from harness import compiled_rounds
 
 RNG = np.random.default_rng(0)
 SIZES = (5, 3, 4)
@@ -88,10 +88,10 @@ def test_other_frozen_values_need_no_other_program(tmp_path):
     """They are arguments of the program, not constants in it; and another run than the folder's is refused."""
     task = frozen()
     first = fs.run(fs.FedAvg(0.1), task, out=tmp_path, **GIVEN)
-    programs = compiled_advance()._cache_size()
+    programs = compiled_rounds()
     other = replace(task, frozen=jax.tree.map(lambda a: a + 1, task.frozen))
     moved = fs.run(fs.FedAvg(0.1), other, **GIVEN)
-    assert compiled_advance()._cache_size() == programs
+    assert compiled_rounds() == programs
     assert moved.metrics["train_loss"][0] != pytest.approx(first.metrics["train_loss"][0])
     with pytest.raises(InvalidInput, match="start"):
         fs.run(fs.FedAvg(0.1), other, out=tmp_path, resume=True, **GIVEN)

@@ -124,7 +124,7 @@ class PreparedRun(RunEvaluation):
             packed, state = self.stream.enter(state)
         inputs = self._inputs(packed)
         try:
-            state, logs = compiled_advance()(*inputs, state, np.int32(rounds))
+            state, logs = compiled_advance(self.program.on_one_core)(*inputs, state, np.int32(rounds))
         except TypeError:  # a shape or type that changes is said plainly
             check_round(partial(on_all_devices, one_round, *inputs), state)
             raise
@@ -132,7 +132,9 @@ class PreparedRun(RunEvaluation):
 
     def compile(self) -> None:
         """Compile the rounds, unless that is done; the first call finds them."""
-        compiled_advance().lower(*self._inputs(self.shared), self.state, np.int32(1)).compile()
+        compiled_advance(self.program.on_one_core).lower(
+            *self._inputs(self.shared), self.state, np.int32(1)
+        ).compile()
 
     def _inputs(self, packed: PackedClients) -> tuple[Any, ...]:
         return (self.program, self.algorithm, self.sampling, packed, self.key)

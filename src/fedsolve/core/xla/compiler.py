@@ -21,9 +21,10 @@ _ON_CPU = {
     "xla_cpu_prefer_vector_width": 512,
 }
 _ON_GPU = {"xla_gpu_deterministic_ops": True}
+_ON_ONE_CORE = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
-def compiler_options() -> dict[str, Any]:
+def compiler_options(on_one_core: bool = False) -> dict[str, Any]:
     """Options of the default backend's compiler, but for those that XLA_FLAGS gives.
 
     Measured on a CPU (benchmarks/FINDINGS.md): at the first level of optimisation programs run as fast as at the
@@ -31,8 +32,12 @@ def compiler_options() -> dict[str, Any]:
     out; vectors are as wide as the processor has them, up to 512 bits. They are part of a program, as the processor's
     type is: sums in wider vectors round otherwise. On a GPU no operation adds in an order that depends on time, and
     none is chosen by timing candidates: the same seed gives the same bits in every process.
+
+    Args:
+        on_one_core: whether a CPU's loops are each computed by one core. The bits are the same.
     """
-    usual = {"cpu": _ON_CPU, "gpu": _ON_GPU}.get(jax.default_backend(), {})
+    on_cpu = _ON_CPU | _ON_ONE_CORE if on_one_core else _ON_CPU
+    usual = {"cpu": on_cpu, "gpu": _ON_GPU}.get(jax.default_backend(), {})
     given = os.environ.get("XLA_FLAGS", "")
     return dict(_known(tuple((name, value) for name, value in usual.items() if name not in given)))
 
@@ -47,14 +52,15 @@ def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
     return options
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], on_one_core: bool = False, **options: Any) -> Callable[..., Any]:
     """The function, compiled when it is first called: `compiler_options` are those of the backend that is then known.
 
     Args:
         function: of arrays.
+        on_one_core: whether each loop is computed by one core of a CPU.
         options: of `jax.jit`, such as `static_argnums`.
     """
-    program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
+    program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(on_one_core), **options))
     return wraps(function)(lambda *args: program()(*args))
 
 

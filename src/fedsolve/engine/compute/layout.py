@@ -38,6 +38,7 @@ _MEASURED = "accelerators.json"  # beside this file, {kind of device: {"step_byt
 # examples that each further core copies, and those divided for evaluation, may be an eighth of the machine's memory
 _COPIED_SHARE = 8
 _COPIES = 4  # model, gradient, client update, message
+_ONE_CORE_BYTES = 6 * 2**20  # measured as well: of clients side by side
 
 
 def chunk_size(
@@ -77,6 +78,33 @@ def chunk_size(
         return 1
     chunks = -(-cohort // max(1, room // (_COPIES * model + step)))
     return -(-cohort // chunks)  # as many in each, since absent clients of the last would be trained too
+
+
+def is_on_one_core(
+    chunk: int, devices: int, task: Task, params: Params, dtype: Any, batch_size: int | None
+) -> bool:
+    """Whether a CPU computes each loop of a device's rounds on one core.
+
+    It does where each core is a device. On fewer devices XLA may divide a loop among the cores. Clients side by side
+    are faster without that while their models and steps are little: a core then finds in its own cache what it wrote
+    before, and the others are free for other seeds and methods. The bits are the same either way.
+
+    Args:
+        chunk: clients trained side by side; loops of one alone are divided.
+        devices: that share the cohort and the model.
+        task: the loss and the clients' examples.
+        params: the model, or its shapes.
+        dtype: the run's floating-point type.
+        batch_size: examples of a local step, None for all of a client's.
+    """
+    if jax.default_backend() != "cpu":
+        return False
+    if devices >= cores():
+        return True
+    if chunk == 1:
+        return False
+    step = _task_step_bytes(task, params, dtype, batch_size)
+    return chunk * (_COPIES * trees.nbytes(params) + step) <= _ONE_CORE_BYTES
 
 
 def _limits() -> tuple[float, int]:

@@ -26,6 +26,7 @@ class Program:
         variants: forms that a client's message may have (see `fedsolve.wire.variants`).
         groups: clients by size, from the longest to the shortest; none if all are trained alike.
         state_sharding: which device keeps which client's state; None where each keeps all.
+        on_one_core: whether cores of a CPU do not share its loops (see `layout.is_on_one_core`).
     """
 
     work: LocalWork
@@ -35,6 +36,7 @@ class Program:
     variants: int = 1
     groups: tuple[Group, ...] = ()
     state_sharding: StateSharding | None = None
+    on_one_core: bool = False
 
     @property
     def num_shards(self) -> int:

@@ -138,15 +138,21 @@ def _enrolled(algorithm: Algorithm, server: Any, one: Any, population: int) -> R
     return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
 
 
-@made_once
-def compiled_advance() -> Any:
-    """`simulate` on all devices, the one compiled function of all runs; it is made when the backend is known."""
+def compiled_advance(on_one_core: bool) -> Any:
+    """`simulate` on all devices, the compiled function of all such programs; it is made when the backend is known."""
+    return _ADVANCE[on_one_core]()
+
+
+def _advance(on_one_core: bool) -> Any:
     return jax.jit(
         partial(on_all_devices, simulate),
         static_argnums=0,
         donate_argnums=5,
-        compiler_options=compiler_options(),
+        compiler_options=compiler_options(on_one_core),
     )
+
+
+_ADVANCE = {on_one_core: made_once(partial(_advance, on_one_core)) for on_one_core in (False, True)}
 
 
 def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) -> Any:

@@ -13,7 +13,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.engine.compute.groups import group_clients, works_by_size
-from fedsolve.engine.compute.layout import chunk_size, cohort_size
+from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core
 from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 from fedsolve.engine.compute.sharding.state_sharding import StateSharding
@@ -97,25 +97,22 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
     """What is static in a round: how many clients train side by side, in which groups, on which devices."""
     task, options, work = requested.task, requested.options, requested.work
     devices, counts = requested.mesh.shape[CLIENT_AXIS], task.data.counts
+    batch_size = options.local_work["batch_size"]
+    model = (task, with_buffers(placed.params, task.buffers), jnp.dtype(options.dtype))
     side_by_side = partial(
-        chunk_size,
-        options.chunk,
-        task,
-        with_buffers(placed.params, task.buffers),
-        jnp.dtype(options.dtype),
-        batch_size=options.local_work["batch_size"],
-        sampling=sampling,
-        devices=devices,
+        chunk_size, options.chunk, *model, batch_size=batch_size, sampling=sampling, devices=devices
     )
+    chunk = side_by_side()
     works = works_by_size(work, counts, requested.steps)
     longest = min(requested.eval_every, options.rounds, LONGEST_CALL)
     program = Program(
         work,
-        side_by_side(),
+        chunk,
         longest,
         requested.mesh,
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
+        on_one_core=is_on_one_core(chunk, requested.mesh.size, *model, batch_size),
     )
     return replace(program, state_sharding=_state_sharding(program, placed, sampling))
 
