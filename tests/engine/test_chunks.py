@@ -152,14 +152,15 @@ def test_loops_stay_on_one_core_where_clients_are_little_or_each_core_is_a_devic
     weight = jnp.zeros(900)
     work = task(linear, weight, (900,))
 
-    def on_one_core(chunk, devices=1):
-        return is_on_one_core(chunk, devices, work, weight, FLOAT, 4)
+    def on_one_core(chunk, devices=1, state=0):
+        return is_on_one_core(chunk, devices, work, weight, FLOAT, batch_size=4, state_bytes=state)
 
     monkeypatch.setattr(layout, "cores", lambda: 4)
     most = 6 * 2**20 // (4 * 4 * 900 + step_bytes(work.loss, weight, work.data.examples, 4))
     assert [on_one_core(chunk) for chunk in (1, 2, most, most + 1)] == [False, True, True, False]
     assert [on_one_core(most + 1, devices) for devices in (2, 4, 8)] == [False, True, True]
     assert [on_one_core(1, devices) for devices in (2, 4)] == [False, True]
+    assert [on_one_core(2, devices, 8) for devices in (1, 4)] == [False, True]
     monkeypatch.setattr(layout.jax, "default_backend", lambda: "gpu")
     assert not on_one_core(2)
 
@@ -177,7 +178,7 @@ def test_bits_do_not_depend_on_how_many_cores_share_a_loop(method, monkeypatch):
     options = RunOptions(rounds=3, eval_every=1, chunk=5, devices=1)
     found = []
     for on_one_core in (True, False):
-        monkeypatch.setattr(plan, "is_on_one_core", lambda *_, answer=on_one_core: answer)
+        monkeypatch.setattr(plan, "is_on_one_core", lambda *_, answer=on_one_core, **options: answer)
         setup = prepare(method, work, options)
         rounds = compiled_advance(setup.program.on_one_core).lower(
             *setup._inputs(setup.shared), setup.state, 1

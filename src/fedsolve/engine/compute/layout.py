@@ -81,13 +81,20 @@ def chunk_size(
 
 
 def is_on_one_core(
-    chunk: int, devices: int, task: Task, params: Params, dtype: Any, batch_size: int | None
+    chunk: int,
+    devices: int,
+    task: Task,
+    params: Params,
+    dtype: Any,
+    *,
+    batch_size: int | None,
+    state_bytes: int,
 ) -> bool:
     """Whether a CPU computes each loop of a device's rounds on one core.
 
     It does where each core is a device. On fewer devices XLA may divide a loop among the cores. Clients side by side
-    are faster without that while their models and steps are little: a core then finds in its own cache what it wrote
-    before, and the others are free for other seeds and methods. The bits are the same either way.
+    that keep no states are faster without that while their models and steps are little: a core then finds in its own
+    cache what it wrote before, and the others are free for other seeds and methods. The bits are the same either way.
 
     Args:
         chunk: clients trained side by side; loops of one alone are divided.
@@ -96,12 +103,13 @@ def is_on_one_core(
         params: the model, or its shapes.
         dtype: the run's floating-point type.
         batch_size: examples of a local step, None for all of a client's.
+        state_bytes: of a client's own state between rounds.
     """
     if jax.default_backend() != "cpu":
         return False
     if devices >= cores():
         return True
-    if chunk == 1:
+    if chunk == 1 or state_bytes:
         return False
     step = _task_step_bytes(task, params, dtype, batch_size)
     return chunk * (_COPIES * trees.nbytes(params) + step) <= _ONE_CORE_BYTES

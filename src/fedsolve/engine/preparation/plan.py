@@ -112,7 +112,9 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
         requested.mesh,
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
-        on_one_core=is_on_one_core(chunk, requested.mesh.size, *model, batch_size),
+        on_one_core=is_on_one_core(
+            chunk, requested.mesh.size, *model, batch_size=batch_size, state_bytes=placed.state_bytes
+        ),
     )
     return replace(program, state_sharding=_state_sharding(program, placed, sampling))
 
