@@ -115,7 +115,7 @@ def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targ
     if says is None:
         return None
     targets: list[Targets | None] = []
-    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    batch = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (2, *a.shape[1:])), examples)
     try:
         jax.eval_shape(lambda batch: targets.append(says(params(), batch)), batch)
     except Exception:  # a model that does not fit the examples: a run says in which way

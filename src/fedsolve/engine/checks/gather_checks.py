@@ -46,8 +46,8 @@ def check_gathers(name: str, loss: Callable[..., Any], model: Params, sets: Mapp
     for where, examples in sets.items():
         if examples is None:
             continue
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ROWS, *a.shape[1:]), a.dtype), examples)
-        program = of_call.trace(loss, model, jax.eval_shape(put, shapes)).jaxpr
+        alike = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (ROWS, *a.shape[1:])), examples)
+        program = of_call.trace(loss, model, jax.eval_shape(put, alike)).jaxpr
         if not any(e.primitive.name in _BY_INDEX for e in all_equations(program)):
             continue
         sizes, in_loops = _gathers(program, len(jax.tree.leaves(model)))
