@@ -52,15 +52,14 @@ def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
     return options
 
 
-def compiled(function: Callable[..., Any], on_one_core: bool = False, **options: Any) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """The function, compiled when it is first called: `compiler_options` are those of the backend that is then known.
 
     Args:
         function: of arrays.
-        on_one_core: whether each loop is computed by one core of a CPU.
         options: of `jax.jit`, such as `static_argnums`.
     """
-    program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(on_one_core), **options))
+    program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
     return wraps(function)(lambda *args: program()(*args))
 
 
