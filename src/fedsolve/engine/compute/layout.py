@@ -98,7 +98,7 @@ def is_on_one_core(
 
     Args:
         chunk: clients trained side by side; loops of one alone are divided.
-        devices: that share the cohort and the model.
+        devices: of this process, whose machine has the cores.
         task: the loss and the clients' examples.
         params: the model, or its shapes.
         dtype: the run's floating-point type.

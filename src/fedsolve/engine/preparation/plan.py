@@ -14,7 +14,7 @@ from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.engine.compute.groups import group_clients, works_by_size
 from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core
-from fedsolve.engine.compute.processes import several
+from fedsolve.engine.compute.processes import own_devices, several
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 from fedsolve.engine.compute.sharding.state_sharding import StateSharding
 from fedsolve.engine.preparation.placed import Placed
@@ -113,7 +113,11 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
         on_one_core=is_on_one_core(
-            chunk, requested.mesh.size, *model, batch_size=batch_size, state_bytes=placed.state_bytes
+            chunk,
+            len(own_devices(requested.mesh)),
+            *model,
+            batch_size=batch_size,
+            state_bytes=placed.state_bytes,
         ),
     )
     return replace(program, state_sharding=_state_sharding(program, placed, sampling))
