@@ -148,7 +148,7 @@ def test_a_measured_kind_of_accelerator_has_its_own_limits(tmp_path, monkeypatch
         assert chosen(work, weight, cohort) == chunk
 
 
-def test_loops_stay_on_one_core_where_clients_are_little_or_each_core_is_a_device(monkeypatch):
+def test_loops_stay_on_one_core_where_clients_are_small_or_each_core_is_a_device(monkeypatch):
     weight = jnp.zeros(900)
     work = task(linear, weight, (900,))
 

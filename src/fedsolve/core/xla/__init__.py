@@ -9,8 +9,8 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
 * `cross_entropy`: exponentials of arrays whose last axes are short are computed one by one, and sums over the first of
   two axes by XLA's library take up to 18 times as long as its own loops (no reports found).
 * `products.client_products`: products of several clients' small matrices over few examples take up to twice as long as
-  sums of outer products, and a model's products with all clients' examples as columns turn the examples first (no
-  reports found). `python benchmarks/bench.py w6 w3` shows it: by hand are XLA's products.
+  sums of outer products, and products of one model with all clients' examples as columns transpose the examples first
+  (no reports found). `python benchmarks/bench.py w6 w3` shows it: by hand are XLA's products.
 * `decompositions`: batches of matrix decompositions in several programs at once wait for one another for good (no
   report found; https://github.com/jax-ml/jax/issues/39292 is of the same thread pool).
 * `compiler.make_room`: every program keeps memory mappings, of which Linux allows 65,530; beyond them the compiler

@@ -93,7 +93,7 @@ def is_on_one_core(
     """Whether a CPU computes each loop of a device's rounds on one core.
 
     It does where each core is a device. On fewer devices XLA may divide a loop among the cores. Clients side by side
-    that keep no states are faster without that while their models and steps are little: a core then finds in its own
+    that keep no states are faster without that while their models and steps are small: a core then finds in its own
     cache what it wrote before, and the others are free for other seeds and methods. The bits are the same either way.
 
     Args:

@@ -5,9 +5,9 @@ A product over few examples is a sum of outer products. XLA's library computes a
 loop that takes the step: with ten examples the rounds of twenty clients' MLPs of 64 x 64 weights take two thirds of
 the time.
 
-A product of one model with the examples of all clients is one of rows. For `w @ x.T` of clients that share w, XLA makes
-a product of w with all examples as columns, and turns all examples first. Without that the round of 1,000 clients that
-take one step of softmax regression takes four fifths of the time.
+A product of one model with the examples of all clients takes the examples as rows. For `w @ x.T` of clients that share
+w, XLA multiplies w by all examples as columns, and transposes all examples first. Without that the round of 1,000
+clients that take one step of softmax regression takes four fifths of the time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MOST = 16
 
 
 def with_client_products(function: Callable[..., Any], common: int = 1) -> Callable[..., Any]:
-    """`function`, with these two kinds of products computed so.
+    """`function`, with two kinds of products written in another way.
 
-    * (clients, k, m) and (clients, k, n) over k <= 16, at most m and n: a sum of k outer products;
-    * (..., k), the same for all clients, and (clients, n, k) with its last two axes turned: one product of rows.
+    * Of (clients, k, m) and (clients, k, n) over k, at most 16, m and n: a sum of k outer products.
+    * Of (..., k), the same for all clients, and (clients, n, k) with its last two axes transposed: a product with rows.
 
     Those in loops and calls inside too. On a CPU; elsewhere it is the function itself. Meant for use inside a trace,
     and for what is not differentiated again: `function` is traced anew at each call.
@@ -55,7 +55,7 @@ def with_client_products(function: Callable[..., Any], common: int = 1) -> Calla
 def _rewritten(value: Any, common: int) -> Any:
     """A program, or what else an operation has as a parameter; itself where nothing in it changes."""
     if isinstance(value, Jaxpr):  # first: JAX 0.12 has one class for both
-        rows = {e.outvars[0]: e.invars[0] for e in value.eqns if _turns_rows(e)}
+        rows = {e.outvars[0]: e.invars[0] for e in value.eqns if _transposes_rows(e)}
         equations = [_changed(equation, common, rows) for equation in value.eqns]
         same = all(new is old for new, old in zip(equations, value.eqns, strict=True))
         return value if same else value.replace(eqns=equations)
@@ -74,7 +74,7 @@ def _changed(equation: JaxprEqn, common: int, rows: Mapping[Any, Any]) -> JaxprE
     Args:
         equation: of a program.
         common: as above.
-        rows: of what the program turns, each with what it was.
+        rows: what the program transposes, by the transposed variable.
     """
     if equation.primitive.name == "dot_general":
         x, y = equation.invars
@@ -111,14 +111,14 @@ def _is_of_few(equation: JaxprEqn, common: int) -> bool:
 
 
 def _is_of_all_clients(equation: JaxprEqn) -> bool:
-    """Whether it is of one factor for all clients, over its last axis, and the second axis of each client's."""
+    """Whether one factor is the same for all clients, over its last axis and the second axis of the clients' own."""
     factors: list[Any] = [v.aval for v in equation.invars]
     x, y = factors
     over = ((x.ndim - 1,), (1,))
     return y.ndim == 3 and y.size > 0 and equation.params["dimension_numbers"] == (over, ((), ()))
 
 
-def _turns_rows(equation: JaxprEqn) -> bool:
+def _transposes_rows(equation: JaxprEqn) -> bool:
     """Whether it swaps the last two of three axes."""
     return equation.primitive.name == "transpose" and equation.params["permutation"] == (0, 2, 1)
 
