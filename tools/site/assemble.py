@@ -92,13 +92,21 @@ def assemble() -> None:
 
 
 def linked(text: str) -> str:
-    """Names of pages as links.
+    """Names of pages as links; kept experiments as links that Sphinx, which has no such pages, leaves as they are.
 
     >>> linked("See `docs/sweep.md`, and `fedsolve list tasks`.")
     'See [sweep](sweep.md), and `fedsolve list tasks`.'
+    >>> linked("[lasso](../experiments/fco/lasso/page.html)")
+    '<a href="experiments/fco/lasso/page.html">lasso</a>'
+    >>> linked("[lasso][l]\\n\\n[l]: ../experiments/fco/lasso/page.html")
+    '<a href="experiments/fco/lasso/page.html">lasso</a>\\n\\n'
     """
     text = re.sub(r"`docs/([\w-]+)\.md`", r"[\1](\1.md)", text)
-    return re.sub(r"\[([^]]*)\]\((?:\.\./)?(experiments/[\w./-]+)\)", r'<a href="\2">\1</a>', text)
+    experiment = r"(?:\.\./)?(experiments/[\w./-]+)"
+    for label, page in re.findall(rf"^\[(\w+)\]: {experiment}$", text, re.MULTILINE):
+        text = text.replace(f"][{label}]", f"]({page})")
+    text = re.sub(rf"^\[\w+\]: {experiment}$", "", text, flags=re.MULTILINE)
+    return re.sub(rf"\[([^]]*)\]\({experiment}\)", r'<a href="\2">\1</a>', text)
 
 
 def notebook(name: str, page: str = "") -> str:
