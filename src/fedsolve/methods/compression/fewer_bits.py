@@ -17,7 +17,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
 from fedsolve.methods.compression.compressor import Compressor, blocks, check_bits, from_blocks
-from fedsolve.methods.compression.hadamard import hadamard, row_size
+from fedsolve.methods.compression.hadamard import hadamard, random_signs, row_size
 
 _QSGD_BLOCK = 512
 _MANTISSA = {"bfloat16": 8, "float16": 11}
@@ -189,4 +189,4 @@ def _masses(levels: np.ndarray) -> np.ndarray:
 
 
 def _signs(words: Array, size: int, dtype: Any) -> Array:
-    return jax.random.rademacher(jax.random.wrap_key_data(words), (size,), dtype)
+    return random_signs(jax.random.wrap_key_data(words), (size,), dtype)

@@ -17,7 +17,7 @@ from fedsolve.core.checks import check_integer, check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.methods.compression.compressor import blocks
-from fedsolve.methods.compression.hadamard import hadamard, row_size
+from fedsolve.methods.compression.hadamard import hadamard, random_signs, row_size
 from fedsolve.methods.privacy.conditional_rounding import norm_of, round_within
 from fedsolve.methods.privacy.protected_parts import released
 from fedsolve.methods.privacy.skellam import ENTRIES, NORM, STEPS, simulated_noise
@@ -74,7 +74,7 @@ class SkellamCoder(Coder):
         return structure(plain.ravel()[: flat.size].astype(flat.dtype))
 
     def _signs(self, rows: Array, round: Scalar) -> Array:
-        return jax.random.rademacher(_key(round), rows.shape, rows.dtype)
+        return random_signs(_key(round), rows.shape, rows.dtype)
 
 
 def share_of(noise_multiplier: Scalar, min_sum: int, corrupt: float) -> Scalar:

@@ -65,15 +65,18 @@ class Augmented:
         return x[:, top : top + self.crop, left : left + self.crop]
 
     def _drawn(self, x: Array, key: Array) -> Array:
-        """Each image cropped and mirrored by itself; rows and columns are chosen, which is one gather each."""
+        """Each image cropped and mirrored by itself; rows and columns are chosen, which is one gather each.
+
+        Draws of 32 bits are the same where JAX allows float64; by default they would be others.
+        """
         n, height, width, _ = x.shape
         offset_key, mirror_key = jax.random.split(key)
         if self.crop is not None:
             rows, columns = jax.random.split(offset_key)
-            x = _cut(x, jax.random.randint(rows, (n,), 0, height - self.crop + 1), self.crop, 1)
-            x = _cut(x, jax.random.randint(columns, (n,), 0, width - self.crop + 1), self.crop, 2)
+            x = _cut(x, jax.random.randint(rows, (n,), 0, height - self.crop + 1, jnp.int32), self.crop, 1)
+            x = _cut(x, jax.random.randint(columns, (n,), 0, width - self.crop + 1, jnp.int32), self.crop, 2)
         if self.mirror:
-            x = jnp.where(jax.random.bernoulli(mirror_key, 0.5, (n, 1, 1, 1)), x[:, :, ::-1], x)
+            x = jnp.where(jax.random.bernoulli(mirror_key, jnp.float32(0.5), (n, 1, 1, 1)), x[:, :, ::-1], x)
         return x
 
 
