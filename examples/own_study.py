@@ -89,5 +89,5 @@ if __name__ == "__main__":
 
     found = reproduce("own_study:study", "runs/own-study")
     for claim in found.outcome.claims:
-        print(f"{claim.judged}: {claim.claim}. {claim.ours}")
+        print(f"{claim.shown_verdict}: {claim.claim}. {claim.ours}")
     print(f"{found.page}, {found.seconds:.0f} s of processor time")

@@ -52,8 +52,16 @@ if __name__ == "__main__":
             found, up = {"": [], "fine-tuned": []}, 0.0
             for seed in range(SEEDS):
                 look = fs.callbacks.FineTuning(10, rate, rounds=[ROUNDS])
-                options = {"rounds": ROUNDS, "eval_every": ROUNDS, "clients_per_round": 10, "seed": seed}
-                up = fs.run(method, task, callbacks=[look], **options).history.total("bytes_up") / 1e6
+                result = fs.run(
+                    method,
+                    task,
+                    rounds=ROUNDS,
+                    eval_every=ROUNDS,
+                    clients_per_round=10,
+                    seed=seed,
+                    callbacks=[look],
+                )
+                up = result.history.total("bytes_up") / 1e6
                 found[""].append(np.nanmean(look.before[ROUNDS].column(metric)))
                 found["fine-tuned"].append(np.nanmean(look.after[ROUNDS].column(metric)))
             words = [f"{how} {np.mean(x):.3f} ± {np.std(x):.3f}".strip() for how, x in found.items()]

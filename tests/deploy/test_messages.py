@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.entries import EVERY, METHODS, OF_EACH_KIND
+from conformance.entries import EVERY, METHODS, REPRESENTATIVES, methods
 from conformance.properties import COHORTS, START, close, compiled, model, task
 from deploy_small import clients_of, deploy
 from fedsolve import wire
@@ -16,8 +16,11 @@ from harness import Listed
 # largest client are as many as the other conformance tests have, so that the engine's program is theirs.
 SIZES = (7, 4, 7, 4, 4, 12)
 
+ASYNCHRONOUS = ("FedBuff", "FedAsync")
+"""They have no cohorts: tests/deploy/test_buffered_rounds.py has theirs."""
 
-@OF_EACH_KIND
+
+@methods(REPRESENTATIVES, full=sorted(METHODS.keys() - {*REPRESENTATIVES, *ASYNCHRONOUS}))
 def test_messages_are_the_engine(name, tmp_path):
     """Three rounds with cohorts of 2, 3 and 4 uneven clients in float64: the models agree to 1e-12.
 

@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
 def own_table(out, folder):
-    losses = [float(x) for x in re.findall(r"test loss (\S+) ±", out)]
+    losses = [float(x) for x in re.findall(r"^\w+ & (\S+) \$\\pm\$", out, re.MULTILINE)]
     assert len(losses) == 3
     assert max(losses) < 0.2
     assert (folder / "runs" / "heat-pumps" / "page.html").is_file()

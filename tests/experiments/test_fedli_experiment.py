@@ -23,6 +23,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
+from tasks.small_files import DATA, needs
 
 NAME = "a9a, IID clients"
 ROUNDS = np.arange(41)
@@ -156,9 +157,10 @@ def test_problems_are_dealt_as_said():
 
 
 @pytest.mark.full
+@needs("libsvm")
 @pytest.mark.parametrize("dataset", ["a9a", "mushrooms"])
 def test_no_row_is_longer_than_l_says(dataset):
-    assert (drawn(dataset, 0, None).x.astype(float) ** 2).sum(axis=1).max() <= 4 * (smoothness(dataset) - L2)
+    assert (drawn(dataset, 0, DATA).x.astype(float) ** 2).sum(axis=1).max() <= 4 * (smoothness(dataset) - L2)
 
 
 @pytest.mark.full
