@@ -89,12 +89,14 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
     assert call("compare", "--config", config, "--out", "whole").code == 0
 
     def interrupt_second(self, progress):
-        if progress.label != "FedAvg" and progress.round < 400:
-            handler, last = signal.getsignal(signal.SIGINT), time.monotonic() + 60
+        if progress.label != "FedAvg" and not interrupted:
+            interrupted.append(signal.getsignal(signal.SIGINT))
+            last = time.monotonic() + 60
             os.kill(os.getpid(), signal.SIGINT)
-            while signal.getsignal(signal.SIGINT) is handler and time.monotonic() < last:
+            while signal.getsignal(signal.SIGINT) is interrupted[0] and time.monotonic() < last:
                 time.sleep(0.001)
 
+    interrupted = []
     turn, begin, run_rounds = threading.Event(), Lines.begin, at_once.run_rounds
 
     def begun(self, label):

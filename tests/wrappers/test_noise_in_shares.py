@@ -53,7 +53,7 @@ def encoded(update, clip_norm, round, client):
     key = jax.random.fold_in(jax.random.key(0x5CE1), round)
     flat = np.concatenate([update["a"].ravel(), update["b"].ravel()])
     rows = np.pad(flat, (0, -len(flat) % 1024)).reshape(-1, 1024)
-    signs = np.asarray(jax.random.rademacher(key, rows.shape, float))
+    signs = np.where(np.asarray(jax.random.bits(key, rows.shape, jnp.uint32)) < 2**31, 1, -1)
     scaled = STEPS / clip_norm * (rows * signs) @ hadamard(1024)
     scaled *= min(1, clip_norm / np.linalg.norm(flat))
     own = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, 1), client), 1)
