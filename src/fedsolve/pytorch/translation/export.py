@@ -82,12 +82,9 @@ def _masks_as_they_are() -> Any:
 @contextlib.contextmanager
 def _operations_listed_once() -> Iterator[None]:
     """PyTorch's list of its operations made once: it makes it 50 times for a program, a fifth of the time (2.13)."""
-    make = getattr(torch._export.utils, "_materialize_cpp_cia_ops", None)
-    if make is None:
-        yield
-        return
-    make()
-    with mock.patch.object(torch._export.utils, make.__name__, lambda: None):
+    name = "_materialize_cpp_cia_ops"
+    getattr(torch._export.utils, name, lambda: None)()
+    with mock.patch.object(torch._export.utils, name, return_value=None, create=True):
         yield
 
 
