@@ -15,7 +15,7 @@ run: .venv/.run      ## train twelve methods on handwritten digits; table, pictu
 federate: .venv/.federate  ## a real federation on this machine: Flower, three nodes, PyTorch clients
 	@$(BIN)/fedsolve federate demo
 
-test: .venv/.dev     ## the test suite: what a change must pass; about 9 minutes the first time
+test: .venv/.dev     ## the test suite: what a change must pass; 10 minutes
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
 
 test-all: .venv/.dev .venv/.docs .venv/.families  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
