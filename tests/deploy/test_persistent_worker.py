@@ -130,28 +130,48 @@ def test_a_worker_leaves_at_its_limits(new_node, limits):
     assert node.noted() == ["begin x", "end x"] * 3
 
 
+def test_what_a_caller_learns_of_a_killed_worker(new_node):
+    """A message that had begun is lost, and its caller is told; one that had not is run by Flower's own program."""
+    node = new_node()
+    lost = node.start("a:wait")
+    until(lambda: "ready" in node.noted())
+    for pid in workers_in(node.states):
+        if pid != lost.pid:
+            os.kill(pid, signal.SIGKILL)
+    _, err = lost.communicate(timeout=20)
+    assert (lost.returncode, "ended while it ran a message" in err) == (1, True)
+    assert node.ask("a:next")[0] == 0
+    settings = node.folder / shim.SETTINGS
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"worker": ["/bin/false"]}))
+    node.stop()
+    code, _, out, err = node.ask("a:never")  # its worker ends before it listens
+    assert (code, out.split()[0], "runs this message" in err) == (0, "own", True)
+    assert not [line for line in node.noted() if "never" in line]
+
+
 def test_a_worker_killed_at_random_moments(new_node):
-    """Every message ran once, or its caller is told that it did not end; the next has a new worker."""
+    """Whenever it is killed, its caller learns what became of the message: it ended, once; or it was lost; or nobody
+    began it, since the worker that was started for it was killed as well, and Flower's own program ran it.
+    """
     node, random_ = new_node(), random.Random(0)
     node.ask("a:first")
-    finished = lost = 0
-    for _ in range(20):
-        process = node.start("a:m")
+    for number in range(20):
+        process = node.start(f"a:{number}.")
         time.sleep(random_.uniform(0, 0.12))
         for pid in workers_in(node.states):
             if pid != process.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        _, err = process.communicate(timeout=20)
-        assert process.returncode in (0, 1)
-        finished, lost = finished + (process.returncode == 0), lost + (process.returncode == 1)
-        assert ("ended while it ran a message" in err) == (process.returncode == 1)
+        out, err = process.communicate(timeout=20)
+        told = process.returncode, "ended while it ran a message" in err, out.startswith("own")
+        happened = tuple(node.noted().count(f"{what} {number}.") for what in ("begin", "end"))
+        truths = {
+            (0, False, False): {(1, 1)},
+            (1, True, False): {(0, 0), (1, 0), (1, 1)},
+            (0, False, True): {(0, 0)},
+        }
+        assert happened in truths.get(told, ()), (told, happened, out, err)
     assert node.ask("a:last")[0] == 0
-    begun = node.noted().count("begin m")
-    assert finished <= begun <= 20
-    assert node.noted().count("end m") >= finished
-    assert finished
-    assert lost
 
 
 def test_a_removed_socket(new_node):
