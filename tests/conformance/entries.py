@@ -88,8 +88,8 @@ def catalogue_entry(name):
 
 METHODS = {name: catalogue_entry(name) for name in ALGORITHMS} | COMPOSED
 
-# every two properties of a signature (tests/conformance/signatures.py) that a method has together: what costs programs
-# of its own is run for these, for all others by `make test-all`
+# every two properties of a signature (tests/conformance/signatures.py) that a method has together: these are run, all
+# others by `make test-all`
 REPRESENTATIVES = (
     "FedAvg",
     "SCAFFOLD",
@@ -112,6 +112,18 @@ REPRESENTATIVES = (
     "Scaffnew",
     "LowRank(exact)+FedAdam",
 )
+# every property alone: what costs further programs is run for these
+SINGLE = (
+    "FedAvg",
+    "SCAFFOLD+FedFW",
+    "FedLiLS(max, keep)",
+    "FedFW(split)",
+    "IFCA",
+    "Robust+FedAdam",
+    "Secure+FedDuAdam",
+    "FedZO",
+    "SCAFFOLD+FedLiLS",
+)
 
 
 def methods(names, *, full=()):
@@ -123,3 +135,4 @@ def methods(names, *, full=()):
 
 EVERY = methods(METHODS)
 OF_EACH_KIND = methods(REPRESENTATIVES, full=[name for name in METHODS if name not in REPRESENTATIVES])
+WITH_EACH_PROPERTY = methods(SINGLE, full=[name for name in METHODS if name not in SINGLE])

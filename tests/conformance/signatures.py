@@ -87,6 +87,36 @@ def signature(algorithm: Algorithm) -> Signature:
     )
 
 
+def traced(algorithm: Algorithm) -> tuple[Any, list[tuple[Any, Any]], Any]:
+    """The verbs of a round with one client, traced: the operations, the shapes of what is kept (a server, a client)
+    before and after it, and the model's. Floating numbers have JAX's widest type.
+    """
+
+    def cast(tree: Any) -> Any:  # as the engine has a method's own numbers
+        wide = jnp.result_type(float)
+        return jax.tree.map(
+            lambda x: jnp.asarray(x, wide if jnp.issubdtype(jnp.result_type(x), jnp.floating) else None), tree
+        )
+
+    def one_round(algorithm: Algorithm, start: Any) -> Any:
+        cohort = Cohort(jnp.int32(0), jnp.sum(jnp.ones(1, bool)), 6)  # as the engine counts
+        server = algorithm.init(start)
+        down = algorithm.broadcast(server, cohort)
+        client = algorithm.enrol(down, start)
+        message, kept = algorithm.train(down, client, ShapeOracle(steps=2))
+        received, mirrored = algorithm.receive(down, message, client)
+        if algorithm.reduction is not None:
+            stacked = jax.tree.map(lambda x: jnp.stack([x, x]), received)
+            received = algorithm.reduction(stacked, jnp.ones(2), jnp.ones(2, bool))
+        after = algorithm.update(server, received, cohort)
+        return (server, client, client), (after, kept, mirrored), algorithm.export(after)
+
+    steps, (before, after, exported) = jax.make_jaxpr(one_round, return_shape=True)(
+        cast(algorithm), cast(model(START))
+    )
+    return steps, list(zip(before, after, strict=True)), exported
+
+
 def operations(jaxpr: Any) -> Any:
     """Every operation, inside others, too."""
     for equation in jaxpr.eqns:

@@ -1,7 +1,7 @@
 """Every method, every promise of the engine: what may not matter does not matter, and nothing recompiles.
 
-Every method is run in float32, by the program that tests/conformance/test_resume.py uses, and traced in float64. What
-takes programs of its own is run for methods that have every pair of properties between them.
+Every method's verbs are traced. Methods that have every pair of properties between them are run in float32, by the
+program that tests/conformance/test_resume.py uses; those that have every property, by other programs too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from conformance.entries import CLIENT_LR, EVERY, METHODS, OF_EACH_KIND, REPRESENTATIVES, methods
+from conformance.entries import (
+    CLIENT_LR,
+    EVERY,
+    METHODS,
+    OF_EACH_KIND,
+    REPRESENTATIVES,
+    SINGLE,
+    WITH_EACH_PROPERTY,
+    methods,
+)
 from conformance.properties import (
     CAPACITY,
     COHORTS,
@@ -27,7 +36,7 @@ from conformance.properties import (
     flat,
     task,
 )
-from conformance.signatures import signature
+from conformance.signatures import signature, traced
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.engine.compute.round import simulate
 from harness import Listed, compiled_rounds, prepare
@@ -57,6 +66,11 @@ def test_every_pair_of_properties_has_a_representative():
     represented = set().union(*(kinds[name] for name in REPRESENTATIVES))
     assert {name: kind - represented for name, kind in kinds.items() if kind - represented} == {}
 
+    def single(names):
+        return {one for name in names for pair in kinds[name] for one in pair}
+
+    assert single(SINGLE) == single(METHODS)
+
 
 # uncompiled they take half a minute each: the one with most verbs; one of every kind is done verb by
 # verb in tests/deploy/test_messages.py
@@ -83,7 +97,7 @@ def test_compiled_is_eager(name):
         np.testing.assert_array_equal(now, then)
 
 
-@OF_EACH_KIND
+@WITH_EACH_PROPERTY
 def test_order_within_the_cohort_does_not_matter(name):
     """The same cohorts, listed backwards: clients' shuffles follow from their number, not from their
     place.
@@ -92,7 +106,7 @@ def test_order_within_the_cohort_does_not_matter(name):
     close(flat(compiled(METHODS[name](CLIENT_LR), sampling=backwards)[1]), flat(base(name)[1]))
 
 
-@EVERY
+@OF_EACH_KIND
 def test_no_recompilation(name):
     """A second run, another seed, other cohorts and another learning rate all use the compiled program."""
     first = base(name, "float32")[1]
@@ -104,28 +118,42 @@ def test_no_recompilation(name):
 
 
 @EVERY
+def test_another_rate_is_the_same_program(name):
+    """All that a program depends on is the same for another learning rate."""
+
+    def program(rate):
+        leaves, rest = jax.tree.flatten(METHODS[name](rate))
+        return rest, [jnp.result_type(x) for x in leaves], [jnp.shape(x) for x in leaves]
+
+    assert program(CLIENT_LR) == program(0.17)
+    assert hash(program(CLIENT_LR)[0]) == hash(program(0.17)[0])
+
+
+@EVERY
 def test_shapes_and_types_are_kept(name):
-    """A float32 run keeps a nested model with scalars in float32, a float64 run in float64, all else as
-    well; a traced float64 run holds no float32 array at all.
-    """
+    """Of a float64 model no verb makes a float32 number; the server, a client and the model keep all their shapes."""
     start = task().init(None)
     with jax.enable_x64(True):
-        setup = prepare(METHODS[name](CLIENT_LR), task(), SAMPLING, capacity=CAPACITY)
-        inputs = (setup.algorithm, setup.sampling, setup.packed, setup.key, setup.state, jnp.int32(ROUNDS))
-        rounds = jax.make_jaxpr(lambda *a: simulate(setup.program, *a), return_shape=True)
-        trace, (double, _) = rounds(*inputs)
-    assert "f64[" in str(trace)
-    assert "f32[" not in str(trace)
-    for dtype, state in (("float32", base(name, "float32")[1]), ("float64", double)):
-        with jax.enable_x64(True):  # the method's numbers are float64
-            model = jax.eval_shape(setup.algorithm.export, state.server)
-        assert jax.tree.structure(model) == jax.tree.structure(start)
-        assert jax.tree.map(jnp.shape, model) == jax.tree.map(jnp.shape, start)
-        floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
-        assert {str(x.dtype) for x in floats} == {dtype}
+        steps, kept, model = traced(METHODS[name](CLIENT_LR))
+    assert "f64[" in str(steps)
+    assert "f32[" not in str(steps)
+    for before, after in kept:
+        assert jax.tree.structure(before) == jax.tree.structure(after)
+        for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+    assert jax.tree.structure(model) == jax.tree.structure(start)
+    assert jax.tree.map(jnp.shape, model) == jax.tree.map(jnp.shape, start)
 
 
 @OF_EACH_KIND
+def test_a_run_has_one_type(name):
+    """A float32 run keeps a nested model with scalars in float32, and all else as well."""
+    state = base(name, "float32")[1]
+    floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert {str(x.dtype) for x in floats} == {"float32"}
+
+
+@WITH_EACH_PROPERTY
 def test_both_types_tell_the_same(name):
     """Float32 against float64."""
     close(flat(base(name, "float32")[1]), flat(base(name)[1]), 2e-3)
@@ -157,7 +185,7 @@ def swept(algorithms, data, **options):
     return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(setups))]
 
 
-@OF_EACH_KIND
+@WITH_EACH_PROPERTY
 def test_sweep_padding_and_chunks_do_not_matter(name):
     """Two rates with two seeds in one vmapped program, two clients side by side instead of all four, and larger
     buffers: the same as two runs one by one.

@@ -1,4 +1,4 @@
-"""Every method: a run that was stopped and resumed has the bits of one that was not."""
+"""Methods of every kind: a run that was stopped and resumed has the bits of one that was not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from conformance.entries import CLIENT_LR, METHODS, methods
+from conformance.entries import CLIENT_LR, METHODS, OF_EACH_KIND, methods
 from conformance.properties import CAPACITY, SAMPLING, task
-from fedsolve.config.catalogue import ALGORITHMS
 
-# every row of the catalogue, and the compositions whose state no row has
-NAMES = [*ALGORITHMS, "SCAFFOLD+FedDuAdam", "SCAFFOLD+FedFW", "FedFW(split)", "optax"]
 _WHOLE: dict[str, fs.Result] = {}
 
 
@@ -50,7 +47,7 @@ def test_same_seed_same_bits(name):
     same_bits(run(name), whole(name))
 
 
-@methods(NAMES)
+@OF_EACH_KIND
 def test_resumed_run_has_the_same_bits(name, tmp_path):
     """6 rounds in a folder (in the middle of an evaluation interval of 4), then on to 12: model, metrics,
     log.
@@ -76,7 +73,9 @@ KILLED = """
     import fedsolve as fs, numpy as np, jax, time
     loop._CALL_SECONDS = 0.0  # a call of one round ...
     run_folder._SECONDS_BETWEEN = run_folder._TIMES_BETWEEN = 0.0  # ... and a checkpoint after each
-    slow = lambda p: (print("ROUND", p.round, flush=True), time.sleep(float(sys.argv[4])))
+    def slow(p):  # the kill comes before the end, however late
+        print("ROUND", p.round, flush=True)
+        time.sleep((0.01 if p.round < 30 else 600) if sys.argv[4] == "to be killed" else 0)
     result = fs.run(METHODS["SCAFFOLD+FedDuAdam"](0.3), task(), rounds=40, sampling=SAMPLING, eval_every=4,
                     out=sys.argv[1], resume=sys.argv[3] == "resume", progress=slow)
     np.save(sys.argv[1] + "/model.npy", np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.params)]))
@@ -85,22 +84,20 @@ KILLED = """
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_killed_and_resumed(tmp_path, subprocess_env, times):
-    """kill -9 at a random moment, perhaps twice, with a checkpoint after every round; then resume to the end: same
-    bits.
-    """
+    """kill -9 at some moment, perhaps twice, with a checkpoint after every round; then resume to the end: same bits."""
     here, folder = str(Path(__file__).parent.parent), tmp_path / "run"
-    rng = np.random.default_rng(int(time.time()))
+    rng = np.random.default_rng()
     for attempt in range(times):
         mode = "resume" if attempt else "new"
-        child = start_child(folder, here, mode, "0.01", subprocess_env)
+        child = start_child(folder, here, mode, "to be killed", subprocess_env)
         for line in child.stdout:
             if line.startswith("ROUND"):
                 break
         time.sleep(float(rng.uniform(0, 0.25)))
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-        assert child.returncode == -signal.SIGKILL, "it ended before it was killed"
-    child = start_child(folder, here, "resume", "0", subprocess_env)
+        assert child.returncode == -signal.SIGKILL
+    child = start_child(folder, here, "resume", "to its end", subprocess_env)
     assert child.wait(300) == 0
     options = {"rounds": 40, "sampling": SAMPLING, "eval_every": 4}
     undisturbed = fs.run(METHODS["SCAFFOLD+FedDuAdam"](0.3), task(), **options)
@@ -108,10 +105,10 @@ def test_killed_and_resumed(tmp_path, subprocess_env, times):
     np.testing.assert_array_equal(np.load(folder / "model.npy"), want)
 
 
-def start_child(folder, here, mode, pause, env):
+def start_child(folder, here, mode, until, env):
     code = textwrap.dedent(KILLED)
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(folder), here, mode, pause],
+        [sys.executable, "-c", code, str(folder), here, mode, until],
         stdout=subprocess.PIPE,
         text=True,
         env=env,
