@@ -36,7 +36,7 @@ def hits(params, batch):
     return jnp.mean((outputs(params, batch[0]) * batch[1] > 0).astype(float))
 
 start = {"fixed": rng.normal(size=(3, 2)), "w": np.ones(2), "b": np.zeros(())}
-clients = [examples(n) for n in (9, 4, 6, 5, 1)]  # 25: the third device has padding
+clients = [examples(n) for n in (9, 4, 6, 5, 1)]  # 25, and 28 with the lost ones: the third device has padding
 lost = (np.full((3, 3), 1e200), np.ones(3))  # whose squares are not finite
 
 def make(clients):
@@ -45,16 +45,15 @@ def make(clients):
         metrics={"hits": hits, "auc": fs.metrics.AUC()}, predict=outputs, freeze=["fixed"], batch_size=4,
         whole={"spread": lambda params, batch: jnp.std(outputs(params, batch[0]))})
 
-for task in (make(clients), make([*clients[:2], lost, *clients[2:]])):
-    options = {"rounds": 4, "eval_every": 2, "clients_per_round": 3, "dtype": "float64"}
-    one, three = (fs.run(fs.FedAvg(0.3), task, devices=d, **options) for d in (1, 3))
-    assert set(one.metrics) == set(three.metrics)
-    assert {"unseen_auc", "validation_hits_averaged", "test_spread", "client_loss_p90"} <= set(one.metrics)
-    for name in set(one.metrics) - {"seconds"}:
-        assert "auc" in name or np.isfinite(one.metrics[name]).all(), name
-        np.testing.assert_allclose(three.metrics[name], one.metrics[name], rtol=1e-12, atol=1e-15, err_msg=name)
-    left_out = [note for note in three.history.notes if "left out of all metrics" in note]
-    assert len(left_out) == (len(task.data.counts) == 6)
+task = make([*clients[:2], lost, *clients[2:]])
+options = {"rounds": 4, "eval_every": 2, "clients_per_round": 3, "dtype": "float64"}
+one, three = (fs.run(fs.FedAvg(0.3), task, devices=d, **options) for d in (1, 3))
+assert set(one.metrics) == set(three.metrics)
+assert {"unseen_auc", "validation_hits_averaged", "test_spread", "client_loss_p90"} <= set(one.metrics)
+for name in set(one.metrics) - {"seconds"}:
+    assert "auc" in name or np.isfinite(one.metrics[name]).all(), name
+    np.testing.assert_allclose(three.metrics[name], one.metrics[name], rtol=1e-12, atol=1e-15, err_msg=name)
+assert len([note for note in three.history.notes if "left out of all metrics" in note]) == 1
 with jax.enable_x64(True):
     prepared = prepare(fs.FedAvg(0.3), make(clients), RunOptions(rounds=1, dtype="float64", devices=3))
 rows = {name: [len(part.data) for part in x[0].addressable_shards] for name, x in prepared.divided.sets.items()}
