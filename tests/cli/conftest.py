@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import json
+import os
 import shutil
 from dataclasses import dataclass
 
 import pytest
+import typer.main
 
 from fedsolve.cli.main import main
+
+# the parser that typer makes anew at each call, 0.08 s, is always the same one
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -76,3 +82,12 @@ def no_pictures(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else found(name, *a)
     )
+
+
+@pytest.fixture
+def bare_env(subprocess_env, tmp_path_factory):
+    """The environment of child processes that are `no_pictures`, too."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    paths = [str(folder), *filter(None, [subprocess_env.get("PYTHONPATH")])]
+    return subprocess_env | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -17,7 +17,7 @@ def kept(name: str) -> list[Path]:
     return [path for path in cache_folder().iterdir() if name in path.name]
 
 
-def test_a_command_leaves_the_cache_where_it_is(call):
+def test_a_command_leaves_the_cache_where_it_is(call, no_pictures):
     """A program compiled after a run on the command line lies in the tests' folder, however fast it compiled.
 
     JAX opens one cache a process, at its first program: were a command to redirect it, all that this worker compiles

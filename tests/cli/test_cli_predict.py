@@ -100,18 +100,18 @@ def test_no_file_is_overwritten_and_several_runs_are_not_one(call, folder, tmp_p
     ended = call("predict", path / "run", "--input", path / "x.csv", "--out", tmp_path / "out.csv")
     assert (ended.code, (tmp_path / "out.csv").read_text()) == (2, "mine")
     assert "exists already" in ended.err
-    several = fs.run(fs.FedAvg(0.3), fs.tasks.digits(num_clients=2), rounds=1, seeds=2)
-    several.save(tmp_path / "seeds")
+    task = fs.Task.from_arrays(lambda w, x: (x @ w).mean(), np.zeros(2), [np.ones((3, 2))], name="own")
+    fs.run(fs.FedAvg(0.1), task, rounds=1, seeds=2).save(tmp_path / "seeds")
     ended = call("predict", tmp_path / "seeds", "--input", path / "x.csv", "--out", tmp_path / "new.csv")
     assert ended.code == 2
     assert "holds several runs: give the folder of one of them, such as seed-0" in ended.err
-    task = fs.Task.from_arrays(lambda w, x: (x @ w).mean(), np.zeros(2), [np.ones((3, 2))], name="own")
-    fs.run(fs.FedAvg(0.1), task, rounds=1).save(tmp_path / "own")
-    ended = call("predict", tmp_path / "own", "--input", tmp_path / "in.csv", "--out", tmp_path / "o.csv")
+    ended = call(
+        "predict", tmp_path / "seeds" / "seed-0", "--input", tmp_path / "in.csv", "--out", tmp_path / "o.csv"
+    )
     assert (ended.code, "predict in Python with fs.load(" in ended.err) == (2, True)
 
 
-def test_code_of_ones_own_task_is_imported_only_where_it_may(call, tmp_path, monkeypatch):
+def test_code_of_ones_own_task_is_imported_only_where_it_may(call, tmp_path, monkeypatch, no_pictures):
     (tmp_path / "planes.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     run = tmp_path / "elsewhere" / "run"
@@ -127,7 +127,7 @@ def test_code_of_ones_own_task_is_imported_only_where_it_may(call, tmp_path, mon
     sys.modules.pop("planes", None)
 
 
-def test_inputs_that_no_file_holds_are_refused_with_what_to_do(call, tmp_path, monkeypatch):
+def test_inputs_that_no_file_holds_are_refused_with_what_to_do(call, tmp_path, monkeypatch, no_pictures):
     (tmp_path / "sparse.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert call("run", "sparse:tags", "FedAvg", "--rounds", "1", "--out", tmp_path / "run").code == 0

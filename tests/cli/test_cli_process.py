@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
+import fedsolve as fs
 from fedsolve.core.xla.cpu_devices import cores
 
 COMMAND = (sys.executable, "-c", "import sys; from fedsolve.cli.main import main; sys.exit(main())")
@@ -21,25 +22,21 @@ def fedsolve(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_and_wrong_options_do_not_wait_for_jax():
-    check = "assert not set(['jax', 'numpy', 'matplotlib']) & set(sys.modules)"
-    code = "import sys; from fedsolve.cli.main import main; main([{}]); " + check
-    for argument in (
-        "'--help'",
-        "'run', '--help'",
-        "'sweep', '--help'",
-        "'run', '--nonsense'",
-        "'--version'",
-    ):
-        ended = subprocess.run([sys.executable, "-c", code.format(argument)], capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-    ended = fedsolve("--help")
+    code = """
+import sys; from fedsolve.cli.main import main
+for words in (["--help"], ["run", "--help"], ["sweep", "--help"], ["run", "--nonsense"], ["--version"]):
+    main(words)
+    assert not set(["jax", "numpy", "matplotlib"]) & set(sys.modules), words
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
     assert "130 interrupted" in " ".join(ended.stdout.split())
     assert "2 bad input" in ended.stdout
 
 
 def test_a_reader_that_goes_away_is_no_error():
     process = subprocess.Popen(
-        [*COMMAND, "list", "algorithms"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "list", "schedules"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     process.stdout.close()
@@ -69,29 +66,35 @@ def test_ctrl_c_saves_and_the_resumed_run_has_the_same_bits(call, no_pictures):
     assert Path("r/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
-def test_large_steps_take_the_cores_as_devices_and_a_resumed_run_those_that_it_had(tmp_path):
+def test_large_steps_take_the_cores_as_devices_and_a_resumed_run_those_that_it_had(bare_env):
     """Nothing is said of devices; a run that Python left on one device stays there."""
-    variables = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    del variables["JAX_NUM_CPU_DEVICES"]
-    run = ("run", "digits", "FedAvg", "--clients-per-round", "4", "--rounds", "1", "--task-set=num_clients=4")
-    large = ("--batch-size", "full")
-    for folder, extra, devices in (("small", ("--batch-size", "5"), 1), ("large", large, min(4, cores()))):
-        ended = fedsolve(*run, *extra, "--out", folder, env=variables)
-        assert ended.returncode == 0, ended.stderr
+    del bare_env["JAX_NUM_CPU_DEVICES"]
+    sizes = {"num_clients": 4, "examples_per_client": 20_000, "features": 4}
+    run = ["run", "regression", "FedAvg", "--rounds=1", *(f"--task-set={n}={v}" for n, v in sizes.items())]
+    large, small = ([*run, "--batch-size", size, "--out", size] for size in ("full", "5"))
+    code = f"import sys; from fedsolve.cli.main import main; sys.exit(main({large}) or main({small}))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=bare_env)
+    assert ended.returncode == 0, ended.stderr
+    for folder, devices in (("full", min(4, cores())), ("5", 1)):
         assert f"devices = {devices}\n" in Path(folder, "config.toml").read_text()
-    code = "import fedsolve as fs; task = fs.tasks.digits(4); "
-    code += "fs.run(fs.FedAvg(), task, rounds=1, batch_size='full', out='python')"
-    subprocess.run([sys.executable, "-c", code], env=variables | {"JAX_NUM_CPU_DEVICES": "1"}, check=True)
-    ended = fedsolve("run", "--resume", "python", "--rounds", "2", env=variables)
+    fs.run(
+        fs.FedAvg(),
+        fs.tasks.build("regression", **sizes),
+        rounds=1,
+        batch_size="full",
+        out="python",
+        devices=1,
+    )
+    ended = fedsolve("run", "--resume", "python", "--rounds", "2", env=bare_env)
     assert ended.returncode == 0, ended.stderr
     assert "other devices" not in ended.stdout + ended.stderr
 
 
-def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(tmp_path):
-    variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
+def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(bare_env, tmp_path):
+    variables = bare_env | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     del variables["JAX_COMPILATION_CACHE_DIR"], variables["JAX_NUM_CPU_DEVICES"]
     sizes = (f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features"))
-    run = ("run", "regression", "FedAvg", *sizes, "--rounds", "2", "--devices", "2")
+    run = ("run", "regression", "FedAvg", *sizes, "--rounds", "1", "--devices", "2")
     ended = fedsolve(*run, "--out", "r", env=variables)
     assert ended.returncode == 0, ended.stderr
     assert "devices = 2" in Path("r/config.toml").read_text()

@@ -35,18 +35,18 @@ def model(folder: str) -> bytes:
     return Path(folder, "model.safetensors").read_bytes()
 
 
-def test_two_processes_have_the_bits_of_one_with_two_devices(call, no_pictures, subprocess_env):
+def test_two_processes_have_the_bits_of_one_with_two_devices(bare_env):
     """What is printed is the first one's, and as JSON nothing but JSON; one process goes on with the same bits."""
     code, out, errors = ended(
-        fedsolve(*RUN, "--rounds", "6", "--processes", "2", "--out", "two", "--json", env=subprocess_env)
+        fedsolve(*RUN, "--rounds", "2", "--processes", "2", "--out", "two", "--json", env=bare_env)
     )
     assert code == 0, errors
     assert json.loads(out)["status"] == "finished"
     assert errors.count("finished") == 1
     assert "devices = 2" in Path("two/config.toml").read_text()
     one = ("--devices", "2", "--out", "one")
-    env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "2"}
-    assert ended(fedsolve(*RUN, "--rounds", "6", *one, env=env))[0] == 0
+    env = bare_env | {"JAX_NUM_CPU_DEVICES": "2"}
+    assert ended(fedsolve(*RUN, "--rounds", "2", *one, env=env))[0] == 0
     assert model("two") == model("one")
 
 
@@ -70,9 +70,9 @@ def variable(pid: int) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_process_that_dies_ends_the_run(index, call, no_pictures, subprocess_env):
+def test_a_process_that_dies_ends_the_run(index, bare_env):
     """One line, exit code 4, nobody left; from the checkpoint one process goes on to the bits of an undisturbed run."""
-    parent = fedsolve(*LONG, "--processes", "2", "--out", "r", env=subprocess_env)
+    parent = fedsolve(*LONG, "--processes", "2", "--out", "r", env=bare_env)
     lost = member(parent, index, "r")
     family = descendants(parent.pid)
     os.kill(lost, signal.SIGKILL)
@@ -86,13 +86,13 @@ def test_a_process_that_dies_ends_the_run(index, call, no_pictures, subprocess_e
     )
     assert "Traceback" not in errors
     assert not any(map(is_alive, family))
-    finish_and_compare(subprocess_env)
+    finish_and_compare(bare_env)
 
 
 @pytest.mark.full
-def test_ctrl_c_stops_all_processes(call, no_pictures, subprocess_env):
+def test_ctrl_c_stops_all_processes(bare_env):
     """The state is saved, and the run goes on to the bits of an undisturbed one."""
-    parent = fedsolve(*LONG, "--processes", "2", "--out", "r", env=subprocess_env)
+    parent = fedsolve(*LONG, "--processes", "2", "--out", "r", env=bare_env)
     member(parent, 0, "r")
     family = descendants(parent.pid)
     parent.send_signal(signal.SIGINT)
@@ -100,7 +100,7 @@ def test_ctrl_c_stops_all_processes(call, no_pictures, subprocess_env):
     assert code == 130
     assert errors.splitlines()[-1].endswith("resume with: fedsolve run --resume r")
     assert not any(map(is_alive, family))
-    finish_and_compare(subprocess_env)
+    finish_and_compare(bare_env)
 
 
 def finish_and_compare(env: dict[str, str]) -> None:
@@ -111,10 +111,10 @@ def finish_and_compare(env: dict[str, str]) -> None:
     assert model("r") == model("whole")
 
 
-def test_a_process_that_never_comes(subprocess_env):
+def test_a_process_that_never_comes(bare_env):
     """The one that waits ends by its deadline, with a line."""
     code = "from fedsolve.cli.processes.distributed_init import join; join(2.0)"
-    env = subprocess_env | {PLACE: f"127.0.0.1:{free_port()} 2 0"}
+    env = bare_env | {PLACE: f"127.0.0.1:{free_port()} 2 0"}
     waits = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert waits.returncode == 4
     said = "error: not all processes of the run have come within 2 seconds: see that each is started"

@@ -23,7 +23,8 @@ from fedsolve.results.sweep_files import load
 pytest.importorskip("pyarrow")
 
 GRID = ("--grid", "client_lr=0.01:1:3log", "--grid", "server_lr=0.1,1")
-SWEEP = ("sweep", "digits", "FedAvg", *SMALL, *GRID)
+PAIRS = ("--parallel-trials", "2")  # one program for all grids
+SWEEP = ("sweep", "digits", "FedAvg", *SMALL, *PAIRS, *GRID)
 PARQUET = ("sweep.parquet", "curves.parquet")
 
 
@@ -58,7 +59,7 @@ def test_the_numbers_are_those_of_the_library_and_the_command_runs_the_best(call
     task = fs.tasks.digits(num_clients=4, model="softmax")
     expected = fs.sweep(
         "FedAvg", task, {"client_lr": [0.01, 0.1, 1.0], "server_lr": [0.1, 1.0]}, seeds=(3, 1), rounds=3,
-        clients_per_round=2, eval_every=2,
+        clients_per_round=2, eval_every=2, parallel_trials=2,
     )  # fmt: skip
     found = load("s")
     for name, values in expected.metrics.items():
@@ -81,23 +82,14 @@ def test_the_numbers_are_those_of_the_library_and_the_command_runs_the_best(call
 
 def test_the_saved_configuration_sweeps_again_with_the_same_bits(call, no_pictures):
     psi = ("--set", "psi={name='L1', on='weight'}", "--grid", "psi.weight=0.001:0.1:3log")
-    rule = (
-        "--select",
-        "validation_accuracy:1",
-        "--validation",
-        "0.25",
-        "--parallel-trials",
-        "4",
-        "--seeds",
-        "2",
-    )
+    rule = ("--select", "validation_accuracy:1", "--validation", "0.25", *PAIRS, "--seeds", "2")
     args = ("sweep", "digits", "Subgradient+FedAvg", *SMALL, *psi, *rule, "--grid", "clip_norm=none,1")
     assert call(*args).code == 0
     first = Path("runs/digits-Subgradient+FedAvg-sweep-1")
     table = tomllib.loads((first / "config.toml").read_text())
     assert table["sweep"] == {
         "grid": {"psi.weight": [0.001, 0.01, 0.1], "clip_norm": ["none", 1]},
-        "seeds": [0, 1], "select": "validation_accuracy:1", "validation": 0.25, "parallel_trials": 4,
+        "seeds": [0, 1], "select": "validation_accuracy:1", "validation": 0.25, "parallel_trials": 2,
     }  # fmt: skip
     assert table["method"][0]["settings"]["psi"] == {"name": "L1", "on": "weight"}
     assert "fedsolve sweep --config config.toml" in (first / "config.toml").read_text()
@@ -109,17 +101,18 @@ def test_the_saved_configuration_sweeps_again_with_the_same_bits(call, no_pictur
     assert (first / "config.toml").read_text() == (second / "config.toml").read_text()
     assert load(second).grid["clip_norm"] == (None, 1)
     assert again.document["best"]["score"] > 0.3
-    typed = call("sweep", "--config", first, "--grid", "psi.weight=0.5", "--seeds", "1", "--out", "other")
+    typed = call("sweep", "--config", first, "--grid", "psi.weight=0.5", "--seeds", "4,1", "--out", "other")
     assert typed.code == 0, typed.err
-    assert load("other").grid == {"psi.weight": (0.5,)}
+    assert (load("other").grid, load("other").seeds) == ({"psi.weight": (0.5,)}, (4, 1))
     assert load("other").selection.metric == "validation_accuracy"
 
 
 def test_a_grid_in_a_file(call, no_pictures):
     Path("c.toml").write_text(
         'task = "digits"\ntask_options = {num_clients = 4, model = "softmax"}\n'
-        '[run]\nrounds = 2\n[[method]]\nname = "FedAvg"\nlabel = "mine"\n[[method]]\nname = "FedExP"\n'
-        '[sweep]\nseeds = 2\nselect = "test_accuracy"\n[sweep.grid]\n'
+        "[run]\nrounds = 2\nclients_per_round = 2\n"
+        '[[method]]\nname = "FedAvg"\nlabel = "mine"\n[[method]]\nname = "FedExP"\n'
+        '[sweep]\nseeds = 2\nselect = "test_accuracy"\nparallel_trials = 2\n[sweep.grid]\n'
         'client_lr = "0.01:0.1:2log"\nserver_lr = [0.5, 1]\n'
     )
     ended = call("sweep", "digits", "mine", "--config", "c.toml", "--json", "--out", "s")
@@ -131,7 +124,7 @@ def test_a_grid_in_a_file(call, no_pictures):
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(call, no_pictures, monkeypatch):
-    args = (*SWEEP, "--rounds", "6", "--eval-every", "2", "--parallel-trials", "2")
+    args = (*SWEEP, "--rounds", "6", "--eval-every", "2")
     assert call(*args, "--out", "whole").code == 0
 
     def interrupt(self, progress):
@@ -176,7 +169,7 @@ def test_a_finished_sweep_is_only_shown_again(call, finished, monkeypatch):
 
 
 def test_settings_that_diverge_are_marked(call, no_pictures):
-    args = ("sweep", "digits", "FedAvg", *SMALL, "--grid", "client_lr=0.1,3e38", "--json")
+    args = ("sweep", "digits", "FedAvg", *SMALL, *PAIRS, "--grid", "client_lr=0.1,3e38", "--json")
     ended = call(*args, "--out", "s")
     assert ended.code == 0
     assert ended.document["trials_diverged"] == 1
@@ -185,7 +178,8 @@ def test_settings_that_diverge_are_marked(call, no_pictures):
 
 
 def test_if_all_diverge_the_results_are_kept_and_the_smallest_are_named(call, no_pictures):
-    args = ("sweep", "digits", "FedAvg", *SMALL, "--grid", "client_lr=2e38,3e38", "--grid", "server_lr=1,2")
+    args = ("sweep", "digits", "FedAvg", *SMALL, *PAIRS, "--grid", "client_lr=2e38,3e38")
+    args += ("--grid", "server_lr=1,2")
     ended = call(*args, "--out", "s")
     assert ended.code == 3
     last = ended.err.splitlines()[-1]

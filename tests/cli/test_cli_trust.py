@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_small import SMALL
 
 import fedsolve as fs
 
@@ -22,7 +23,7 @@ import fedsolve as fs
 
 
 def small(clients: int = 2) -> fs.Task:
-    return fs.tasks.digits(clients)
+    return fs.tasks.digits(clients, model="softmax")
 
 
 def Slow(client_lr: float = 0.1) -> "fs.Algorithm":
@@ -163,17 +164,7 @@ def test_what_lies_beside_a_file_runs_and_is_said(call, own, no_pictures):
 
 def test_what_only_reads_a_folder_imports_nothing(call, own, finished, monkeypatch):
     """`show`, `cite`, `fs.load`, also of a finished sweep, whose best setting is shown with its command."""
-    finished(
-        "sweep",
-        "digits",
-        "FedAvg",
-        "--rounds",
-        1,
-        "--grid",
-        "client_lr=0.1,0.2",
-        "--task-set",
-        "num_clients=3",
-    )
+    finished("sweep", "digits", "FedAvg", *SMALL, "--parallel-trials", "2", "--grid", "client_lr=0.1,0.2")
     monkeypatch.syspath_prepend(str(Path("home").resolve()))
     config = Path("r/config.toml")
     config.write_text(

@@ -126,7 +126,7 @@ def test_what_the_catalogues_name_is_run_again_and_gone_on_with(tmp_path, capsys
         np.testing.assert_array_equal(one.params[name], two.params[name])
     assert one.history.final("validation_loss") == two.history.final("validation_loss")
     assert main(["run", "--resume", str(tmp_path / "one")]) == 0
-    fs.compare({"a": fs.FedAvg(0.1), "b": method}, task, out=tmp_path / "both", **options)
+    fs.compare({"a": method, "b": method}, task, out=tmp_path / "both", **options)
     assert main(["compare", "--resume", str(tmp_path / "both")]) == 0
     assert "finished before" in capsys.readouterr().err
 
