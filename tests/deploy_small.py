@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -24,20 +26,17 @@ PROBLEM = task((7, 4) * 3)
 
 
 def clients_of(problem: fs.Task) -> ClientApp:
-    """The client app of a task's clients."""
-
-    def oracle_for(node: Any) -> JaxOracle:
-        return JaxOracle.of_task(problem, node.client)
-
-    return client_app(oracle_for)
+    """The client app of a task's clients, each checked and made once: no message changes it."""
+    oracle_of = cache(partial(JaxOracle.of_task, problem))
+    return client_app(lambda node: oracle_of(node.client))
 
 
 CLIENTS = clients_of(PROBLEM)
 
 
-def simulated(algorithm: fs.Algorithm, **options: Any) -> Any:
+def simulated(algorithm: fs.Algorithm, problem: fs.Task = PROBLEM, **options: Any) -> Any:
     """The same in the compiled engine: the set-up, the last state, the logs."""
-    return compiled(algorithm, PROBLEM, **options)
+    return compiled(algorithm, problem, **options)
 
 
 def start(dtype: str = "float64") -> Any:
@@ -83,3 +82,18 @@ def ask(app: ClientApp, record: RecordDict, folder: Path, client: int = 0, kind:
     message.metadata.__dict__["_message_id"] = "message-0"
     config = {"client-id": client, "state-dir": str(folder)}
     return over_the_wire(app(message, Context(1, 101, config, RecordDict(), {})).content)
+
+
+def misfit(params: Any, rows: Any) -> Any:
+    """Least squares, every target 1."""
+    return jnp.mean(jnp.square(rows @ params["w"] - 1))
+
+
+ROWS = np.random.default_rng(0).standard_normal((POPULATION, 3, 17), np.float32) / 4
+QUICK = fs.Task(
+    "quick", lambda key: {"w": START.copy()}, misfit, fs.FederatedData.from_clients(list(ROWS)),
+    batch_size=None, local_steps=2, epochs=None,
+)  # fmt: skip
+"""One array as the model, clients of one size and two steps on all examples: programs of a quarter of the time."""
+QUICK_START = {"w": START}
+deploy_quick = partial(deploy, app=clients_of(QUICK), params=QUICK_START)

@@ -8,9 +8,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedsolve as fs
-from conformance.entries import BALL
 from conformance.properties import SAMPLING
-from deploy_small import CLIENTS, POPULATION, PROBLEM, deploy, simulated, start
+from deploy_small import POPULATION, QUICK, QUICK_START, simulated
+from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.messages import records
@@ -188,14 +188,13 @@ def test_a_client_that_is_not_there_is_missed(tmp_path):
     "method",
     [
         METHOD,
-        fs.FedFW(BALL, steps=fs.frank_wolfe.Convex(0.3, 0.5)),
+        fs.FedFW(fs.geometry.L2Ball(9.0), steps=fs.frank_wolfe.Convex(0.3, 0.5)),
         pytest.param(fs.FedDuAdam(0.3), marks=pytest.mark.full),
     ],
 )
 def test_resume_gives_the_same_bits(method, tmp_path):
     """A run that died in round 3 (its replies arrived, its update was not kept) goes on as if nothing was."""
     undisturbed, whole, _ = deploy(method, tmp_path / "a", rounds=5, sampling=fs.sampling.Uniform(4), seed=3)
-    app = CLIENTS
     folder = tmp_path / "b"
 
     class Died(Exception):
@@ -211,10 +210,8 @@ def test_resume_gives_the_same_bits(method, tmp_path):
 
     die.alive, die.count = True, 0
     with pytest.raises(Died):
-        deploy(method, folder, app=app, tamper=die, rounds=5, sampling=fs.sampling.Uniform(4), seed=3)
-    model, history, _ = deploy(
-        method, folder, app=app, rounds=5, sampling=fs.sampling.Uniform(4), seed=3, resume=True
-    )
+        deploy(method, folder, tamper=die, rounds=5, sampling=fs.sampling.Uniform(4), seed=3)
+    model, history, _ = deploy(method, folder, rounds=5, sampling=fs.sampling.Uniform(4), seed=3, resume=True)
     same(model, undisturbed)
     assert history.rounds["round"].tolist() == [1, 2, 3, 4, 5]
     np.testing.assert_array_equal(history.rounds["bytes_up"], whole.rounds["bytes_up"])
@@ -227,13 +224,13 @@ def test_a_rate_that_reacts_is_told_to_the_clients(tmp_path):
     """The model of the simulation, whose evaluations are the server's here, also where the run was interrupted."""
     method = fs.FedAvg(fs.schedules.ReduceOnPlateau(6.0, "train_loss", 1, factor=0.5))
     sampling, rounds = fs.sampling.Uniform(3), 6
-    wanted = fs.run(method, PROBLEM, rounds=rounds, eval_every=2, sampling=sampling, seed=3, dtype="float64")
+    wanted = fs.run(method, QUICK, rounds=rounds, eval_every=2, sampling=sampling, seed=3, dtype="float64")
     assert wanted.history.notes[-1].startswith("client_lr 6 became 3 after round ")
 
     def evaluate(params, buffers):
         with jax.enable_x64(True):
-            losses = [PROBLEM.loss(params, PROBLEM.data.client(i)) for i in range(POPULATION)]
-        return {"train_loss": float(np.average(losses, weights=PROBLEM.data.counts))}
+            losses = [QUICK.loss(params, QUICK.data.client(i)) for i in range(POPULATION)]
+        return {"train_loss": float(np.average(losses, weights=QUICK.data.counts))}
 
     given = {"sampling": sampling, "seed": 3, "eval_every": 2, "evaluate": evaluate}
     deploy(method, tmp_path, rounds=4, **given)
@@ -278,9 +275,9 @@ def test_a_foreign_state_is_said(tmp_path):
 
 def test_a_latecomer_starts_as_all_did(tmp_path):
     """FedFW: a client that joins in round 2 starts from the first model, not from that of round 2."""
-    method = fs.FedFW(BALL, steps=fs.frank_wolfe.Convex(0.3, 0.5))
+    method = fs.FedFW(fs.geometry.L2Ball(9.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))
     model, *_ = deploy(method, tmp_path, sampling=SAMPLING)
-    setup, state, _ = simulated(method)
+    setup, state, _ = simulated(method, QUICK)
     with jax.enable_x64(True):
         wanted = setup.algorithm.export(state.server)
     for x, y in zip(jax.tree.leaves(model), jax.tree.leaves(wanted), strict=True):
@@ -325,7 +322,7 @@ def another_model(node):
 def test_another_model_is_told_at_once(tmp_path):
     with pytest.raises(
         fs.InvalidInput,
-        match=r"refused: the model of client 0 has \['v'\] float64\[2\] where the server's has \['layers'\]",
+        match=r"refused: the model of client 0 has \['v'\] float64\[2\] where the server's has \['w'\]",
     ):
         deploy(METHOD, tmp_path, app=client_app(another_model))
 
@@ -336,18 +333,17 @@ def test_two_nodes_of_one_number(tmp_path):
 
 
 def test_a_node_without_a_number(tmp_path):
-    app = CLIENTS
     from fake_grid import FakeGrid
     from fedsolve.deploy.server.serve import Deployment, serve
     from fedsolve.deploy.server.settings import Settings
 
-    grid = FakeGrid(app, [0], tmp_path)
+    grid = FakeGrid(client_app(another_model), [0], tmp_path)
     grid.nodes = {101: {}}
     settings = Settings(rounds=1, population=1, connect_seconds=0.2, out=str(tmp_path / "server"))
     with pytest.raises(
         fs.InvalidInput, match=r"does not say which client it is: start it with --node-config 'client-id=0'"
     ):
-        serve(grid, Deployment.of(METHOD, start(), settings))
+        serve(grid, Deployment.of(METHOD, QUICK_START, settings))
 
 
 def test_a_folder_that_holds_a_run(tmp_path):

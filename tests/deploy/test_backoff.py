@@ -11,7 +11,8 @@ import pytest
 from flwr.app import RecordDict
 
 import fedsolve as fs
-from deploy_small import POPULATION, deploy
+from deploy_small import POPULATION
+from deploy_small import deploy_quick as deploy
 from fedsolve.deploy.client.client_state import ClientState
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.nodes import exchange, transport

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, RecordDict
 from test_registry import VERSIONS, Meeting, says
 
 import fedsolve as fs
-from deploy_small import deploy
+from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.monitoring import versions
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import fedsolve as fs
-from deploy_small import deploy
+from deploy_small import deploy_quick as deploy
 from fedsolve.cli.processes.local_processes import free_port, is_listening
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses

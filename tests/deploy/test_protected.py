@@ -8,7 +8,8 @@ import pytest
 
 import fedsolve as fs
 from conformance.properties import close
-from deploy_small import POPULATION, deploy, simulated, start
+from deploy_small import POPULATION, QUICK, QUICK_START, simulated
+from deploy_small import deploy_quick as deploy
 from fedsolve.deploy.messages.fact_checks import check_buffers
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
@@ -33,7 +34,7 @@ def dp(noise, at="server", **more):
 def test_clipping_is_the_simulation(at, tmp_path):
     """With noise of 1e-13 of the clip norm: the models agree to 1e-9, wherever it is clipped."""
     method = dp(1e-13, at)
-    setup, state, _ = simulated(method, sampling=EVERYBODY)
+    setup, state, _ = simulated(method, QUICK, sampling=EVERYBODY)
     model, history, _ = deploy(method, tmp_path, sampling=EVERYBODY)
     with jax.enable_x64(True):
         close(flat(model), flat(setup.algorithm.export(state.server)), 1e-9)
@@ -46,7 +47,7 @@ def test_noise_is_not_the_seeds(tmp_path):
     one, history, _ = deploy(method, tmp_path / "a", sampling=EVERYBODY)
     two, *_ = deploy(method, tmp_path / "b", sampling=EVERYBODY)
     assert np.abs(flat(one) - flat(two)).min() > 0
-    _, _, logs = simulated(method, sampling=EVERYBODY)
+    _, _, logs = simulated(method, QUICK, sampling=EVERYBODY)
     np.testing.assert_allclose(history.rounds["epsilon"], logs["epsilon"], rtol=1e-12)
     assert (np.diff(history.rounds["epsilon"]) > 0).all()
 
@@ -59,7 +60,7 @@ def test_a_round_without_replies_still_costs(tmp_path):
         return None if what == "train" and content["reply"]["round"] == 1 else content
 
     _, history, _ = deploy(method, tmp_path, sampling=EVERYBODY, tamper=lose, shortfall="skip")
-    _, _, logs = simulated(method, sampling=EVERYBODY)
+    _, _, logs = simulated(method, QUICK, sampling=EVERYBODY)
     np.testing.assert_allclose(history.rounds["epsilon"], logs["epsilon"], rtol=1e-12)
     assert history.rounds["dropped"].tolist() == [0, POPULATION, 0]
 
@@ -111,7 +112,7 @@ def test_a_round_with_too_few_replies_for_a_reduction_is_not_used(tmp_path):
     """Two of six are silent: half of a cohort would do for a mean, Krum(1) needs five; the round is skipped."""
     krum = fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Krum(1))
     model, history, _ = deploy(krum, tmp_path, deaf=[(101, 0), (104, 0)], rounds=1, shortfall="skip")
-    np.testing.assert_array_equal(flat(model), flat(start()))
+    np.testing.assert_array_equal(flat(model), flat(QUICK_START))
     assert history.rounds["dropped"].tolist() == [6]
 
 
@@ -125,7 +126,7 @@ HALF = fs.sampling.Bernoulli(0.5)
 
 
 def coordinator(method, sampling=HALF, secret=None):
-    return Coordinator(method, start(), Federation(POPULATION, sampling, 3, "x", secret))
+    return Coordinator(method, QUICK_START, Federation(POPULATION, sampling, 3, "x", secret))
 
 
 def cohorts(server, rounds=12):

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 import fedsolve as fs
-from deploy_small import deploy
+from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.monitoring.client_status import ClientStatuses

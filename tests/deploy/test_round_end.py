@@ -10,7 +10,7 @@ import pytest
 from malformed import with_bytes
 
 import fedsolve as fs
-from deploy_small import deploy
+from deploy_small import deploy_quick as deploy
 from fake_grid import over_the_wire
 from fedsolve import wire
 from fedsolve.core import trees

@@ -1,16 +1,20 @@
 """Federations whose server sees sums alone: the bits of the simulation, clients that are lost, and refusals."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
 import fedsolve as fs
-from deploy_small import PROBLEM, deploy, simulated
+from deploy_small import QUICK, ROWS, clients_of, simulated
+from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 
 BOUND = 4.0
+ONE_MEASURED = {"rounds": 1, "client_metrics": ("loss",)}
 
 
 def secure(inner, **options):
@@ -21,25 +25,25 @@ def bits(tree):
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
 
 
+UNEVEN = replace(QUICK, data=fs.FederatedData.from_clients([x[: 3 - i % 2] for i, x in enumerate(ROWS)]))
 METHODS = {
-    "by examples": lambda: secure(fs.FedAvg(0.1)),
-    "64 bits": lambda: secure(fs.FedAvg(0.1), bits=64),
-    "client state": lambda: secure(fs.SCAFFOLD(0.1)),
-    "a norm": lambda: secure(fs.FedDuAdam(client_lr=0.1)),
+    "by examples": (secure(fs.FedAvg(0.1)), UNEVEN),
+    "client state, 64 bits": (secure(fs.SCAFFOLD(0.1), bits=64), QUICK),
+    "a norm": (secure(fs.FedDuAdam(client_lr=0.1)), QUICK),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
-    """Masks cancel exactly, so that not one bit differs; all clients take part, of two sizes."""
-    algorithm = METHODS[name]()
+    """Masks cancel exactly, so that not one bit differs; all clients take part."""
+    algorithm, problem = METHODS[name]
     none = {
         "norm_bound": float("inf"),
         "max_share": 1.0,
         "buffers": {},
     }  # as the configuration of an app says it
-    found, history, grid = deploy(algorithm, tmp_path, **none)
-    setup, state, _ = simulated(algorithm, sampling=fs.sampling.Uniform(6))
+    found, history, grid = deploy(algorithm, tmp_path, app=clients_of(problem), **none)
+    setup, state, _ = simulated(algorithm, problem, sampling=fs.sampling.Uniform(6))
     with jax.enable_x64(True):
         assert bits(found) == bits(setup.algorithm.export(state.server))
     kinds = [kind for _, kind in grid.asked]
@@ -125,7 +129,7 @@ def test_what_a_client_says_of_its_metrics_is_not_trusted(tmp_path, capsys):
             data.shape = (len(data.data),)
         return content
 
-    _, history, _ = deploy(secure(fs.FedAvg(0.1)), tmp_path, rounds=1, client_metrics=("loss",), tamper=junk)
+    _, history, _ = deploy(secure(fs.FedAvg(0.1)), tmp_path, tamper=junk, **ONE_MEASURED)
     assert history.evaluations["clients_measured"].tolist() == [4, 4]
     said = capsys.readouterr().out
     assert "client 0 is not asked for metrics: the answer cannot be read" in said
@@ -134,7 +138,7 @@ def test_what_a_client_says_of_its_metrics_is_not_trusted(tmp_path, capsys):
 
 def test_an_owner_that_allows_sums_alone(tmp_path):
     """Such a client trains under fs.Secure, and refuses a method whose messages the server reads."""
-    app = client_app(lambda node: JaxOracle.of_task(PROBLEM, node.client), min_sum=5)
+    app = client_app(lambda node: JaxOracle.of_task(QUICK, node.client), min_sum=5)
     deploy(secure(fs.FedAvg(0.1)), tmp_path / "sums", app=app, rounds=1)
     with pytest.raises(Unavailable, match="allows sums of at least 5 clients alone"):
         deploy(fs.FedAvg(0.1), tmp_path / "clear", app=app, rounds=1, repeats=0)
@@ -153,15 +157,16 @@ def shared_noise(noise_multiplier, min_sum):
 
 def test_noise_in_shares(tmp_path):
     """Each client adds its share outside the program: nothing else differs from the simulation, and no run repeats."""
-    silent, _, _ = deploy(shared_noise(0.0, 3), tmp_path / "silent", rounds=1)
-    setup, state, _ = simulated(shared_noise(0.0, 3), sampling=fs.sampling.Uniform(6))
-    whole, _, _ = deploy(shared_noise(0.0, 3), tmp_path / "whole")
+    setup, state, _ = simulated(shared_noise(0.0, 3), QUICK, sampling=fs.sampling.Uniform(6))
+    models = []
+    evaluate = lambda params, buffers: models.append(params) or {}  # noqa: E731
+    whole, _, _ = deploy(shared_noise(0.0, 3), tmp_path / "whole", evaluate=evaluate)
     with jax.enable_x64(True):
         assert bits(whole) == bits(setup.algorithm.export(state.server))
-    one, history, _ = deploy(shared_noise(1e-3, 3), tmp_path / "one", rounds=1, client_metrics=("loss",))
+    one, history, _ = deploy(shared_noise(1e-3, 3), tmp_path / "one", **ONE_MEASURED)
     other, _, _ = deploy(shared_noise(1e-3, 3), tmp_path / "other", rounds=1)
     assert bits(one) != bits(other)
-    for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(silent), strict=True):
+    for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(models[1]), strict=True):
         assert 0 < np.abs(mine - theirs).max() < 0.01  # the noise of the mean: 1e-3 sqrt(2) / 6
     assert np.isfinite(history.evaluations["train_loss"]).all()
     with pytest.raises(
