@@ -19,7 +19,7 @@ from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation import plan
 from fedsolve.engine.prepare import prepare
 from fedsolve.geometry import L1
-from harness import make_clients, make_task
+from harness import crossed, make_clients, make_task
 
 FLOAT = jnp.dtype("float32")
 
@@ -165,7 +165,9 @@ def test_loops_stay_on_one_core_where_clients_are_small_or_each_core_is_a_device
     assert not on_one_core(2)
 
 
-@pytest.mark.parametrize("method", [fs.FedAvg(0.1), fs.SCAFFOLD(0.1), fs.FedDualAvg(L1(0.1), 0.1)])
+@pytest.mark.parametrize(
+    "method", crossed([fs.FedAvg(0.1), fs.SCAFFOLD(0.1), fs.FedDualAvg(L1(0.1), 0.1)], [fs.FedAvg(0.1)])
+)
 def test_bits_do_not_depend_on_how_many_cores_share_a_loop(method, monkeypatch):
     draw = np.random.default_rng(0)
     clients = [fs.Examples(draw.normal(size=(n, 300)), draw.normal(size=n)) for n in (40, 7, 60, 23, 31)]

@@ -14,7 +14,7 @@ from fedsolve.core.sampling import Uniform
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
 from fedsolve.engine.evaluation.iterates import of_each
 from fedsolve.engine.evaluation.pooling import client_percentiles
-from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
+from harness import Listed, Softmax, cross_entropy, crossed, engine, make_clients, make_task
 
 
 def accuracy(params, batch):
@@ -128,7 +128,7 @@ TRAFFIC = {
 }
 
 
-@pytest.mark.parametrize("name", TRAFFIC)
+@pytest.mark.parametrize("name", crossed(TRAFFIC, ["SCAFFOLD+FedDuAdam"]))
 def test_bytes_by_hand(name):
     """Bytes of one client's message times participants, also where a cohort is empty."""
     up, down = TRAFFIC[name]

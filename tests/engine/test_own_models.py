@@ -12,7 +12,7 @@ from fedsolve.engine.evaluation import blocks
 from fedsolve.engine.streaming import stream
 from fedsolve.engine.streaming.population import Packer
 from fedsolve.results.callbacks import EachClient, FineTuning
-from harness import Softmax, cross_entropy, make_clients, prepare
+from harness import Softmax, cross_entropy, crossed, make_clients, prepare
 
 SIZES = (7, 3, 12, 5, 9)
 CLIENTS = make_clients(SIZES)
@@ -140,7 +140,7 @@ STREAMED = {
 }
 
 
-@pytest.mark.parametrize("case", STREAMED)
+@pytest.mark.parametrize("case", crossed(STREAMED, ["a buffer of messages"]))
 def test_streamed_clients_are_measured_alike(case, monkeypatch):
     """A few at a time: each one's metrics on training and held-out examples, as it is and after fine-tuning."""
     monkeypatch.setattr(blocks, "WINDOW_BYTES", 2**10)

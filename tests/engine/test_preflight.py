@@ -282,7 +282,9 @@ def test_a_given_key_is_no_frozen_draw():
     )
 
 
-@pytest.mark.parametrize("types", [("float32", "float64"), ("float64", "float32")])
+@pytest.mark.parametrize(
+    "types", [("float32", "float64"), pytest.param(("float64", "float32"), marks=pytest.mark.full)]
+)
 def test_a_numpy_array_in_a_loss_has_the_type_of_each_run(types):
     """JAX keeps one type for such an array: runs in two types, in one process, each have their own."""
     scale = np.linspace(1.0, 2.0, 5) / 3

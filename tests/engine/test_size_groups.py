@@ -83,8 +83,8 @@ def run(method, sampling, *, grouped, **options):
     [
         ("FedAvg", "epochs", fs.sampling.Uniform(6), None),
         ("SCAFFOLD", "steps", fs.sampling.Bernoulli(0.4), 2),
-        ("median", "all", fs.sampling.Uniform(12), None),
-        ("SCAFFOLD", "all", fs.sampling.Uniform(7), 1),
+        pytest.param("median", "all", fs.sampling.Uniform(12), None, marks=pytest.mark.full),
+        pytest.param("SCAFFOLD", "all", fs.sampling.Uniform(7), 1, marks=pytest.mark.full),
     ],
 )
 def test_groups_change_nothing(method, local, sampling, chunk):

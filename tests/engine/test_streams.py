@@ -9,6 +9,7 @@ from fedsolve.engine.evaluation import blocks
 from fedsolve.engine.streaming import stream
 from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import Accuracy, CrossEntropy, Softmax
+from harness import crossed
 
 MODEL = Softmax(6, 4)
 
@@ -73,7 +74,9 @@ def same(one, other):
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", crossed(CASES, [next(iter(CASES)), "FedPer, each client measured with its own"])
+)
 def test_bits_are_those_of_resident_clients(case, small, tmp_path):
     """Model, every metric, every round's log; from arrays in memory and from a folder."""
     algorithm, counts, options = CASES[case]
@@ -130,7 +133,7 @@ def test_sizes_are_foreseen(monkeypatch):
         fs.run(fs.FedAvg(0.1), task(UNEVEN), rounds=1, residency="stream")
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("gone", marks=pytest.mark.full)])
 def test_a_folder_that_is_damaged_while_it_is_read(damage, small, tmp_path, monkeypatch):
     """The run ends in one line with its last checkpoint, and goes on when the file is back."""
     monkeypatch.setattr(RunFolder, "due", property(lambda self: True))
