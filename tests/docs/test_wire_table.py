@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import fedsolve as fs
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import prepare
+from fedsolve.engine.preparation.placed import place
+from fedsolve.engine.preparation.plan import plan
+from fedsolve.engine.preparation.requested import request
 from fedsolve.geometry import L1, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 
@@ -30,7 +33,9 @@ ROWS = {
 def task():
     client = Examples(np.zeros((2, 784), np.float32), np.zeros(2, np.int32))
     data = fs.FederatedData.from_clients([client] * 3)
-    return fs.Task("bytes", MODEL.init, CrossEntropy(MODEL), data)
+    shapes = jax.eval_shape(MODEL.init, jax.random.key(0))
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
+    return fs.Task("bytes", lambda key: zeros, CrossEntropy(MODEL), data)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -38,6 +43,7 @@ def test_bytes_of_a_client(row, task):
     """The row's two numbers are the sizes of the message and of the broadcast."""
     (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
     up, down = (int(cell.replace(",", "")) for cell in re.findall(r"\| +([\d,]+) +(?=\|)", line)[-2:])
-    setup = prepare(ROWS[row](), task, RunOptions(rounds=1, local_steps=1))
-    assert setup.traffic.up == (up,)
-    assert setup.traffic.down == down
+    requested = request(ROWS[row](), task, RunOptions(rounds=1, local_steps=1), None)
+    sent = plan(requested, place(requested)).traffic
+    assert sent.up == (up,)
+    assert sent.down == down

@@ -59,7 +59,7 @@ def test_an_undivided_norm():
 def test_a_head_on_what_a_frozen_encoder_sees():
     """The logits are those of the whole model."""
     model, rng = fs.tasks.Encoder(5, 40, 8, 16, 1, 2, 32), np.random.default_rng(0)
-    params, x = model.init(jax.random.key(0)), rng.integers(0, 40, (3, 8))
+    params, x = jax.jit(model.init)(jax.random.key(0)), rng.integers(0, 40, (3, 8))
     head = params.head._replace(weight=rng.normal(size=(5, 16)).astype(np.float32))
-    whole = model(params._replace(head=head), x)
+    whole = jax.jit(model)(params._replace(head=head), x)
     np.testing.assert_allclose(seen(model, params, x) @ head.weight.T, whole, atol=1e-5)

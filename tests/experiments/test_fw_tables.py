@@ -129,7 +129,7 @@ def test_images_are_halved_by_means():
 
 def test_networks_start_inside_the_ball():
     task = judged(synthetic(None, 0, 10, False, 20, MLP((60, 20, 20, 10))), "l1")
-    start = task.init(jax.random.key(0))
+    start = jax.jit(task.init)(jax.random.key(0))
     assert sum(float(abs(leaf).sum()) for leaf in jax.tree.leaves(start)) == pytest.approx(10.0, rel=1e-5)
 
 

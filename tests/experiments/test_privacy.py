@@ -1,5 +1,7 @@
 """Leakage from gradients and from extreme points: the attack, its objective, and the verdicts."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,41 +21,45 @@ from experiments.fedfw.fw_privacy.study import claims
 from fedsolve.studies.reproduce import reproduce
 
 NET = SmoothNet((8, 8, 1), classes=3, channels=4)
-PARAMS = NET.init(jax.random.key(0))
+PARAMS = jax.jit(NET.init)(jax.random.key(0))
 IMAGE = jnp.asarray(np.random.default_rng(0).uniform(size=(8, 8, 1)), jnp.float32)
-TRUE = gradient(NET, PARAMS, IMAGE, jax.nn.one_hot(1, 3))
+GRADIENT, MISMATCH = jax.jit(partial(gradient, NET)), jax.jit(partial(mismatch, NET))
+TRUE = GRADIENT(PARAMS, IMAGE, np.eye(3, dtype=np.float32)[1])
 
 
 def guess(seed):
-    a, b = jax.random.split(jax.random.key(seed))
-    return Guess(jax.random.normal(a, IMAGE.shape), jax.random.normal(b, (3,)))
+    draws = np.random.default_rng(seed)
+    return Guess(*(draws.normal(size=shape).astype(np.float32) for shape in (IMAGE.shape, 3)))
+
+
+def sent(name):
+    """What a client of the true gradient sends."""
+    return jax.jit(SIGNALS[name].of)(TRUE)
 
 
 def test_gradient_of_the_dense_bias_is_softmax_minus_target():
-    bias = gradient(NET, PARAMS, IMAGE, jnp.array([0.2, 0.3, 0.5]))[
-        -3:
-    ]  # the last leaf is the dense bias or kernel
-    found = jax.grad(lambda p: -jnp.sum(jnp.array([0.2, 0.3, 0.5]) * jax.nn.log_softmax(NET(p, IMAGE))))(
-        PARAMS
-    )[-1][1]
+    target = np.array([0.2, 0.3, 0.5], np.float32)
+    bias = np.asarray(GRADIENT(PARAMS, IMAGE, target))[-3:]  # the last leaf is the dense bias or kernel
+    found = jax.jit(jax.grad(lambda p: -jnp.sum(target * jax.nn.log_softmax(NET(p, IMAGE)))))(PARAMS)[-1][1]
     np.testing.assert_allclose(
-        found, jax.nn.softmax(NET(PARAMS, IMAGE)) - jnp.array([0.2, 0.3, 0.5]), atol=1e-6
+        found, jax.jit(lambda p: jax.nn.softmax(NET(p, IMAGE)))(PARAMS) - target, atol=1e-6
     )
     np.testing.assert_allclose(bias, found, atol=1e-7)
 
 
 def test_messages_are_what_frank_wolfe_clients_send():
-    np.testing.assert_array_equal(SIGNALS["gradient"].of(TRUE), TRUE)
-    np.testing.assert_allclose(SIGNALS["l2"].of(TRUE), TRUE / np.linalg.norm(TRUE), rtol=1e-5)
-    sent = np.asarray(SIGNALS["l1"].of(TRUE))
+    np.testing.assert_array_equal(sent("gradient"), TRUE)
+    np.testing.assert_allclose(sent("l2"), TRUE / np.linalg.norm(TRUE), rtol=1e-5)
+    of_l1 = np.asarray(sent("l1"))
     place = int(np.argmax(np.abs(TRUE)))
-    assert np.flatnonzero(sent).tolist() == [place]
-    assert sent[place] == np.sign(TRUE[place])
+    assert np.flatnonzero(of_l1).tolist() == [place]
+    assert of_l1[place] == np.sign(TRUE[place])
 
 
 @pytest.mark.parametrize("name", SIGNALS)
 def test_mismatch_is_the_formula_of_the_module(name):
-    g = np.asarray(gradient(NET, PARAMS, guess(1).image, jax.nn.softmax(guess(1).label)), np.float64)
+    label = jax.jit(jax.nn.softmax)(guess(1).label)
+    g = np.asarray(GRADIENT(PARAMS, guess(1).image, label), np.float64)
     true, unit = np.asarray(TRUE, np.float64), g / np.linalg.norm(g)
     place = np.argmax(np.abs(true))
     expected = {
@@ -63,15 +69,15 @@ def test_mismatch_is_the_formula_of_the_module(name):
         "l1": 2 * (1 - np.sign(true[place]) * unit[place]),
     }[name]
     signal = SIGNALS[name]
-    found = mismatch(NET, PARAMS, signal.of(TRUE), signal.direction, guess(1))
+    found = MISMATCH(PARAMS, sent(name), signal.direction, guess(1))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gradient", "l2"])
 def test_the_truth_has_no_mismatch(name):
     signal = SIGNALS[name]
-    truth = Guess(IMAGE, jnp.array([0.0, 50.0, 0.0]))
-    assert float(mismatch(NET, PARAMS, signal.of(TRUE), signal.direction, truth)) < 1e-9
+    truth = Guess(IMAGE, np.array([0.0, 50.0, 0.0], np.float32))
+    assert float(MISMATCH(PARAMS, sent(name), signal.direction, truth)) < 1e-9
 
 
 @pytest.mark.full

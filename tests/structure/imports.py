@@ -46,9 +46,13 @@ def _imports(name: str, path: Path, known: Mapping[str, Path]) -> Iterator[str]:
                     yield inside if inside in known else base
 
 
-@cache
 def graph(source: Path = SOURCE) -> dict[str, set[str]]:
     """Each module, and what it imports."""
+    return _graph(source)
+
+
+@cache  # by the folder, given or not
+def _graph(source: Path) -> dict[str, set[str]]:
     known = modules(source)
     return {name: imports(name, path, known) - {name} for name, path in known.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 
 import pytest
 from imports import SOURCE, cycles, graph, modules, package_of, page_packages, upward
@@ -54,8 +55,13 @@ def test_every_test_file_is_collected_alone():
     ] == []
 
 
+@cache
 def names_of(path):
     """All names that a module's text binds."""
+    return set(_names_of(path))
+
+
+def _names_of(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
@@ -77,7 +83,7 @@ def test_programs_beside_the_package_import_what_is_there():
                     home is not None and home.with_suffix(".pyi").is_file()
                 ):  # names are loaded when first used
                     home = home.with_suffix(".pyi")
-                there = set(names_of(home)) if home is not None and home.is_file() else set()
+                there = names_of(home) if home is not None and home.is_file() else set()
                 missing += [
                     (path.name, f"{node.module}.{alias.name}")
                     for alias in node.names
