@@ -91,9 +91,9 @@ def test_perfedavg(sampling):
     check(algorithm, lambda fed, w: perfedavg(fed, w, 0.3, 0.4, 0.5), sampling)
 
 
-def test_perfedavg_of_first_order_in_the_engine():
+def test_perfedavg_of_first_order():
     algorithm = fs.PerFedAvg(0.3, alpha=0.4, variant="FO")
-    check(algorithm, lambda fed, w: perfedavg(fed, w, 0.3, 0.4, None), SOME, engine)
+    check(algorithm, lambda fed, w: perfedavg(fed, w, 0.3, 0.4, None), SOME)
 
 
 @pytest.mark.parametrize(

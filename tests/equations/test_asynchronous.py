@@ -99,18 +99,20 @@ def fedasync(s):
     ("method", "server", "buffer", "concurrency"),
     [
         (fs.FedBuff(LR, buffer=2, server_lr=0.7), fedbuff(0.5, "uniform"), 2, 5),
-        (
+        pytest.param(
             fs.FedBuff(LR, buffer=3, power=0.9, server_lr=0.7, weighting="examples"),
             fedbuff(0.9, "examples"),
             3,
             3,
+            marks=pytest.mark.full,
         ),
         (fs.FedAsync(LR, mixing=0.8), fedasync(lambda late: (1 + late) ** -0.5), 1, 4),
-        (
+        pytest.param(
             fs.FedAsync(LR, mixing=0.8, staleness="hinge", a=10.0, b=1.0),
             fedasync(lambda late: 1.0 if late <= 1 else 1 / (10 * (late - 1) + 1)),
             1,
             5,
+            marks=pytest.mark.full,
         ),
     ],
     ids=["FedBuff", "FedBuff-chosen", "FedAsync", "FedAsync-hinge"],
@@ -186,6 +188,7 @@ def test_a_resumed_run_and_a_streamed_one_have_the_same_bits(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_a_sweep_is_the_runs_alone():
     task, given = make_task(make_clients()), {"clients_per_round": 4, "systems": FLEET, "dtype": "float64"}
     sweep = fs.sweep(
@@ -193,10 +196,13 @@ def test_a_sweep_is_the_runs_alone():
     )
     alone = fs.run(fs.FedBuff(LR, buffer=2), task, rounds=6, **given)
     np.testing.assert_allclose(sweep.metrics["train_loss"][1, 0], alone.metrics["train_loss"], rtol=1e-12)
+
+
+def test_a_sweep_differs_in_numbers():
     with pytest.raises(
         fs.InvalidInput, match="settings of a sweep with simulated time may differ in numbers only"
     ):
-        fs.sweep("FedBuff", task, {"buffer": [2, 3]}, rounds=6, **given)
+        fs.sweep("FedBuff", make_task(make_clients()), {"buffer": [2, 3]}, rounds=6, systems=FLEET)
 
 
 @pytest.mark.parametrize(

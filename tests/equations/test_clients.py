@@ -12,7 +12,7 @@ import fedsolve as fs
 from equations.cases import EVERY, FULL, SOME, check_fedopt
 from equations.server_rules import Average
 from equations.transcript import Federation, LocalSGD, fedopt
-from harness import crossed, engine, make_clients, make_task
+from harness import engine, make_clients, make_task
 
 
 @EVERY
@@ -61,7 +61,8 @@ def test_local_steps(sampling, steps):
     check_fedopt(fs.FedAvg(0.3), lambda: Average(1.0), LocalSGD(0.3), "examples", sampling, local_steps=steps)
 
 
-@pytest.mark.parametrize("steps", crossed([1, 3], [3]))
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.full
 def test_even_clients(steps):
     """Five clients of 8 rows in batches of 4: the engine has no mask and no padding, the transcript is the same."""
     check_fedopt(

@@ -63,6 +63,7 @@ def test_ifca_by_gradients():
     check_ifca(SOME, averaging="gradients", server_lr=1.3)
 
 
+@pytest.mark.full
 def test_ifca_in_the_engine():
     check_ifca(SOME, engine, k=3, first=4)
 
@@ -75,6 +76,7 @@ def test_one_cluster_is_fedavg():
     assert displacement_error(run.iterates[1:], want[1:], run.iterates[0]) < CLOSE
 
 
+@pytest.mark.full
 def test_clients_find_the_others_with_their_labels():
     """Half of the clients have other labels: after three first rounds each model is for one kind."""
     rng, centres = np.random.default_rng(0), 2 * np.eye(CLASSES)

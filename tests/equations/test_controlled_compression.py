@@ -14,7 +14,7 @@ from fedsolve.methods.compression import Cast, RandomK, Sign, TopK
 from fedsolve.methods.compression.encoding import round_key
 from fedsolve.methods.compression.scafcom import SCAFCOM, Scafcom
 from fedsolve.methods.compression.scallion import SCALLION, Scallion
-from harness import CLASSES, FEATURES, engine, make_clients, make_task
+from harness import CLASSES, FEATURES, make_clients, make_task
 from verbs_harness import play
 
 RATE = 0.3
@@ -77,9 +77,9 @@ CASES = {
 KEPT = [round(SHARE * len(leaf)) / len(leaf) for leaf in LEAVES]
 
 
-def check(method, change, compress, by=engine, momentum=0.0, **work):
+def check(method, change, compress, momentum=0.0, **work):
     clients = make_clients()
-    run = by(method, make_task(clients, **work), SOME, ROUNDS)
+    run = play(method, make_task(clients, **work), SOME, ROUNDS)
     expected, c, ci = transcript(
         federation(run, clients, **work), run.iterates[0], change, compress, momentum
     )

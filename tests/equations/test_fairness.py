@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, compare, displacement_error, federation, flat
 from equations.transcript import LocalSGD, shares
-from harness import engine, make_clients, make_task
+from harness import crossed, engine, make_clients, make_task
 from verbs_harness import play
 
 RATE, SERVER, DUAL = 0.3, 0.8, 0.4
@@ -127,7 +127,7 @@ CASES = {
 
 
 @EVERY
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", crossed(CASES, [name for name in CASES if "examples" not in name]))
 def test_rounds(case, sampling):
     """Every iterate; of AFL and DRFA also the weights of all clients at the end."""
     build, transcript = CASES[case]
@@ -146,6 +146,7 @@ def test_rounds(case, sampling):
 
 
 @pytest.mark.parametrize("name", ["AFL", "DRFA"])
+@pytest.mark.full
 def test_weights_wait_in_the_engine(name):
     """Whole rounds of the engine: absent clients keep their weights."""
     build, transcript = CASES[name]

@@ -14,7 +14,7 @@ from conformance.properties import HandOracle
 from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation
 from equations.composite_transcript import ALL, WEIGHT, Psi, feddr
 from fedsolve.geometry import L1, L1Ball, L2Ball
-from harness import SIZES, crossed, default_start, engine, make_clients, make_task
+from harness import SIZES, crossed, default_start, make_clients, make_task
 from verbs_harness import play
 
 ETA = 0.7
@@ -143,8 +143,8 @@ def test_conjugate_gradients_at_the_minimiser():
 
 
 def test_absent_clients_keep_what_they_have():
-    """Client 2 is away in rounds 0 and 1 of the partial trace: its state is still the start (in the engine)."""
-    run = engine(fs.FedDR(L1(0.05), 0.3, eta=ETA), make_task(make_clients()), SOME, 2)
+    """Client 2 is away in rounds 0 and 1 of the partial trace: its state is still the start."""
+    run = play(fs.FedDR(L1(0.05), 0.3, eta=ETA), make_task(make_clients()), SOME, 2)
     assert all(2 not in cohort for cohort in run.cohorts)
     for tree in (run.state.clients.params, run.state.clients.anchor, run.state.clients.reflected):
         flat = np.concatenate([np.ravel(x[2]) for x in tree])

@@ -159,7 +159,7 @@ GEOMETRIES = {
     ("name", "b1"),
     crossed(
         product(GEOMETRIES, (None, 0.9)),
-        [("diagonal", None), ("number", 0.9), ("quadratic", 0.9), ("p-norm", 0.9), ("entropy", None)],
+        [("diagonal", None), ("quadratic", 0.9), ("p-norm", 0.9), ("entropy", None)],
     ),
 )
 def test_any_geometry(name, b1, sampling):

@@ -100,8 +100,11 @@ def agree(got, want):
 
 BOTH = ("FedMiD", "FedDualAvg")
 PAIRS = [
-    *(("FedDualAvg", case) for case in CASES),
-    *(("FedMiD", case) for case in ("l1 on weight", "l1 ball", "p-norm and l1", "entropy and l1")),
+    *(
+        ("FedDualAvg", case)
+        for case in ("two blocks", "p-norm and l1 on weight", "entropy and l1", "diagonal and l1")
+    ),
+    *(("FedMiD", case) for case in ("l1 ball", "p-norm and l1")),
 ]
 
 
@@ -140,7 +143,7 @@ def test_a_number_of_steps(method):
         assert float(run.state.server.rate_sum) == pytest.approx(0.7 * 0.3 * 10 * 5, rel=1e-13)
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("weighting", crossed(["uniform", "examples"], ["examples"]))
 def test_elapsed_of_uneven_clients(weighting):
     """e_r = sum over rounds of eta_s eta_c sum_i p_i K_i with K_i = 2 ceil(n_i / 4): 4, 2, 6, 4, 6."""
     steps = EPOCHS * -(-np.array(SIZES) // BATCH)
@@ -153,7 +156,7 @@ def test_elapsed_of_uneven_clients(weighting):
 
 
 @EVERY
-@pytest.mark.parametrize("case", crossed(["l1", "l1 ball", "p-norm and l1"], ["l1 ball", "p-norm and l1"]))
+@pytest.mark.parametrize("case", crossed(["l1", "l1 ball", "p-norm and l1"], ["l1 ball"]))
 def test_output_of_theorem_4_2(case, sampling):
     """Equation (4.4): the mean over rounds and steps k = 1 ... 5 of grad(h + e_k psi)*(mean of the z_k).
 

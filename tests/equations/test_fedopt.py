@@ -28,6 +28,7 @@ def test_fedavg(sampling, weighting):
     )
 
 
+@pytest.mark.full
 def test_fedavg_with_a_cohort_drawn_by_the_engine():
     """Two of the clients that the trace shows, drawn with the run's keys: whole rounds of the engine."""
     algorithm = fs.FedAvg(0.3, weighting="uniform")

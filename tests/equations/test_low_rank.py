@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -77,7 +78,7 @@ def method(average: Any, weighting: Any = "uniform", rank=RANK, **options):
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-@pytest.mark.parametrize("by", [play, engine])
+@pytest.mark.parametrize("by", [play, pytest.param(engine, marks=pytest.mark.full)])
 def test_rounds(average, by):
     """Every iterate, with cohorts that vary and are empty once, of clients of 3 to 12 examples."""
     clients = make_clients()
@@ -102,7 +103,7 @@ class Near(fs.Oracle):
         self.client = client
 
     def __call__(self, params, step):
-        residual = params["w"] - CENTERS[self.client]
+        residual = params["w"] - jnp.asarray(CENTERS)[self.client]
         return jnp.sum(residual**2) / 2, {"w": residual}
 
     def loss(self, params, step):
@@ -112,16 +113,20 @@ class Near(fs.Oracle):
         return self(params, 0)
 
 
-def received(method, server, cohort):
-    """What the server makes of the message of each client."""
-    broadcast = method.broadcast(server, cohort)
+@partial(jax.jit, static_argnums=0)
+def a_round(method, server, t):
+    """What the server makes of the message of each client, the models of single clients, and the next server."""
+    everyone, alone = (Cohort(t, n, n) for n in (len(CENTERS), 1))
+    broadcast = method.broadcast(server, everyone)
     start = method.init_client(broadcast)
-    sent = [method.train(broadcast, start, Near(i))[0] for i in range(len(CENTERS))]
-    return [method.receive(broadcast, message, start)[0] for message in sent]
 
+    def of_client(i):
+        message = method.receive(broadcast, method.train(broadcast, start, Near(i))[0], start)[0]
+        return message, method.export(method.update(server, message, alone))
 
-def mean(trees):
-    return jax.tree.map(lambda *x: sum(x) / len(x), *trees)
+    messages, models = jax.vmap(of_client)(jnp.arange(len(CENTERS)))
+    mean = jax.tree.map(lambda x: x.mean(0), messages)
+    return messages, models, method.update(server, mean, everyone)
 
 
 FRANK_WOLFE = fs.FedFW(fs.geometry.NuclearBall(9.0))
@@ -137,21 +142,18 @@ def test_what_an_average_misses_of_the_mean_of_the_clients_models(average):
         inner = fs.FedAvg(0.05, weighting="uniform")
         method = fs.LowRank(inner, WIDE, average, alpha=ALPHA) if average in AVERAGES else FRANK_WOLFE
         server: Any = method.init({"w": jnp.asarray(CENTERS[0] / 9)})
-        before, messages, models = server, [], []
         for t in range(2):  # B is 0 in the first
-            everyone, alone = (Cohort(jnp.int32(t), n, n) for n in (len(CENTERS), 1))
-            messages = received(method, server, everyone)
-            models = [method.export(method.update(server, message, alone)) for message in messages]
-            before, server = server, method.update(server, mean(messages), everyone)
-        error = np.array(method.export(server)["w"] - mean(models)["w"])
-        spread = np.linalg.norm(models[0]["w"] - models[1]["w"])
+            before, (messages, models, server) = server, a_round(method, server, np.int32(t))
+        models = np.array(models["w"])
+        error = np.array(method.export(server)["w"]) - models.mean(0)
+        spread = np.linalg.norm(models[0] - models[1])
     assert spread > 0.1
     if average != "both":
         assert np.linalg.norm(error) < 1e-14 * spread
         return
     assert before.inner.params["w"].b.any()
-    updates = [client_update_of(message)["w"] for message in messages]
-    b, a = (np.stack([np.array(getattr(update, name)) for update in updates]) for name in "ba")
+    update = client_update_of(messages)["w"]
+    b, a = np.array(update.b), np.array(update.a)
     covariance = np.einsum("imr,irn->mn", b - b.mean(0), a - a.mean(0)) / len(CENTERS)
     np.testing.assert_allclose(error, -ALPHA / WIDE * covariance, rtol=0, atol=1e-14)
     assert np.linalg.norm(error) > 0.01 * spread
@@ -182,7 +184,7 @@ def same(ours, theirs, sampling=SOME):
 
 def test_limits():
     """With factors larger than the matrix it is the inner method; with one client a round, `exact` is `both`."""
-    for average in AVERAGES:
+    for average in ("both", "stack"):
         assert same(method(average, rank=3), method(average, rank=3).inner)
     one = Trace(availability([[t % 5] for t in range(ROUNDS)]), 1)  # pyright: ignore[reportArgumentType]
     assert same(method("exact"), method("both"), one)
@@ -192,7 +194,7 @@ def test_limits():
 
 def test_around_control_variates():
     """SCAFFOLD of factors: c and c_i have their shapes, and the clients' mean drift is 0."""
-    run = engine(fs.LowRank(fs.SCAFFOLD(RATE), 1), make_task(make_clients()), FULL, ROUNDS)
+    run = play(fs.LowRank(fs.SCAFFOLD(RATE), 1), make_task(make_clients()), FULL, ROUNDS)
     control = run.state.server.inner.control
     assert control.weight.b.shape == (FEATURES, 1)
     of_clients = jax.tree.map(lambda x: x.mean(0), run.state.clients.control)

@@ -59,6 +59,7 @@ def test_rounds(sampling):
     assert np.abs(got - ci).max() < CLOSE * np.abs(ci).max()
 
 
+@pytest.mark.full
 def test_rounds_of_the_engine():
     clients = make_clients()
     run = engine(fs.PAdaMFed(HORIZON, scale=SCALE), make_task(clients), SOME, ROUNDS)

@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import FULL, SAMPLINGS, SOME, displacement_error, federation, flat
 from equations.transcript import Federation, shares
-from harness import CLASSES, engine, make_clients, make_task
+from harness import CLASSES, crossed, engine, make_clients, make_task
 from verbs_harness import play
 
 CLOSE = 1e-12
@@ -81,6 +81,7 @@ def test_fedper(sampling):
     check(algorithm, lambda fed, w: fedper(fed, w, rate, rate, "examples", 0.8), sampling)
 
 
+@pytest.mark.full
 def test_fedper_in_the_engine():
     """Whole rounds of the engine, clients side by side with masks: the leaves wait in its stacked states."""
     rate = lambda t: 0.3  # noqa: E731
@@ -96,13 +97,14 @@ def test_personal_leaves_around_fedprox_and_a_schedule():
 
 
 @FULL_AND_PARTIAL
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", crossed([1, 3], [3]))
 def test_fedrep(sampling, passes):
     """The head first, through the minibatches `passes` times, at w; then the body with the new head, once."""
     algorithm = fs.FedRep("bias", 0.3, personal_lr=0.2, passes=passes)
     check(algorithm, lambda fed, w: fedrep(fed, w, 0.3, 0.2, passes, "uniform"), sampling)
 
 
+@pytest.mark.full
 def test_fedrep_in_the_engine():
     """Whole rounds of the engine, with passes over minibatches that uneven clients end at different steps."""
     algorithm = fs.FedRep("bias", 0.3, personal_lr=0.2, passes=3)
@@ -126,7 +128,9 @@ def ditto(fed, w, lr, own, lam):
     return np.stack(iterates), models
 
 
-@pytest.mark.parametrize(("by", "sampling"), [(play, FULL), (play, SOME), (engine, SOME)])
+@pytest.mark.parametrize(
+    ("by", "sampling"), [(play, FULL), (play, SOME), pytest.param(engine, SOME, marks=pytest.mark.full)]
+)
 def test_ditto(by, sampling):
     """The global model is FedAvg's; each client's own is drawn to it, and waits while the client is absent."""
     clients = make_clients()

@@ -135,6 +135,7 @@ def test_two_exchanges(case, sampling):
         assert displacement_error(center[None], reference.v[None], run.iterates[0]) < CLOSE
 
 
+@pytest.mark.full
 def test_a_round_without_clients_waits():
     """Whole rounds of the engine: the gradient of round 6 is used in round 8, as nobody is there in round 7."""
     clients = make_clients()

@@ -22,7 +22,7 @@ from equations.cases import (
 from equations.server_rules import Average
 from equations.transcript import LocalSGD, shares
 from fedsolve.methods.sharpness.fedsam import SharpnessOracle
-from harness import engine, make_clients, make_task
+from harness import crossed, engine, make_clients, make_task
 from verbs_harness import play
 
 RATE, RHO, ALPHA, SERVER = 0.3, 0.4, 0.3, 0.8
@@ -159,7 +159,7 @@ def check(name, by, sampling):
 
 
 @EVERY
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", crossed(CASES, [name for name in CASES if "examples" not in name]))
 def test_rounds(name, sampling):
     """Every iterate; of FedSMOO every mu_i at the end."""
     run, reference = check(name, play, sampling)
@@ -169,6 +169,7 @@ def test_rounds(name, sampling):
         assert np.abs(dual - wanted).max() < CLOSE * np.abs(wanted).max()
 
 
+@pytest.mark.full
 def test_moves_wait_in_the_engine():
     """Whole rounds of the engine: absent clients keep their duals."""
     check("FedSMOO", engine, SOME)

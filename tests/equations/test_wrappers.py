@@ -12,7 +12,7 @@ import fedsolve as fs
 from equations.cases import EVERY, FULL, SOME, check_fedopt, check_scaffold
 from equations.server_rules import Average, FedDuA, FedExPRule, FedOptRule
 from equations.transcript import LocalSGD
-from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task
+from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task, prepare
 from verbs_harness import play
 
 RATE = 0.3
@@ -48,6 +48,7 @@ def test_scaffold(sampling, option):
     check_scaffold(algorithm, lambda: Average(0.9), LocalSGD(0.3), option, sampling)
 
 
+@pytest.mark.full
 def test_scaffold_in_the_engine():
     """Whole rounds of the engine: absent clients' c_i wait in its stacked states."""
     check_scaffold(fs.SCAFFOLD(0.3), lambda: Average(1.0), LocalSGD(0.3), "II", SOME, by=engine)
@@ -59,7 +60,11 @@ def test_scaffold_with_a_number_of_steps(sampling):
     check_scaffold(fs.SCAFFOLD(0.3), lambda: Average(1.0), LocalSGD(0.3), "II", sampling, local_steps=5)
 
 
-@pytest.mark.parametrize(("by", "equal_steps"), [(play, 5), (engine, None)], ids=["told", "found"])
+@pytest.mark.parametrize(
+    ("by", "equal_steps"),
+    [(play, 5), pytest.param(engine, None, marks=pytest.mark.full)],
+    ids=["told", "found"],
+)
 def test_scaffold_sends_client_updates_alone(by, equal_steps):
     """Of clients with as many steps: c and all c_i, of a cohort that varies, with a schedule and momentum."""
     rate = fs.schedules.Exponential(0.4, 0.8)
@@ -73,9 +78,9 @@ def test_what_scaffold_sends():
 
     def sent(method, **work):
         task = make_task(make_clients(), **(work or {"local_steps": 5}))
-        return fs.run(method, task, rounds=1, progress=False).history.rounds["bytes_up"].item()
+        return sum(prepare(method, task, FULL, dtype="float32").traffic.up)
 
-    least, vector = sent(fs.FedAvg(RATE, weighting="uniform")), 5 * 4 * (FEATURES + 1) * CLASSES
+    least, vector = sent(fs.FedAvg(RATE, weighting="uniform")), 4 * (FEATURES + 1) * CLASSES
     assert sent(fs.SCAFFOLD(RATE)) == sent(fs.SCAFFOLD(RATE, equal_steps=5)) == least
     for more in ({"option": "I"}, {"weighting": "examples"}):
         assert sent(fs.SCAFFOLD(RATE, **more)) == least + vector

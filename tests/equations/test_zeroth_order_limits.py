@@ -93,6 +93,7 @@ def gaussian_of(*numbers):
         return np.asarray(gaussian(key_of(*numbers), jnp.zeros(6)))
 
 
+@pytest.mark.full
 def test_the_head_of_a_frozen_encoder():
     """A message of 24 bytes whatever is frozen; rebuilt or sent, the model is the same up to rounding."""
     rng, model = np.random.default_rng(0), Encoder(5, 40, 8, 16, 1, 2, 32)

@@ -114,7 +114,7 @@ def collude(cohort, vectors):
     return np.where(attacks[:, None], -2 * vectors[~attacks].mean(axis=0), vectors)
 
 
-@pytest.mark.parametrize("by", [play, engine])
+@pytest.mark.parametrize("by", [play, pytest.param(engine, marks=pytest.mark.full)])
 @pytest.mark.parametrize("reduction", [fs.robust.Median(), None])
 def test_rounds_equal_the_transcript(by, reduction):
     """Cohorts of none to five of five clients, under a median and under the method's own weighted mean."""

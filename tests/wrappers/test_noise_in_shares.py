@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +29,7 @@ from fedsolve.methods.privacy.skellam import (
     subsampled,
 )
 from harness import engine, make_clients, make_task
+from verbs_harness import play
 
 UPDATE = {"a": np.random.default_rng(0).normal(size=(40, 50)), "b": np.random.default_rng(1).normal(size=7)}
 PLAN = {"cohort": 5, "population": 5, "delta": 1e-2, "sampling": "none"}
@@ -66,8 +66,9 @@ def test_steps_are_those_of_numpy(clip_norm):
     """Long and short updates; then the mean of two clients, rotated back."""
     with jax.enable_x64(True):
         coder = SkellamCoder(clip_norm, 1.0)
-        sent = [coder.encode(UPDATE, jnp.int32(3), jnp.int32(i))[0] for i in (0, 1)]
-        mean = coder.decode([sent[0] + sent[1]], jnp.float64(2.0), UPDATE, jnp.int32(3))
+        encode, decode = jax.jit(coder.encode), jax.jit(coder.decode)
+        sent = [encode(UPDATE, jnp.int32(3), jnp.int32(i))[0] for i in (0, 1)]
+        mean = decode([sent[0] + sent[1]], jnp.float64(2.0), UPDATE, jnp.int32(3))
         wanted = [encoded(UPDATE, clip_norm, 3, i) for i in (0, 1)]
     for found, (whole, scaled, _) in zip(sent, wanted, strict=True):
         assert (np.asarray(found) == whole).all()
@@ -89,13 +90,13 @@ def test_rounded_norms_stay_within_the_bound():
         x = jnp.asarray(x / np.linalg.norm(x) * norm, jnp.float32)
         tight = rounded_norm(norm, size, beta=math.exp(-0.5))
         keys = jax.random.split(jax.random.key(size), 200)
-        found = np.asarray(jax.vmap(partial(round_within, x, tight))(keys), float)
+        found = np.asarray(jax.jit(jax.vmap(partial(round_within, x, tight)))(keys), float)
         assert (np.linalg.norm(found[:, 0], axis=1) <= tight * (1 + 1e-6)).all()
-        none = np.asarray(round_within(x, norm, jax.random.key(0)), float)
+        none = np.asarray(jax.jit(round_within)(x, norm, jax.random.key(0)), float)
         assert np.linalg.norm(none) <= norm
-    round_within(jnp.full((1, 4), jnp.nan, jnp.float32), 1.0, jax.random.key(0))
+    jax.jit(round_within)(jnp.full((1, 4), jnp.nan, jnp.float32), 1.0, jax.random.key(0)).block_until_ready()
     long = {"a": jnp.full((3, 3), 1e30, jnp.float32)}
-    assert np.linalg.norm(SkellamCoder(0.5, 1.0).encode(long, 0, 0)[0]) <= NORM
+    assert np.linalg.norm(jax.jit(SkellamCoder(0.5, 1.0).encode)(long, 0, 0)[0]) <= NORM
 
 
 def test_rounding_is_unbiased():
@@ -103,7 +104,7 @@ def test_rounding_is_unbiased():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 32)), jnp.float32)
     bound = rounded_norm(float(jnp.linalg.norm(x)), 32)
     keys = jax.random.split(jax.random.key(1), 4000)
-    found = np.asarray(jax.vmap(lambda k: round_within(x, bound, k))(keys))
+    found = np.asarray(jax.jit(jax.vmap(lambda k: round_within(x, bound, k)))(keys))
     assert np.abs(found.mean(axis=0) - x).max() < 5 * 0.5 / 4000**0.5
 
 
@@ -129,23 +130,29 @@ def test_noise_of_simulations(variance):
     assert stats.chisquare(counted, expected).pvalue > 1e-3
 
 
+@partial(jax.jit, static_argnums=2)
+def mean_of_noise(coder, zero, count):
+    (start,) = coder.encode(zero, 0, 0)
+    keys = jax.vmap(jax.random.key)(jnp.arange(count))
+    total = jax.lax.map(lambda key: coder.noise([start], key)[0], keys).sum(0)
+    return coder.decode([total], jnp.float32(count), zero, 0)
+
+
 @pytest.mark.parametrize(("min_sum", "corrupt", "more"), [(20, 0.0, 1.0), (10, 0.0, 2.0), (20, 0.25, 4 / 3)])
 def test_the_sum_has_the_noise_of_the_whole(min_sum, corrupt, more):
     """20 clients that send 0: standard deviation z C of the sum, sized for the smallest sum and those who add none."""
     z, clip_norm, count = 1.5, 0.7, 20
     coder = SkellamCoder(clip_norm, share_of(z, min_sum, corrupt))
     zero = {"w": jnp.zeros(30_000)}
-    (start,) = coder.encode(zero, 0, 0)
-    total: Any = sum(coder.noise([start], jax.random.key(i))[0] for i in range(count))
-    mean = coder.decode([total], jnp.float32(count), zero, 0)["w"]
+    mean = mean_of_noise(coder, zero, count)["w"]
     assert np.std(count * np.asarray(mean)) == pytest.approx(z * clip_norm * more**0.5, rel=0.02)
 
 
 def test_sums_of_messages_are_the_method():
     """No noise and a large bound: FedAvg, up to the rounding; below min_sum the model stays, epsilon goes on."""
-    task, everyone = make_task(make_clients()), fs.sampling.Uniform(5)
+    task, everyone = make_task(make_clients(), batch=None), fs.sampling.Uniform(5)  # nothing is shuffled
     limits = {"bound": 10.0, "max_clients": 5}
-    plain = engine(FEDAVG, task, everyone, 4)
+    plain = play(FEDAVG, task, everyone, 4)
     found = engine(fs.Secure(shared(z=1e-6, clip_norm=20.0), **limits), task, everyone, 4)
     assert np.abs(found.iterates - plain.iterates).max() < 5e-3
     one, two = (engine(fs.Secure(shared(), **limits), task, everyone, 4, seed=s) for s in (0, 1))

@@ -15,7 +15,7 @@ from equations.transcript import LocalSGD
 from fedsolve.engine.compute.client_oracle import TAG_CLIENT
 from fedsolve.engine.compute.keys import run_key
 from fedsolve.engine.compute.round import TAG_SERVER
-from harness import CLASSES, FEATURES, engine, make_clients, make_task, relative
+from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task, relative
 from verbs_harness import play
 from wrappers.privacy_transcript import Mechanism, central, local_noise
 
@@ -30,6 +30,13 @@ RUNS = {
     "trace": (SOME, {"cohort": 5, "sampling": "none"}, True),  # from 0 to 5 clients
 }
 EVERY = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+SOME_RUNS = pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(run, id=name, marks=() if name in ("all", "poisson") else pytest.mark.full)
+        for name, run in RUNS.items()
+    ],
+)
 
 
 def normals(key: Any, scalars: int) -> list[Any]:
@@ -77,14 +84,14 @@ def test_fedavg(run):
         assert [] in found.cohorts
 
 
-@EVERY
+@SOME_RUNS
 def test_feddudam(run):
     """Its second number, mean |D_i|^2, is within C^2, noised and paid for."""
     compared(run, fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), 1)
 
 
-@EVERY
-@pytest.mark.parametrize("gamma", [0.5, 0.8])
+@SOME_RUNS
+@pytest.mark.parametrize("gamma", crossed([0.5, 0.8], [0.5]))
 def test_adaptive_clipping(run, gamma):
     """C by the noisy count of those within it, from the round's own C."""
     compared(run, fs.FedAvg(LR, **UNIFORM), Average(1.0), 0, gamma)
