@@ -26,7 +26,7 @@ from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, Ke
 from fedsolve.results.clients import read_client_metrics
 from harness import Softmax, cross_entropy, make_clients
 
-SIZES, HELD = (7, 3, 12, 5), (4, 2, 3, 0)
+SIZES, HELD = (7, 3, 7, 3), (4, 4, 4, 0)  # two sizes of clients, a program each
 START = Softmax.of(0.5 * np.random.default_rng(1).standard_normal(15))
 METRICS = ("loss", "accuracy", "parts")
 
@@ -58,7 +58,7 @@ TASK = fs.Task(
     metrics={"accuracy": accuracy, "parts": Parts()}, batch_size=4,
     validation=joined(HELD_OUT), validation_clients=np.repeat(np.arange(3), HELD[:3]),
 )  # fmt: skip
-APP = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START))
+APP = clients_of(TASK)
 OPTIONS = {"rounds": 2, "clients_per_round": 2}
 
 
@@ -235,9 +235,7 @@ def test_what_cannot_be_believed_does_not_count(changes, why, tmp_path, capsys):
     assert history.rounds["dropped"].tolist() == [0]
     own = [float(cross_entropy(START, TASK.data.client(i))) for i in (0, 2, 3)]
     assert history.evaluations["client_loss_worst"][0] == pytest.approx(max(own), rel=1e-6)
-    assert history.evaluations["train_loss"][0] == pytest.approx(
-        np.average(own, weights=[7, 12, 5]), rel=1e-6
-    )
+    assert history.evaluations["train_loss"][0] == pytest.approx(np.average(own, weights=[7, 7, 3]), rel=1e-6)
 
 
 def test_an_answer_of_another_round_or_client_does_not_count(tmp_path, capsys):

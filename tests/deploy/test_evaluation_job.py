@@ -8,10 +8,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import fedsolve as fs
+from deploy_small import clients_of
 from fake_grid import FakeGrid
 from fedsolve.cli.main import main
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.server import server_app
 from fedsolve.results.clients import read_client_metrics
@@ -23,7 +22,7 @@ TASK = fs.Task(
     "measured", lambda key: START, cross_entropy, fs.FederatedData.from_clients(make_clients((6,) * 4)),
     metrics={"weight": lambda model, batch: model.weight[0, 0]}, batch_size=4,
 )  # fmt: skip
-APP = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START))
+APP = clients_of(TASK)
 
 
 def run(method, folder, out, params=START, tamper=None, app=APP, **config):

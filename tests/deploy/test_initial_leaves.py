@@ -1,5 +1,7 @@
 """Leaves of the initial model on the wire: 8 bytes each, and a client whose model is another one is told."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,14 @@ import pytest
 
 import fedsolve as fs
 from conformance.properties import COHORTS
-from deploy_small import deploy, simulated, start
+from deploy_small import QUICK, clients_of, simulated
+from deploy_small import deploy_quick as deploy
 from fedsolve import wire
 from harness import Listed
 
+START = {"w": np.arange(34.0).reshape(2, 17) / 20}
+MATRIX = replace(QUICK, init=lambda key: START, loss=lambda p, x: jnp.mean(jnp.square(x @ p["w"].T - 1)))
+GIVEN = {"app": clients_of(MATRIX), "params": START}
 PARAMS = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
 
 
@@ -32,8 +38,8 @@ def test_low_rank_rounds_over_messages(average, tmp_path):
     """The model is the simulation's."""
     method = fs.LowRank(fs.FedAvg(0.3), 1, average, leaves="w")
     sampling = Listed.of(COHORTS)
-    found, _, _ = deploy(method, tmp_path, sampling=sampling)
-    setup, state, _ = simulated(method, sampling=sampling)
+    found, _, _ = deploy(method, tmp_path, sampling=sampling, **GIVEN)
+    setup, state, _ = simulated(method, MATRIX, sampling=sampling)
     with jax.enable_x64(True):
         wanted = setup.algorithm.export(state.server)
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -42,6 +48,6 @@ def test_low_rank_rounds_over_messages(average, tmp_path):
 
 def test_a_server_with_another_initial_model_gets_no_update(tmp_path):
     """Its clients would train something else."""
-    other = jax.tree.map(lambda x: x + 1, start())
+    other = {"params": jax.tree.map(lambda x: x + 1, START)}
     with pytest.raises(fs.FedsolveError, match="of the initial model is not the server's"):
-        deploy(fs.LowRank(fs.FedAvg(0.3), 1, leaves="w"), tmp_path, params=other)
+        deploy(fs.LowRank(fs.FedAvg(0.3), 1, leaves="w"), tmp_path, **GIVEN | other)

@@ -6,7 +6,8 @@ import pytest
 
 import fedsolve as fs
 from conformance.properties import SAMPLING
-from deploy_small import deploy, simulated, start
+from deploy_small import QUICK, QUICK_START, simulated
+from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
 
 METHODS = {
@@ -22,7 +23,7 @@ def test_the_model_is_that_of_a_simulation(name, tmp_path):
     """Bit for bit, with clients that miss rounds."""
     method, up = METHODS[name]
     found, history, _ = deploy(method, tmp_path, sampling=SAMPLING)
-    _, state, _ = simulated(method, chunk=1)
+    _, state, _ = simulated(method, QUICK, chunk=1)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(state.server.params), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     sent = history.rounds["bytes_up"] / history.rounds["participants"]
@@ -31,6 +32,6 @@ def test_the_model_is_that_of_a_simulation(name, tmp_path):
 
 def test_another_initial_model_is_refused(tmp_path):
     """Clients would rebuild another model than the server's."""
-    params = jax.tree.map(lambda x: x + 0.1, start())
+    params = jax.tree.map(lambda x: x + 0.1, QUICK_START)
     with pytest.raises(Unavailable, match="initial model is not the server's"):
         deploy(METHODS["DeComFL"][0], tmp_path, params=params, rounds=1, repeats=0)
