@@ -10,6 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
+from harness import crossed  # noqa: E402
 
 DRAW = np.random.default_rng(0)
 CLIENTS = [(DRAW.normal(size=(n, 4)).astype(np.float32), DRAW.integers(0, 3, n)) for n in (6, 3)]
@@ -92,9 +93,12 @@ NO_TRANSLATION = [
     (ByLambda, r"JAX of aten\.median\.dim at {file}, `middle = lambda"),
     (NumPy, r"RuntimeError: .*numpy\(\).* at {file}, `return self\.last\(torch\.as_tensor"),
 ]
+GATE = [row for row in NO_TRANSLATION if row[0] not in (Loop, Selected, Written)]
 
 
-@pytest.mark.parametrize(("kind", "words"), NO_TRANSLATION, ids=lambda v: getattr(v, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kind", "words"), crossed(NO_TRANSLATION, GATE), ids=lambda v: getattr(v, "__name__", "")
+)
 def test_what_is_not_translated_and_where(kind, words, capfd):
     """Without a word of PyTorch's own on the terminal; the way out is said."""
     words = words.replace("{file}", r"\S*test_bad_modules\.py:\d+")

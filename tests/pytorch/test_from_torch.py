@@ -91,13 +91,6 @@ class OneSize(Branching):
         return self.last(x.view(31, 4))
 
 
-class Sorted(Branching):
-    """An operation that has no equivalent."""
-
-    def forward(self, x):
-        return self.last(torch.linalg.matrix_exp(x[:, :, None] * x[:, None])[:, 0])
-
-
 @pytest.mark.parametrize(
     ("module", "loss", "words"),
     [
@@ -107,11 +100,6 @@ class Sorted(Branching):
             r"depends on the values of tensors at .*test_from_torch.py:\d+, `if x.sum",
         ),
         (OneSize, nn.CrossEntropyLoss(), "for batches of one size alone"),
-        (
-            Sorted,
-            nn.CrossEntropyLoss(),
-            r"no equivalent in JAX of aten.linalg_matrix_exp.default at .*test_from_torch.py:\d+, `return",
-        ),
         (
             Branching,
             nn.CrossEntropyLoss(reduction="sum"),

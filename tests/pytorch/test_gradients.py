@@ -71,12 +71,13 @@ def perceptron():
 
 CASES = [
     (perceptron, lambda n: torch.randn(n, 4)),
-    pytest.param(Pictures, lambda n: torch.randn(n, 1, 10, 10), marks=pytest.mark.full),
-    pytest.param(Words, lambda n: torch.randint(0, 7, (n, 6)), marks=pytest.mark.full),
-    pytest.param(Attention, lambda n: torch.randint(0, 7, (n, 6)), marks=pytest.mark.full),
+    (Pictures, lambda n: torch.randn(n, 1, 10, 10)),
+    (Words, lambda n: torch.randint(0, 7, (n, 6))),
+    (Attention, lambda n: torch.randint(0, 7, (n, 6))),
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "inputs"), CASES)
 def test_values_gradients_and_buffers_are_pytorchs(kind, inputs):
     torch.manual_seed(0)

@@ -1,5 +1,7 @@
 """Predictions of tasks from PyTorch: the module's own outputs in evaluation mode, also after saving and loading."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -40,11 +42,16 @@ def other_start():
     return net
 
 
+@functools.cache
+def trained(translate):
+    """A task and what a round of it gives."""
+    task = fs.tasks.from_torch(network(), nn.CrossEntropyLoss(), CLIENTS, batch_size=4, translate=translate)
+    return task, fs.run(fs.FedAvg(0.2), task, rounds=1)
+
+
 @pytest.mark.parametrize("translate", [True, False])
 def test_dropout_running_statistics_and_frozen_parameters(translate, tmp_path):
-    net = network()
-    task = fs.tasks.from_torch(net, nn.CrossEntropyLoss(), CLIENTS, batch_size=4, translate=translate)
-    result = fs.run(fs.FedAvg(0.2), task, rounds=1)
+    net, (task, result) = network(), trained(translate)
     module = result.module().eval()
     with torch.no_grad():
         expected = module(torch.tensor(X)).numpy()
@@ -76,8 +83,8 @@ def test_inputs_and_outputs_of_several_arrays_are_regression():
 
 
 def test_what_does_not_fit_is_one_line(tmp_path):
-    task = fs.tasks.from_torch(network(), nn.CrossEntropyLoss(), CLIENTS, batch_size=4)
-    fs.run(fs.FedAvg(0.2), task, rounds=1).save(tmp_path)
+    task, result = trained(True)
+    result.save(tmp_path)
     for wrong, message in [
         (lambda: fs.load(tmp_path).predict(X), "names no ready task: give"),
         (

@@ -18,6 +18,7 @@ import fedsolve as fs  # noqa: E402
 from fedsolve.engine.compute.keys import run_key  # noqa: E402
 from fedsolve.pytorch.translation.model import OnRows  # noqa: E402
 from fedsolve.pytorch.translation.on_sums import OnSums  # noqa: E402
+from harness import crossed  # noqa: E402
 
 CLASSES, ROWS = 4, 31
 WEIGHT = torch.tensor([30.0, 1.0, 2.0, 0.5])
@@ -68,13 +69,14 @@ SEQUENCES = {
     "at least 1": masked(lambda total: total.clamp(min=1)),
     "shares": shares_of_the_batch,
 }
+GATE = ("class weights", "ignored", "two means", "dice", "sequences", "at least 1", "shares")
 
 
 def in_double(loss: Callable) -> Callable:
     return copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
 
 
-@pytest.mark.parametrize("name", [*LABELS, *SEQUENCES])
+@pytest.mark.parametrize("name", crossed([*LABELS, *SEQUENCES], GATE))
 def test_sums_make_pytorchs_value_and_gradient_of_any_rows(name):
     """Values and gradients in float64; the rows that are left out enter neither."""
     torch.manual_seed(0)
@@ -94,7 +96,7 @@ def test_sums_make_pytorchs_value_and_gradient_of_any_rows(name):
         return sums.of_sums(jnp.sum(jnp.where(chosen[:, None], each, 0), axis=0))
 
     with jax.enable_x64(True):
-        got, gradient = jax.value_and_grad(value)(outputs.double().numpy())
+        got, gradient = jax.jit(jax.value_and_grad(value))(outputs.double().numpy())
     assert float(got) == pytest.approx(wanted.item(), abs=1e-12)
     np.testing.assert_allclose(gradient[chosen], slope, atol=1e-12)
     np.testing.assert_array_equal(gradient[~chosen], 0)
@@ -174,16 +176,17 @@ def orders_of(task, clients, batch_size):
         return found
 
 
-@pytest.mark.parametrize("translated", [True, False])
+@pytest.mark.parametrize("translated", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_language_models_round_and_metrics_are_pytorchs(translated):
-    """Uneven clients and last batches, padded sequences, a batch of padding alone: which moves nothing."""
+    """Uneven clients and last batches, padded sequences, a batch of padding alone: which moves nothing.
+
+    The largest output is no mean over examples: it is that of whole sets."""
     torch.manual_seed(0)
     clients, held_out = words((5, 3, 4)), words((7,))[0]
-    module = Language(translated)
-    task = fs.tasks.from_torch(
-        module, language_loss, clients, test=held_out, metrics={"accuracy": of_tokens}, batch_size=2
-    )
-    assert bool(task.notes) is not translated
+    module, largest = Language(translated), lambda outputs, y: outputs.max()
+    metrics = {"accuracy": of_tokens, "largest": largest}
+    task = fs.tasks.from_torch(module, language_loss, clients, test=held_out, metrics=metrics, batch_size=2)
+    assert any("PyTorch" in note for note in task.notes) is not translated
     orders = orders_of(task, clients, 2)
     orders[-1] = [rows for rows in orders[-1] if (clients[-1][1][rows] != PADDED).any()]
     wanted = by_hand(module, language_loss, clients, 0.5, orders)
@@ -194,13 +197,15 @@ def test_a_language_models_round_and_metrics_are_pytorchs(translated):
     own.load_state_dict(wanted)
     together = tuple(np.concatenate(part) for part in zip(*clients, strict=True))
     with torch.no_grad():
-        for metric, function in (("loss", language_loss), ("accuracy", of_tokens)):
+        for metric, function in (("loss", language_loss), *metrics.items()):
             value = {
                 name: float(function(own(torch.tensor(x)), torch.tensor(y)))
                 for name, (x, y) in {"train": together, "test": held_out, **dict(enumerate(clients))}.items()
             }
             for part in ("train", "test"):
                 assert result.metrics[f"{part}_{metric}"][-1] == pytest.approx(value[part], abs=1e-12)
+            if metric == "largest":
+                continue
             mean = np.mean([value[i] for i in range(3)])
             assert result.metrics[f"client_{metric}_mean"][-1] == pytest.approx(mean, abs=1e-12)
 
@@ -246,7 +251,7 @@ class Frozen(nn.Module):
         return self.last(h), h
 
 
-@pytest.mark.parametrize("translated", [True, False])
+@pytest.mark.parametrize("translated", [pytest.param(True, marks=pytest.mark.full), False])
 def test_a_metric_of_no_sums_is_pytorchs_on_whole_sets(translated):
     """The largest value of a set, of two outputs; beside a weighted loss, with buffers and a frozen parameter."""
     draw = np.random.default_rng(0)
@@ -258,7 +263,7 @@ def test_a_metric_of_no_sums_is_pytorchs_on_whole_sets(translated):
     task = fs.tasks.from_torch(
         Frozen(translated), loss, clients, test=clients[1], metrics=metrics, batch_size=None
     )
-    result = fs.run(fs.FedAvg(client_lr=0.1), task, rounds=2, clients_per_round=2)
+    result = fs.run(fs.FedAvg(client_lr=0.1), task, rounds=1, clients_per_round=2)
     trained = result.module().eval()
     together = tuple(np.concatenate(part) for part in zip(*clients, strict=True))
     with torch.no_grad():

@@ -335,7 +335,6 @@ ENTRIES = [
         convolved,
         graphs,
         lambda: {"layers": layers(4, 6, 5), "o": nn.Linear(5, 3)},
-        gate=True,
     ),
     net(
         "graph attention",
@@ -375,12 +374,11 @@ ENTRIES = [
         equilibrium,
         vectors,
         lambda: {"a": nn.Linear(6, 5), "f": nn.Linear(5, 5), "o": nn.Linear(5, 3)},
-        gate=True,
     ),
     Entry("normalising flow", Coupling, vectors, likelihood),
     Entry("variational autoencoder without noise", Variational, regression, evidence),
     Entry("quantised codes", Quantised, vectors, committed),
-    Entry("conditional random field", Chain, tagged, of_chain, gate=True),
+    Entry("conditional random field", Chain, tagged, of_chain),
     net("soft tree", tree, vectors, lambda: {"a": nn.Linear(6, 3), "leaves": weight(4, 3)}),
     net(
         "functions of splines",
@@ -436,7 +434,7 @@ ENTRIES = [
         conditioned,
         lambda: {"e": nn.Embedding(4, 8), "c": nn.Conv2d(2, 4, 3), "o": nn.Linear(4, 3)},
     ),
-    net("margins of angles", margin_of_angles, with_labels, lambda: {"w": weight(3, 6)}, gate=True),
+    net("margins of angles", margin_of_angles, with_labels, lambda: {"w": weight(3, 6)}),
     net(
         "points",
         pooled_points,

@@ -222,7 +222,6 @@ ENTRIES = [
         "attention with masked words",
         lambda: Net(masked, e=nn.Embedding(11, 4), **linears("q", "k", "v"), o=nn.Linear(4, 3)),
         words,
-        gate=True,
     ),
     Entry("linear attention", lambda: attend(linear_attention, **linears("q", "k", "v")), series),
     Entry(

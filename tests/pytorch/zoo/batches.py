@@ -140,8 +140,8 @@ def loss(name: str, function: Any, data: Any = vectors, words: str = "mean over 
     return Entry(f"batch: {name}", lambda: nn.Linear(6, 3), data, function, refused(words))
 
 
-def kept_by(name: str, update: Any, verdict: Any = TRANSLATED, *, gate: bool = False) -> Entry:
-    return Entry(f"batch: {name}", lambda: kept(update, torch.zeros(8)), vectors, verdict=verdict, gate=gate)
+def kept_by(name: str, update: Any, verdict: Any = TRANSLATED) -> Entry:
+    return Entry(f"batch: {name}", lambda: kept(update, torch.zeros(8)), vectors, verdict=verdict)
 
 
 ENTRIES = [
@@ -150,7 +150,7 @@ ENTRIES = [
         lambda m, x: m.o(m.a(x).tanh() * ((x.shape[0] if m.training else 5) / 5)),
     ),
     made("its size", lambda m, x: m.o(m.a(x).tanh() * (x.shape[0] / 5)), refused("mean over examples|mixes")),
-    kept_by("sums kept", lambda b, h: b.mul_(0.9).add_(h.sum(0)), gate=True),
+    kept_by("sums kept", lambda b, h: b.mul_(0.9).add_(h.sum(0))),
     kept_by("extremes kept", lambda b, h: b.copy_(torch.maximum(b, h.amax(0)))),
     kept_by("smallest kept", lambda b, h: b.copy_(torch.minimum(b, h.amin(0)))),
     kept_by("sizes kept", lambda b, h: b.add_(h.shape[0] / 10)),

@@ -169,7 +169,7 @@ def windowed(m: Any, x: Tensor) -> Tensor:
 
 KERNELS = {"padding": 1, "bias": False}
 ENTRIES = [
-    Entry("convolution", lambda: mapped(nn.Conv2d(2, 4, 3)), images),
+    Entry("convolution", lambda: mapped(nn.Conv2d(2, 4, 3)), images, gate=True),
     Entry(
         "convolution with stride and dilation",
         lambda: mapped(nn.Conv2d(2, 4, 3, stride=2, dilation=2, padding=2)),
@@ -302,7 +302,7 @@ ENTRIES = [
         ),
         images,
     ),
-    Entry("residual blocks", lambda: mapped(Residual(2, 4, 2), Residual(4, 4, 1)), images, gate=True),
+    Entry("residual blocks", lambda: mapped(Residual(2, 4, 2), Residual(4, 4, 1)), images),
     Entry("inverted residual block", lambda: mapped(nn.Conv2d(2, 4, 1), Inverted()), images),
     Entry("squeeze and excite", lambda: mapped(nn.Conv2d(2, 4, 3), SqueezeExcite()), images),
     Entry("inception block", lambda: mapped(Branches(), channels=8), images),
@@ -317,7 +317,7 @@ ENTRIES = [
         ),
         images,
     ),
-    Entry("u-net", UNet, pictures_to_pictures, gate=True),
+    Entry("u-net", UNet, pictures_to_pictures),
     Entry("fourier operator", Spectrum, images),
     Entry("images read elsewhere", Warped, images),
     Entry("spatial transformer", Affine, images),

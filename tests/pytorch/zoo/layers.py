@@ -132,7 +132,7 @@ class EvaluatedNorm(nn.BatchNorm1d):
 ENTRIES = [
     Entry("linear", lambda: nn.Linear(6, 3), vectors),
     Entry("smooth activations", lambda: all_of(smooth()), vectors),
-    Entry("activations at their corners", lambda: all_of(cornered()), integers, gate=True),
+    Entry("activations at their corners", lambda: all_of(cornered()), integers),
     Entry(
         "hard swish and hard sigmoid",
         lambda: all_of([nn.Hardswish(), nn.Hardsigmoid()]),
@@ -152,7 +152,6 @@ ENTRIES = [
         "bilinear",
         lambda: Net(lambda m, x: m.b(m.a(x), x), a=nn.Linear(6, 5), b=nn.Bilinear(5, 6, 3)),
         vectors,
-        gate=True,
     ),
     Entry("layer norm", lambda: around(nn.LayerNorm(8)), vectors),
     Entry("rms norm", lambda: around(nn.RMSNorm(8)), vectors),
@@ -205,7 +204,6 @@ ENTRIES = [
             o=nn.Linear(4, 3),
         ),
         images,
-        gate=True,
     ),
     Entry(
         "local response norm",
@@ -276,7 +274,7 @@ ENTRIES = [
     ),
     Entry("symmetric weights", symmetric, vectors),
     Entry("pruned weights", pruned, vectors, gate=True),
-    Entry("half frozen", half_frozen, vectors, gate=True),
+    Entry("half frozen", half_frozen, vectors),
     Entry(
         "parameters in lists",
         lambda: Net(

@@ -162,8 +162,8 @@ def fitted(name: str, run: Any, data: Any = vectors, out: int = 6, **more: Any) 
 
 
 ENTRIES = [
-    fitted("corners", corners, integers, gate=True),
-    fitted("ties", tied, integers, 8, gate=True),
+    fitted("corners", corners, integers),
+    fitted("ties", tied, integers, 8),
     fitted("roots and norms at zero", at_zero, zeros_and_ones, 9),
     fitted("special functions", special),
     fitted("digamma", digammas, verdict=noted("digamma")),

@@ -260,7 +260,6 @@ ENTRIES = [
         lambda: own(Sign),
         vectors,
         verdict=noted("autograd.Function|gradient"),
-        gate=True,
     ),
     Entry(
         "own derivative: reversed",
@@ -292,7 +291,6 @@ ENTRIES = [
         lambda: two(scaled_gradient),
         vectors,
         verdict=noted("hook|gradient"),
-        gate=True,
     ),
     Entry("hook on a module's gradient", lambda: hooked("backward"), vectors, verdict=noted("hook|gradient")),
     Entry(
@@ -319,14 +317,12 @@ ENTRIES = [
         lambda: two(lambda m, x: m.o(checkpoint(lambda h: h.tanh(), m.a(x), use_reentrant=True))),
         vectors,
         verdict=noted("gradient|autograd.Function"),
-        gate=True,
     ),
     Entry(
         "penalty on a weight in the loss",
         penalised,
         vectors,
         verdict=noted("gradient|parameter|closes|module"),
-        gate=True,
     ),
     Entry(
         "penalty on all weights in the loss",
@@ -376,7 +372,7 @@ ENTRIES = [
         gate=True,
     ),
     Entry("called with other weights", lambda: two(functional), vectors),
-    Entry("own batch norm", OwnNorm, vectors, gate=True),
+    Entry("own batch norm", OwnNorm, vectors),
     Entry(
         "own batch norm without averages",
         lambda: OwnNorm(keeps=False),
@@ -386,13 +382,11 @@ ENTRIES = [
         "own mean of a batch kept",
         lambda: two(kept_mean, seen=torch.zeros(8)),
         vectors,
-        gate=True,
     ),
     Entry(
         "steps counted in a buffer",
         lambda: two(counted, count=torch.zeros((), dtype=torch.long)),
         vectors,
-        gate=True,
     ),
     Entry("calls counted in Python", lambda: two(counted_in_python), vectors, verdict=refused("again")),
     Entry(
@@ -400,7 +394,6 @@ ENTRIES = [
         lambda: two(with_mean),
         vectors,
         both,
-        gate=True,
     ),
     Entry(
         "batch centred",
