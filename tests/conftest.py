@@ -7,6 +7,7 @@ import os
 import jax
 import pytest
 
+from ending import Ending, LeftOut, missing_parts
 from programs import (
     ProgramsDropped,
     cache_folder,
@@ -27,6 +28,8 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py", "structure/strict_user.py
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "compile as for users, not for tests: twice the time"
     parser.addoption("--production-compile", action="store_true", help=text)
+    text = "processor time, of all processes together, beyond which the run fails; more on a slower machine"
+    parser.addoption("--most-processor-seconds", type=float, default=0.0, help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     lower_shortly()
     one_thread_each()
     config.pluginmanager.register(ProgramsDropped())
+    if missing := missing_parts():
+        config.pluginmanager.register(LeftOut(missing))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Ending(config, cache_folder()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
