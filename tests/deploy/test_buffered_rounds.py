@@ -11,7 +11,7 @@ from fedsolve.systems import Arrivals
 from flwr.app import ConfigRecord, RecordDict
 
 import fedsolve as fs
-from deploy_small import POPULATION, PROBLEM, deploy, start
+from deploy_small import POPULATION, PROBLEM, clients_of, deploy, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.buffered.arrival_log import ARRIVALS, read_arrivals
@@ -35,9 +35,7 @@ def evaluate(params, buffers):
     return {"test_sum": float(sum(jnp.sum(x) for x in jax.tree.leaves(params)))}
 
 
-def clients(dtype):
-    params = start(dtype)
-    return client_app(lambda node: JaxOracle.of_task(PROBLEM, node.client, params=params))
+APPS = {dtype: clients_of(PROBLEM, start(dtype)) for dtype in ("float32", "float64")}
 
 
 def lines(folder):
@@ -52,7 +50,7 @@ def repeated(folder, dtype="float64"):
     ("name", "dtype"),
     [
         ("FedBuff", "float64"),
-        ("FedBuff", "float32"),
+        pytest.param("FedBuff", "float32", marks=pytest.mark.full),
         ("FedBuff+FedAdam by examples", "float32"),
         ("FedAsync", "float64"),
         ("FedBuff+DiLoCo", "float32"),
@@ -60,7 +58,7 @@ def repeated(folder, dtype="float64"):
 )
 def test_the_arrivals_repeat_to_the_bit(name, dtype, tmp_path):
     """Stragglers and a lost order: model, losses of evaluations and all of the record are those of `fs.run`."""
-    given = {"app": clients(dtype), "params": start(dtype), "evaluate": evaluate, "round_seconds": 0.2}
+    given = {"app": APPS[dtype], "params": start(dtype), "evaluate": evaluate, "round_seconds": 0.2}
     deploy(METHODS[name], tmp_path, **SETTINGS | given, deaf=[(102, 0), (106, 0)])
     found = repeated(tmp_path, dtype)
     assert found.differences == ()
@@ -137,7 +135,7 @@ class Dying(FakeGrid):
         return super().pull_messages(message_ids)
 
 
-@pytest.mark.parametrize("looks", [12, 20, 25])
+@pytest.mark.parametrize("looks", [12, pytest.param(20, marks=pytest.mark.full), 25])
 def test_a_server_that_dies_within_a_buffer_goes_on(looks, tmp_path, monkeypatch):
     """The arrivals of both processes together repeat to the bit; replies of the lost buffer are asked for again."""
     monkeypatch.setattr("deploy_small.FakeGrid", Dying)

@@ -13,13 +13,11 @@ from flwr.app import ConfigRecord
 from sklearn import metrics as theirs
 
 import fedsolve as fs
-from deploy_small import deploy
+from deploy_small import clients_of, deploy
 from fake_grid import over_the_wire
-from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
 from fedsolve.deploy.messages.fact_checks import check_evaluate_reply
 from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics, Sums
-from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, find_metric_outliers
 from fedsolve.results.callbacks import EachClient
 from fedsolve.results.clients import read_client_metrics
@@ -35,12 +33,12 @@ def client(seed, n, positive=0.3):
     return draw.normal(size=(n, 3)) + y[:, None], y
 
 
-CLIENTS = [client(0, 23), client(1, 5), client(2, 12, 0.0), client(3, 40)]
+CLIENTS = [client(0, 40), client(1, 12), client(2, 12, 0.0), client(3, 40)]  # two sizes, a program each
 TASK = fs.Task.from_arrays(
     fs.tasks.Logistic(MODEL), MODEL.init(jax.random.key(1)), CLIENTS, metrics=METRICS, batch_size=4
 ).hold_out(0.3)
 START = jax.tree.map(lambda x: np.asarray(x, "float64"), TASK.init(jax.random.key(0)))
-APP = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START))
+APP = clients_of(TASK, START)
 OPTIONS = {"rounds": 1, "clients_per_round": 3}
 
 

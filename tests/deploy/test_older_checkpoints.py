@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -28,11 +29,12 @@ def loss(params, x):
     return ((x - params["w"]) ** 2).mean()
 
 
-def oracle(node):
-    return JaxOracle(loss, {"w": np.zeros(2)}, np.ones((4, 2)) + node.client, batch_size=2, epochs=1)
+@cache
+def oracle(client):
+    return JaxOracle(loss, {"w": np.zeros(2)}, np.ones((4, 2)) + client, batch_size=2, epochs=1)
 
 
-APP = client_app(oracle)
+APP = client_app(lambda node: oracle(node.client))
 
 
 def run(folder, rounds, method, **settings):

@@ -21,7 +21,7 @@ from fedsolve.deploy.oracles.node_oracle import check_needs
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
-from harness import Listed, prepare
+from harness import Listed, crossed, prepare
 
 FEW = ("FedAvg", "SCAFFOLD+FedLiLS", "FedDuAdam", "FedDR", "FedFW", "FedExProx")
 """Together: no state and one, a line search, |D|^2 sent, a solver that adds its rates, an atom, a prox."""
@@ -74,7 +74,11 @@ def test_a_client_of_a_task_is_the_engines(name, local, dtype):
 
 
 @pytest.mark.parametrize(
-    ("name", "data"), [*((n, "uneven") for n in FEW), ("FedAvg", "even"), ("FedAvg", "one client fits")]
+    ("name", "data"),
+    crossed(
+        [*((n, "uneven") for n in FEW), ("FedAvg", "even"), ("FedAvg", "one client fits")],
+        [("SCAFFOLD+FedLiLS", "uneven"), ("FedDuAdam", "uneven"), ("FedAvg", "one client fits")],
+    ),
 )
 def test_local_work_is_the_engines_to_the_last_bit(name, data, pytestconfig):
     """After a round of one client of the engine: the client's state, and the model that its message makes.

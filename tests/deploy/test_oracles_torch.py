@@ -20,6 +20,7 @@ from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.geometry import L1
+from harness import crossed
 
 torch = pytest.importorskip("torch")
 
@@ -108,7 +109,7 @@ def pair(name, dtype="float32"):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("softmax", "float32"),
+        pytest.param("softmax", "float32", marks=pytest.mark.full),
         pytest.param("mlp", "float32", marks=pytest.mark.full),
         ("cnn", "float32"),
         ("mlp", "float64"),
@@ -143,7 +144,7 @@ METHODS_HERE = {
 """All that is asked of an oracle: gradients of minibatches, corrected ones, losses, all examples, an optax solver."""
 
 
-@pytest.mark.parametrize("name", METHODS_HERE)
+@pytest.mark.parametrize("name", crossed(METHODS_HERE, ["FedDuAdam", "SCAFFOLD+FedLiLS", "optax"]))
 def test_methods_do_the_same_work_as_in_jax(name):
     """Message and state of a whole compiled round."""
     algorithm = METHODS_HERE[name](0.1)

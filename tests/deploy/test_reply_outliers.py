@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,11 +28,12 @@ def loss(params, x):
 
 
 def app_of(dtype="float64"):
-    def oracle(node):
-        start, x = np.zeros(2, dtype), np.ones((4, 2), dtype) + node.client
+    @cache
+    def oracle(client):
+        start, x = np.zeros(2, dtype), np.ones((4, 2), dtype) + client
         return JaxOracle(loss, {"w": start}, x, batch_size=2, epochs=1)
 
-    return client_app(oracle)
+    return client_app(lambda node: oracle(node.client))
 
 
 APPS = {dtype: app_of(dtype) for dtype in ("float32", "float64")}
