@@ -42,7 +42,7 @@ def test_values_and_gradients(classes):
     logits, labels = RNG.normal(size=(classes, 7)), RNG.integers(0, classes, 7)
     values, slopes = plain(logits, labels)
     near(jax.jit(cross_entropy)(logits, labels), values)
-    near(jax.grad(weighted)(logits, labels), RATES * slopes)
+    near(jax.jit(jax.grad(weighted))(logits, labels), RATES * slopes)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["first", "middle", "last"])
@@ -59,7 +59,7 @@ def test_clients_and_trials_side_by_side(axis):
 
 def test_one_model_on_all_clients():
     """Logits without an axis of clients, as where one model is tried on several labels."""
-    values = jax.vmap(cross_entropy, (None, 0))(LOGITS[0, 0], LABELS)
+    values = jax.jit(jax.vmap(cross_entropy, (None, 0)))(LOGITS[0, 0], LABELS)
     near(values, [plain(LOGITS[0, 0], own)[0] for own in LABELS])
 
 
@@ -68,28 +68,32 @@ def test_second_derivatives():
     softmax = plain(LOGITS[0, 0], labels)[1] + np.eye(5)[labels].T
     of_each = np.einsum("in,ij->ijn", softmax, np.eye(5)) - np.einsum("in,jn->ijn", softmax, softmax)
     expected = np.einsum("ijn,n,nm->injm", of_each, RATES, np.eye(7))
-    near(jax.hessian(weighted)(logits, labels), expected)
-    backwards = jax.jacrev(jax.grad(weighted))(logits, labels)
-    near(backwards, expected)
+    ways = jax.hessian(weighted), jax.jacrev(jax.grad(weighted))
+    for found in jax.jit(lambda *of: [way(*of) for way in ways])(logits, labels):
+        near(found, expected)
 
 
 def test_values_that_are_not_finite():
     """As jax.nn.logsumexp has them: one infinite logit is an infinite loss, NaN stays NaN."""
     logits = jnp.array([[1.0, -jnp.inf, jnp.inf, jnp.nan], [2.0, 1.0, 1.0, 1.0]])
     labels = jnp.array([0, 1, 1, 1])
-    expected = jax.nn.logsumexp(logits, axis=0) - logits[labels, jnp.arange(4)]
-    np.testing.assert_array_equal(jnp.isfinite(expected), [True, True, False, False])
-    np.testing.assert_allclose(cross_entropy(logits, labels), expected, rtol=1e-15)
+    both = lambda z, y: (cross_entropy(z, y), jax.nn.logsumexp(z, axis=0) - z[y, jnp.arange(4)])  # noqa: E731
+    found, expected = map(np.asarray, jax.jit(both)(logits, labels))
+    np.testing.assert_array_equal(np.isfinite(expected), [True, True, False, False])
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
 def test_a_label_that_is_no_class():
-    near(cross_entropy(jnp.asarray(LOGITS[0, 0]), np.full(7, -1)), jax.nn.logsumexp(LOGITS[0, 0], axis=0))
+    near(
+        jax.jit(cross_entropy)(jnp.asarray(LOGITS[0, 0]), np.full(7, -1)),
+        jax.nn.logsumexp(LOGITS[0, 0], axis=0),
+    )
 
 
 def test_labels_of_bytes():
     """More classes than a byte counts."""
     logits, labels = RNG.normal(size=(300, 4)), np.array([0, 5, 43, 255], np.uint8)
-    near(cross_entropy(jnp.asarray(logits), jnp.asarray(labels)), plain(logits, labels)[0])
+    near(jax.jit(cross_entropy)(logits, labels), plain(logits, labels)[0])
 
 
 def test_as_many_labels_as_examples():

@@ -1,6 +1,7 @@
 """The encoder against transformers' BertModel with the same weights; what updates of its matrices are."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -80,8 +81,9 @@ def test_minilm_is_transformers_minilm():
         close(Encoder(), params, module, torch, 1e-10)
 
 
-def start(key=0):
-    return TINY.init(jax.random.key(key))
+@functools.cache
+def start():
+    return jax.jit(TINY.init)(KEY)
 
 
 def posts(*counts):
@@ -93,12 +95,12 @@ def test_updates_begin_as_the_model_and_add_to_its_matrices():
     base = start()
     for rank in (None, 2):
         model = Updated(TINY, ("query.weight", "value.weight"), rank)
-        params = model.start(jax.random.key(1), base)
+        params = jax.jit(model.start)(jax.random.key(1), base)
         assert sorted(params.updates) == [
             f"layers.{i}.{m}.weight" for i in (0, 1) for m in ("query", "value")
         ]
         np.testing.assert_array_equal(model(params, TOKENS), TINY(base, TOKENS))
-        moved = jax.tree.map(lambda a: a + 1.0, params.updates)
+        moved = jax.tree.map(lambda a: np.asarray(a) + np.float32(1), params.updates)
         merged = model.merged(params._replace(updates=moved))
         d = moved["layers.1.value.weight"]
         d = d.up @ d.down if isinstance(d, Factors) else d
@@ -123,14 +125,20 @@ def test_means_of_updates_are_exact_and_means_of_factors_are_not(tuning):
     task = fine_tuning(TINY, start(), data, posts(4)[0], tuning, rank=2)
     # where head and factors are 0 there is no difference to see
     begin = jax.tree.map(
-        lambda a: a + 0.5 * jnp.cos(jnp.arange(a.size, dtype=float)).reshape(a.shape), task.init(KEY)
+        lambda a: (
+            np.asarray(a) + np.float32(0.5) * np.cos(np.arange(a.size, dtype=np.float32)).reshape(a.shape)
+        ),
+        task.init(KEY),
     )
     task = dataclasses.replace(task, init=lambda key: begin, batch_size=4)
     found = products(fs.run(fs.FedAvg(5.0), task, rounds=1, seed=0).params.updates)
 
     gradient = jax.jit(jax.grad(lambda trained, batch: task.loss(with_frozen(trained, task.frozen), batch)))
     steps = [gradient(begin, data.client(i)) for i in (0, 1)]
-    each = [products(jax.tree.map(lambda a, g: a - 5.0 * g, begin, g).updates) for g in steps]
+    each = [
+        products(jax.tree.map(lambda a, g: a - np.float32(5) * np.asarray(g), begin, g).updates)
+        for g in steps
+    ]
     apart = max(np.abs(found[path] - (each[0][path] + each[1][path]) / 2).max() for path in found)
     assert max(np.abs(each[0][path] - each[1][path]).max() for path in found) > 1e-2
     assert apart < 1e-6 if tuning == "update" else apart > 1e-4

@@ -154,7 +154,8 @@ def test_autoencoder_gives_pictures_and_its_error_is_the_mean_square():
         h = h if i == 1 else 1 / (1 + np.exp(-h))
     np.testing.assert_allclose(found.reshape(3, 6), h, rtol=1e-5)
     expected = ((h - x.reshape(3, 6) / 255) ** 2).mean(1)
-    np.testing.assert_allclose(ReconstructionError(model).each(params, Examples(x, x)), expected, rtol=1e-5)
+    each = run(ReconstructionError(model).each, params, Examples(x, x))
+    np.testing.assert_allclose(each, expected, rtol=1e-5)
 
 
 def test_norms_bring_groups_to_mean_zero_and_variance_one():

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import importlib
+import itertools
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.data import Dirichlet, Shards
 from fedsolve.tasks import Affine, build, libsvm
 from fedsolve.tasks.convex.libsvm import parse
+from harness import crossed
 from tasks.small_files import DATA, needs
 
 SIZES = {"a9a": (60, 123), "a9a.t": (20, 123), "w8a": (50, 300), "mushrooms": (40, 112)}
@@ -92,8 +94,9 @@ def test_an_unzipped_file_is_as_good(folder):
     np.testing.assert_array_equal(libsvm(folder, "w8a", num_clients=3).data.examples.x, task.data.examples.x)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("l2", "bias"), crossed(itertools.product((0.0, 0.3), (False, True)), ((0.0, False), (0.3, True)))
+)
 def test_uneven_clients_take_the_steps_of_numpy(folder, l2, bias):
     """FedAvg on the regularised loss, two epochs of full batches in float64, weights by examples."""
     task = libsvm(folder, num_clients=5, partition=Dirichlet(0.5), l2=l2, bias=bias)

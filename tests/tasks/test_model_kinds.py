@@ -16,6 +16,7 @@ from fedsolve.core.types import reports
 from fedsolve.deploy import communication
 from fedsolve.engine.compute.reduce import reduce_stacked
 from fedsolve.tasks.leaves import split_leaves
+from harness import crossed
 
 RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(n, 3)), RNG.normal(size=(n, 1))) for n in (9, 4, 6)]
@@ -103,13 +104,12 @@ OWN = (named_tuple, own_dataclass)
 @pytest.mark.parametrize(
     ("kind", "first", "step"),
     [
-        *((kind, 0, 1) for kind in OWN),
-        *((kind, i, len(LIBRARIES)) for i, kind in enumerate(LIBRARIES)),
-        *(pytest.param(kind, 0, 1, marks=pytest.mark.full) for kind in LIBRARIES),
+        *((kind, i, len(kinds)) for kinds in (OWN, LIBRARIES) for i, kind in enumerate(kinds)),
+        *(pytest.param(kind, 0, 1, marks=pytest.mark.full) for kind in (*OWN, *LIBRARIES)),
     ],
 )
 def test_every_method_takes_the_model(kind, first, step):
-    """All methods of the catalogue, and what wraps them, on a model with the names of their own fields, and each on a
+    """All methods of the catalogue, and what wraps them, each on a model with the names of its own fields, and on a
     model of one library: it comes out as it went in.
     """
     params = split_leaves(kind()[0]).trained
@@ -127,7 +127,9 @@ def test_every_method_takes_the_model(kind, first, step):
         assert shapes == [(x.shape, x.dtype) for x in jax.tree.leaves(params)], name
 
 
-@pytest.mark.parametrize("kind", [equinox_linear, nnx_module], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "kind", crossed((equinox_linear, nnx_module), (nnx_module,)), ids=lambda f: f.__name__
+)
 def test_the_model_trains_and_comes_back(kind, tmp_path):
     """A run with checkpoints gives the model back, trained, in its own class and to the same bits when resumed."""
     model, predict = kind()

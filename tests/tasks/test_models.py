@@ -69,11 +69,11 @@ def test_mlp_is_relu_layers_with_an_affine_output():
 
 def test_he_weights_have_variance_two_over_fan_in():
     """200 x 300 weights of variance 2 / 200 = .01: the sample variance is within 2 % (4 standard errors)."""
-    first, second = MLP((200, 300, 10)).init(KEY)
+    first, second = jax.device_get(jax.jit(MLP((200, 300, 10)).init)(KEY))
     assert abs(float(first.weight.var()) - 0.01) < 2e-4
     assert not first.bias.any()
     assert not np.array_equal(first.weight[:10, 0], second.weight[:10, 0])
-    conv = CNN(channels=(32, 64)).init(KEY).conv2.weight
+    conv = jax.jit(lambda key: CNN(channels=(32, 64)).init(key).conv2.weight)(KEY)
     assert abs(float(conv.var()) * 9 * 32 / 2 - 1) < 0.05
 
 
@@ -96,7 +96,7 @@ def test_max_pool_takes_the_largest_of_each_block_and_drops_an_odd_line():
 
 def test_cnn_is_its_four_layers():
     model = CNN(5, 8, 9, (2, 3), 4, inputs=2)
-    params = jax.tree.map(lambda a: a + 0.1, model.init(KEY))
+    params = jax.tree.map(lambda a: np.asarray(a) + np.float32(0.1), jax.jit(model.init)(KEY))
     x = normal(0, 3, 8, 9, 2)
 
     def conv(x, layer):
@@ -105,11 +105,14 @@ def test_cnn_is_its_four_layers():
         )
         return jnp.maximum(y + layer.bias, 0)
 
-    h = conv(conv(x, params.conv1), params.conv2)
-    h = jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    h = jnp.maximum(h.reshape(3, -1) @ params.hidden.weight.T + params.hidden.bias, 0)
-    expected = h @ params.output.weight.T + params.output.bias
-    np.testing.assert_allclose(model(params, x), expected, rtol=2e-4, atol=1e-4)
+    @jax.jit
+    def both(params, x):
+        h = conv(conv(x, params.conv1), params.conv2)
+        h = jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        h = jnp.maximum(h.reshape(3, -1) @ params.hidden.weight.T + params.hidden.bias, 0)
+        return model(params, x), h @ params.output.weight.T + params.output.bias
+
+    np.testing.assert_allclose(*both(params, x), rtol=2e-4, atol=1e-4)
 
 
 @pytest.mark.full
