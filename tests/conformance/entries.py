@@ -88,33 +88,11 @@ def catalogue_entry(name):
 
 METHODS = {name: catalogue_entry(name) for name in ALGORITHMS} | COMPOSED
 
-# every two properties of a signature (tests/conformance/signatures.py) that a method has together: these are run, all
-# others by `make test-all`
+# every property of a signature (tests/conformance/signatures.py) that a method has: these are run, all others by
+# `make test-all`
 REPRESENTATIVES = (
     "FedAvg",
     "SCAFFOLD",
-    "FedMiD",
-    "FedFWSto",
-    "Secure+FedDuAdam",
-    "FedFW(split)",
-    "SCAFFOLD+FedFW",
-    "FedLiLS(max, keep)",
-    "SCAFFOLD+FedLiLS",
-    "Robust+FedAdam",
-    "FedPer",
-    "DRFA",
-    "FedRed",
-    "FedZO",
-    "FedKSeed",
-    "DeComFL",
-    "IFCA",
-    "FedMuon",
-    "Scaffnew",
-    "LowRank(exact)+FedAdam",
-)
-# every property alone: what costs further programs is run for these
-SINGLE = (
-    "FedAvg",
     "SCAFFOLD+FedFW",
     "FedLiLS(max, keep)",
     "FedFW(split)",
@@ -134,5 +112,4 @@ def methods(names, *, full=()):
 
 
 EVERY = methods(METHODS)
-OF_EACH_KIND = methods(REPRESENTATIVES, full=[name for name in METHODS if name not in REPRESENTATIVES])
-WITH_EACH_PROPERTY = methods(SINGLE, full=[name for name in METHODS if name not in SINGLE])
+WITH_EACH_PROPERTY = methods(REPRESENTATIVES, full=[name for name in METHODS if name not in REPRESENTATIVES])

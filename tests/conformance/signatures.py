@@ -68,8 +68,8 @@ class _Asked(ShapeOracle):
 def signature(algorithm: Algorithm) -> Signature:
     """The signature of a method; nothing is compiled."""
     start = jax.tree.map(jnp.asarray, model(START))
-    server = algorithm.init(start)
-    down = jax.eval_shape(lambda: algorithm.broadcast(server, Cohort(jnp.int32(0), jnp.int32(4), 6)))
+    server = jax.eval_shape(algorithm.init, start)
+    down = jax.eval_shape(lambda s: algorithm.broadcast(s, Cohort(jnp.int32(0), jnp.int32(4), 6)), server)
     client = jax.eval_shape(algorithm.enrol, down, start)
     oracle = _Asked()
     work, sent = jax.make_jaxpr(lambda *x: algorithm.train(*x, oracle)[0], return_shape=True)(down, client)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from conformance.entries import CLIENT_LR, METHODS, OF_EACH_KIND, methods
+from conformance.entries import CLIENT_LR, METHODS, WITH_EACH_PROPERTY, methods
 from conformance.properties import CAPACITY, SAMPLING, task
 
 _WHOLE: dict[str, fs.Result] = {}
@@ -47,7 +47,7 @@ def test_same_seed_same_bits(name):
     same_bits(run(name), whole(name))
 
 
-@OF_EACH_KIND
+@WITH_EACH_PROPERTY
 def test_resumed_run_has_the_same_bits(name, tmp_path):
     """6 rounds in a folder (in the middle of an evaluation interval of 4), then on to 12: model, metrics,
     log.
