@@ -118,7 +118,8 @@ def products(updates):
     }
 
 
-@pytest.mark.parametrize("tuning", [pytest.param("update", marks=pytest.mark.full), "lora"])
+@pytest.mark.full  # without an encoder: tests/equations/test_low_rank.py
+@pytest.mark.parametrize("tuning", ["update", "lora"])
 def test_means_of_updates_are_exact_and_means_of_factors_are_not(tuning):
     """A round of FedAvg over two clients, each a step, against the mean of the two clients' own matrices."""
     data = fs.FederatedData.from_clients(posts(4, 4))

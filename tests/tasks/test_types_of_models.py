@@ -50,7 +50,7 @@ def test_modules_of_pytorch(name):
         fs.tasks.from_torch(module, torch.nn.functional.cross_entropy, [(X, np.array([0, 1, 0, 1]))])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.full)])
 def test_several_types_are_told(dtype):
     note = f"the model's leaves are of float32 and float64: all of them are {dtype} in this run"
     assert note in run(params(np.float32, np.float64), dtype=dtype).history.notes
