@@ -171,7 +171,12 @@ def swept(algorithms, data, **options):
     return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(setups))]
 
 
-@WITH_EACH_PROPERTY
+# twice the work of any other program: gradients and whole sets, states, a maximum and searches, codes of several
+# lengths, a reduction of its own
+SWEPT = ["FedAvg", "SCAFFOLD+FedFW", "FedLiLS(max, keep)", "FedFW(split)", "Robust+FedAdam"]
+
+
+@methods(SWEPT, full=[name for name in METHODS if name not in SWEPT])
 def test_sweep_padding_and_chunks_do_not_matter(name):
     """Two rates with two seeds in one vmapped program, two clients side by side instead of all four, and larger
     buffers: the same as two runs one by one.
