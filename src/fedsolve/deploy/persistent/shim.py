@@ -58,6 +58,8 @@ def main(folder, arguments):
             if not os.path.exists(os.path.join(folder, REFUSED)):  # else the worker has said so
                 _say(f"{answer}: Flower's own program runs this message")
             break
+    else:
+        _say("the node's workers ended before they began: Flower's own program runs this message")
     os.execv(own[0], own)
 
 
