@@ -91,7 +91,7 @@ def misfit(params: Any, rows: Any) -> Any:
 
 ROWS = np.random.default_rng(0).standard_normal((POPULATION, 3, 17), np.float32) / 4
 QUICK = fs.Task(
-    "quick", lambda key: {"w": START.copy()}, misfit, fs.FederatedData.from_clients(list(ROWS)),
+    "quick", lambda key: {"w": START}, misfit, fs.FederatedData.from_clients(list(ROWS)),
     batch_size=None, local_steps=2, epochs=None,
 )  # fmt: skip
 """One array as the model, clients of one size and two steps on all examples: programs of a quarter of the time."""

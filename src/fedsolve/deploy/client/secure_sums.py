@@ -20,6 +20,7 @@ from fedsolve.core.types import replace
 from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names
 from fedsolve.deploy.messages.message import Request
+from fedsolve.deploy.messages.signature import precision_of
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
 from fedsolve.deploy.secure_rounds.summed_metrics import kinds_of, kinds_to_bytes
@@ -106,7 +107,7 @@ class SecureSums:
             return answer_record(client, client.to_bytes(8, "little"))
         if question.step == "metrics":
             names = check_metric_names(json.loads(question.data))
-            with problem() as own:
+            with problem() as own, precision_of(own.params):
                 return answer_record(client, kinds_to_bytes(kinds_of(own.measure(own.params, names), names)))
         secrets = self._secrets(folder, question.experiment, client, log)
         if question.step == "hello":

@@ -26,7 +26,13 @@ from fedsolve.deploy.messages.message import (
     TrainReply,
     TrainRequest,
 )
-from fedsolve.deploy.messages.signature import compare_signatures, float_type, signature, signature_digest
+from fedsolve.deploy.messages.signature import (
+    compare_signatures,
+    float_type,
+    precision_of,
+    signature,
+    signature_digest,
+)
 from fedsolve.deploy.messages.spec import method_from_spec, solver_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
 from fedsolve.deploy.secure_rounds.summed_metrics import SummedMetrics, kinds_of
@@ -61,7 +67,7 @@ class Worker:
                 what the client cannot give, a state that is missing, a bound that is reached, or results that are not
                 finite.
         """
-        with self._precision():
+        with precision_of(self.problem.params):
             method = self._method(request)
             check_needs(method, self.problem)
             check_buffers(method, self.problem.buffers)
@@ -84,7 +90,7 @@ class Worker:
                 a bound under local differential privacy, a metric that there is not, a state that is missing, steps
                 that make no finite model.
         """
-        with self._precision():
+        with precision_of(self.problem.params):
             method = self._method(request)
             check_unprotected(method)
             self.budget.check(method)
@@ -106,10 +112,6 @@ class Worker:
             return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
         in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
-
-    def _precision(self) -> Any:
-        """The context in which the model's floating-point type exists."""
-        return jax.enable_x64(float_type(self.problem.params) == jnp.float64)
 
     def _method(self, request: Request) -> Algorithm:
         """The method of a request, if its model is this client's."""

@@ -57,3 +57,8 @@ def float_type(params: Params) -> Any:
         )
     refuse_halves("the model", params)
     return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
+
+
+def precision_of(params: Params) -> Any:
+    """The context in which a model's floating-point type exists."""
+    return jax.enable_x64(float_type(params) == jnp.float64)
