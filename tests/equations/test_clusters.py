@@ -12,7 +12,7 @@ import fedsolve as fs
 from equations.cases import EVERY, SOME, displacement_error, federation, flat
 from equations.transcript import LocalSGD, fedopt, shares
 from fedsolve.deploy.messages.fact_checks import check_buffers
-from harness import CLASSES, Listed, engine, make_clients, make_task
+from harness import CLASSES, Listed, engine, make_clients, make_task, prepare
 from verbs_harness import play
 
 CLOSE = 1e-11
@@ -166,11 +166,14 @@ def test_fedbn():
 
 
 def test_fedbn_without_normalisation_is_fedavg_and_says_so():
-    task = make_task(make_clients())
-    given: dict[str, Any] = {"rounds": 3, "batch_size": 4, "epochs": 1}
-    one, other = (fs.run(m, task, **given) for m in (fs.FedBN(0.3), fs.FedAvg(0.3, weighting="uniform")))
-    np.testing.assert_allclose(one.params.weight, other.params.weight, rtol=1e-6)
-    np.testing.assert_array_equal(one.history.rounds["bytes_up"], other.history.rounds["bytes_up"])
+    task, plain = make_task(make_clients(), batch=None), fs.FedAvg(0.3, weighting="uniform")
+    one = fs.run(fs.FedBN(0.3), task, rounds=3, dtype="float64")
+    other = play(plain, task, fs.sampling.Uniform(5), 3).iterates[-1]
+    np.testing.assert_allclose(flat(one.params), other, rtol=1e-12)
+    ours, theirs = (
+        prepare(method, task, fs.sampling.Uniform(5), dtype="float32") for method in (fs.FedBN(0.3), plain)
+    )
+    assert ours.traffic.up == theirs.traffic.up
     assert any(note.startswith("FedBN found no leaf of a normalisation layer") for note in one.notes)
 
 

@@ -14,6 +14,7 @@ from conformance.properties import HandOracle
 from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation
 from equations.composite_transcript import ALL, WEIGHT, Psi, feddr
 from fedsolve.geometry import L1, L1Ball, L2Ball
+from fedsolve.methods.wrappers.proximal import ProximalOracle
 from harness import SIZES, crossed, default_start, make_clients, make_task
 from verbs_harness import play
 
@@ -108,23 +109,21 @@ class Squares(HandOracle):
         return jax.value_and_grad(squares)(params, jax.tree.map(jnp.asarray, self.rows))
 
 
+@jax.jit
+def proximal_point(client, y, mu):
+    oracle = ProximalOracle(Squares(client, [], 0), y, mu)
+    return fs.client.ConjugateGradient().solve(jnp.zeros(D), oracle, 0).params
+
+
 @pytest.mark.parametrize("eta", [0.1, 1.0, 100.0])
 def test_conjugate_gradients_reach_the_prox(eta):
     """Six iterations in exact arithmetic; those after them add no error: 1e-14, 1e-11 where eta = 100 (cond 1e3)."""
-    from fedsolve.methods.wrappers.proximal import ProximalOracle
-
     ys = np.random.default_rng(0).standard_normal((100, D))
     for client in least_squares():
         H, c = quadratic(client)
         want = np.linalg.solve(H + np.eye(D) / eta, (c + ys / eta).T).T
         with jax.enable_x64(True):
-
-            @jax.jit
-            def solve(y, client=client):
-                oracle = ProximalOracle(Squares(client, [], 0), y, 1 / eta)
-                return fs.client.ConjugateGradient().solve(jnp.zeros(D), oracle, 0).params
-
-            got = np.stack([solve(y) for y in jnp.asarray(ys)])
+            got = np.stack([proximal_point(client, y, 1 / eta) for y in jnp.asarray(ys)])
         errors = np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)
         assert errors.max() < (1e-14 if eta <= 1 else 1e-11)
 

@@ -117,8 +117,16 @@ CASES = [
     Case("k-support", lambda: KSupportBall(2.0, 3), (8,), lambda x: k_support(x, 3), 2.0, k_hull, 15),
 ]  # fmt: skip
 BALLS = [c for c in CASES if isinstance(c.make(), ProjectableSet)]
-each = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-each_projectable = pytest.mark.parametrize("case", BALLS, ids=lambda c: c.name)
+FURTHER = ("l1 of a matrix", "box of arrays", "l1.1", "l3", "nuclear wide", "columns")
+"""Sets of which another of the same class is in `make test`."""
+
+
+def of_each(cases: list[Case]) -> Any:
+    marks = {case.name: pytest.mark.full if case.name in FURTHER else () for case in cases}
+    return pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=marks[c.name]) for c in cases])
+
+
+each, each_projectable = of_each(CASES), of_each(BALLS)
 
 
 @pytest.fixture
@@ -373,7 +381,7 @@ def test_moreau_with_the_prox_of_the_support_function(i: int, x64: None) -> None
         np.testing.assert_allclose(project(w) + prox(w), w, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [c for c in BALLS if c.norm is not None], ids=lambda c: c.name)
+@of_each([c for c in BALLS if c.norm is not None])
 def test_moreau_with_the_dual_norm_by_cvxpy(case: Case, x64: None) -> None:
     cp = pytest.importorskip("cvxpy")
     w = 2 * np.random.default_rng(11).standard_normal(case.shape)

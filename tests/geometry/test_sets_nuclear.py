@@ -42,6 +42,7 @@ SPECTRA = {
 }
 SHAPES = [(100, 100), (100, 130), (700, 8), (5, 400)]
 pair_of = jax.jit(leading_pair)
+vertex_of = jax.jit(NuclearBall(1.0, tolerance=1e-8).vertex)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -96,7 +97,7 @@ def test_warm_start_at_a_lower_singular_vector_is_left(second: float) -> None:
     g = matrix(100, 100, np.r_[1, second, np.linspace(0.9 * second, 0, 98)])
     u, _, v = np.linalg.svd(g)
     warm = RankOne(jnp.asarray(u[:, 1]), jnp.asarray(v[1]))
-    code = jax.jit(NuclearBall(1.0, tolerance=1e-8).vertex)(jnp.asarray(g), warm)
+    code = vertex_of(jnp.asarray(g), warm)
     assert float(code.u @ g @ code.v) == pytest.approx(-1 if float(code.u @ g @ code.v) < 0 else 1, abs=1e-8)
 
 

@@ -10,6 +10,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry import L1, L1Ball, L2Ball
+from harness import prepare
 
 
 def quadratic(params, batch):
@@ -62,7 +63,8 @@ def test_alone_is_one_client():
 def test_it_starts_where_a_run_starts():
     """One iteration on a task with a random start: the start is that of `fs.run` with the same seed."""
     problem = fs.tasks.digits(model="mlp", num_clients=4)
-    start = fs.run(fs.FedAvg(1e-9), problem, rounds=1, seed=3).params
+    setup = prepare(fs.FedAvg(1e-9), problem, fs.sampling.Uniform(4), dtype="float32", seed=3)
+    start = setup.algorithm.export(setup.state.server)
     found = fs.baselines.fista(problem, iterations=1, seed=3)
     steps = [
         np.abs(a - b).max()

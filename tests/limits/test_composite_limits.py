@@ -46,14 +46,15 @@ NOTHING = {
 
 WITHOUT = [
     (fs.FedMiD, "l1 of weight 0", False),
-    (fs.FedDualAvg, "huge l2 ball", False),
-    (fs.FedMiD, "huge l1 ball", False),
     (fs.FedDualAvg, "p = 2", False),
     (fs.FedMiD, "unit diagonal", False),
-    (fs.FedMiD, "huge l2 ball", True),
     (fs.FedDualAvg, "huge l2 ball", True),
 ]
-CROSS = [*product((fs.FedMiD, fs.FedDualAvg), NOTHING, (False,)), *WITHOUT[-2:]]
+CROSS = [
+    *product((fs.FedMiD, fs.FedDualAvg), NOTHING, (False,)),
+    (fs.FedMiD, "huge l2 ball", True),
+    WITHOUT[-1],
+]
 
 
 @pytest.mark.parametrize(("method", "nothing", "osp"), crossed(CROSS, WITHOUT))
@@ -133,7 +134,7 @@ def states(algorithm, sampling, rounds, dtype):
         yield flat(run.server.params), np.stack([flat(state.params) for state in run.states])
 
 
-@pytest.mark.parametrize(("name", "sampling", "dtype"), RUNS)
+@pytest.mark.parametrize(("name", "sampling", "dtype"), crossed(RUNS, [RUNS[0], *RUNS[3:5], RUNS[-1]]))
 def test_mean_of_feasible_points(name, sampling, dtype):
     """x_i <- (1 - eta) x_i + eta s_i is a convex combination of points of D, xbar the mean of all x_i.
 
@@ -269,7 +270,7 @@ def test_fista_solves():
         assert np.linalg.norm(gradient(w)) > 0.05, "psi does not matter here: it would prove nothing"
 
 
-FALLING = [(fs.FedMiDOSP, "l1"), (fs.FedMiD, "l1"), (fs.FedMiD, "l1 ball"), (fs.FedDualAvg, "l1")]
+FALLING = [(fs.FedMiD, "l1"), (fs.FedDualAvg, "l1")]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +295,7 @@ def test_falling_rates_end_at_the_optimum(method, end):
 
 @pytest.mark.parametrize(
     ("method", "ball"),
-    crossed(product((fs.FedFW, fs.FedFWPlus), ("l1", "l2")), [(fs.FedFW, "l1"), (fs.FedFWPlus, "l2")]),
+    crossed(product((fs.FedFW, fs.FedFWPlus), ("l1", "l2")), [(fs.FedFW, "l1")]),
 )
 def test_fedfw_ends_at_the_optimum(method, ball):
     """F(xbar) - F* falls and stays below the gap: max over D of <grad F, xbar - s> >= F(xbar) - F* (convex F).
@@ -322,7 +323,7 @@ def test_fedfw_ends_at_the_optimum(method, ball):
     np.testing.assert_allclose(measured.metrics["gap"][[1, 20]], gaps[:2], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("end", "drawn"), crossed(product(ENDS, (5, 2)), [("l1", 2), ("l1 ball", 5)]))
+@pytest.mark.parametrize(("end", "drawn"), crossed(product(ENDS, (5, 2)), [("l1 ball", 2)]))
 def test_feddr_ends_at_the_minimiser(end, drawn):
     """Exact proximal steps on quadratics: xbar is the minimiser of F + psi to 1e-8, absent clients or not."""
     ours, parts, _ = ENDS[end]

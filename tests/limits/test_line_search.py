@@ -157,7 +157,7 @@ def test_every_step_of_a_client():
     assert backs >= 6
 
 
-@pytest.mark.parametrize("reset", [0, 1, 2])
+@pytest.mark.parametrize("reset", crossed([0, 1, 2], [2]))
 def test_compiled_is_eager(reset):
     """Clients side by side in one while-loop, and each alone without compilation."""
     rng = np.random.default_rng(5)
@@ -201,7 +201,10 @@ RULES = {
 
 
 WRAPS = {"alone": lambda a: a, "SCAFFOLD": lambda a: fs.ControlVariates(a, option="I")}
-TOGETHER = [*(("alone", name) for name in RULES), ("SCAFFOLD", "DoublyAdaptive"), ("SCAFFOLD", "LargestStep")]
+TOGETHER = [
+    *(("alone", name) for name in ("MirrorDescent", "Polyak", "LargestStep")),
+    ("SCAFFOLD", "DoublyAdaptive"),
+]
 
 
 @pytest.mark.parametrize(("wrap", "name"), crossed(product(WRAPS, RULES), TOGETHER))

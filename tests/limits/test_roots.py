@@ -34,6 +34,11 @@ def solve(name, a, target, dtype=jnp.float64):
     return _SOLVERS[name, dtype](jnp.asarray(a, dtype), jnp.asarray(target, dtype))
 
 
+def solved(h, target):
+    """By one program."""
+    return jax.jit(lambda y: solve_increasing(h, y))(target)
+
+
 @pytest.fixture(autouse=True)
 def _double():
     with jax.enable_x64(True):
@@ -73,7 +78,7 @@ def test_overflow_means_too_far():
     """h = exp(50 x) - 1 - 49.999999 x has slope 1e-6 at 0: the first guess 1e6 overflows; the root of 1 is
     .03...
     """
-    root = solve_increasing(lambda x: jnp.expm1(50 * x) - 49.999999 * x, jnp.asarray(1.0))
+    root = solved(lambda x: jnp.expm1(50 * x) - 49.999999 * x, jnp.asarray(1.0))
     x = float(root.value)
     assert int(root.status) == FOUND
     assert np.expm1(50 * x) - 49.999999 * x == pytest.approx(1.0, rel=1e-11)
@@ -86,7 +91,7 @@ def test_not_a_number_means_too_far():
         y = jnp.expm1(2000 * x)
         return y**2 / (1 + y)
 
-    root = solve_increasing(h, jnp.asarray(1.0))
+    root = solved(h, jnp.asarray(1.0))
     assert int(root.status) == FOUND
     assert float(root.value) == pytest.approx(np.log1p((1 + 5**0.5) / 2) / 2000, rel=1e-9)
 
@@ -94,14 +99,14 @@ def test_not_a_number_means_too_far():
 def test_flat_start():
     """h = x^9 has slope 0 at 0: the search starts at 1 and still finds 10^(1/9) and 1e-3^(1/9)."""
     for y in (10.0, 1e-3):
-        root = solve_increasing(lambda x: x**9, jnp.asarray(y))
+        root = solved(lambda x: x**9, jnp.asarray(y))
         assert int(root.status) == FOUND
         assert float(root.value) == pytest.approx(y ** (1 / 9), rel=1e-12)
 
 
 def test_bounded_above():
     """h = 1 - exp(-x) never reaches 2: status 1, a finite step, and the gap 2 - 1 = 1 of 2 as residual."""
-    root = solve_increasing(lambda x: -jnp.expm1(-x), jnp.asarray(2.0))
+    root = solved(lambda x: -jnp.expm1(-x), jnp.asarray(2.0))
     assert int(root.status) == UNBOUNDED
     assert np.isfinite(float(root.value))
     assert float(root.value) > 1
@@ -110,7 +115,7 @@ def test_bounded_above():
 
 def test_bounded_above_in_float32():
     """The same in float32, where 200 doublings would overflow."""
-    root = solve_increasing(lambda x: -jnp.expm1(-x), jnp.asarray(2.0, jnp.float32))
+    root = solved(lambda x: -jnp.expm1(-x), jnp.asarray(2.0, jnp.float32))
     assert int(root.status) == UNBOUNDED
     assert np.isfinite(float(root.value))
 
@@ -121,7 +126,7 @@ def test_rounding_limits():
 
     The nearer side is 307/1024 = .29980, .00065 of the target away; the bracket ends around the jump.
     """
-    root = solve_increasing(lambda x: jnp.floor(1024 * x) / 1024, jnp.asarray(0.3))
+    root = solved(lambda x: jnp.floor(1024 * x) / 1024, jnp.asarray(0.3))
     assert int(root.status) == UNRESOLVED
     assert float(root.residual) == pytest.approx((0.3 - 307 / 1024) / 0.3, rel=1e-9)
     assert 307 / 1024 <= float(root.value) < 308 / 1024
@@ -129,7 +134,7 @@ def test_rounding_limits():
 
 def test_nothing_to_solve():
     """Target 0: the root is 0, found."""
-    root = solve_increasing(lambda x: 3 * x, jnp.asarray(0.0))
+    root = solved(lambda x: 3 * x, jnp.asarray(0.0))
     assert (float(root.value), float(root.residual), int(root.status)) == (0, 0, FOUND)
 
 
@@ -144,6 +149,6 @@ def test_float32_is_solved_to_its_own_rounding():
 def test_an_infinite_slope_at_zero():
     """h = sqrt(eta) has an infinite slope at 0, where Newton's first guess is 0: the root of 3 is still 9."""
     with jax.enable_x64(True):
-        root = solve_increasing(jnp.sqrt, jnp.asarray(3.0))
+        root = solved(jnp.sqrt, jnp.asarray(3.0))
     assert int(root.status) == 0
     assert float(root.value) == pytest.approx(9.0, rel=1e-11)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry import L1, L2Ball
-from harness import engine, make_clients, make_task
+from harness import crossed, engine, make_clients, make_task, prepare
 from verbs_harness import play
 
 SETTING = {"cohort": 3, "population": 5, "delta": 1e-2}
@@ -68,18 +69,30 @@ def test_messages_refused_before_anything_runs(wrap, inner, said):
         engine(wrap(inner()), TASK, fs.sampling.Uniform(3), 1)
 
 
+BOUNDED = {
+    "FedLiLU": (fs.FedLiLU(0.3, server_lr=1.0), {"measured.f": 5.0}),
+    "FedMiD": (fs.FedMiD(L1(0.1), 0.3), {"rate_sum": 3.0}),
+    "FedLiLS": (fs.FedLiLS(eta_max=1.0), {"search.step": 0, "search.evaluations": 0}),
+}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    crossed(
+        product((central, local), BOUNDED), [(central, "FedLiLU"), (central, "FedLiLS"), (local, "FedMiD")]
+    ),
+)
+def test_bounds_make_a_refused_method_private(wrap, name):
+    """0 leaves out what is only logged."""
+    inner, scalars = BOUNDED[name]
+    assert play(wrap(inner, scalars=scalars), TASK, fs.sampling.Uniform(3), 1).logs["epsilon"][0] > 0
+
+
 @WRAPPERS
 def test_scalars(wrap):
-    """Bounds make a refused method private; 0 leaves out what is only logged; a maximum has no other way.
-
-    A scalar's former name, which a configuration may hold, is refused with the name of now.
+    """A maximum has no other way; a scalar's former name, which a configuration may hold, is refused with the
+    name of now.
     """
-    for inner, scalars in (
-        (fs.FedLiLU(0.3, server_lr=1.0), {"measured.f": 5.0}),
-        (fs.FedMiD(L1(0.1), 0.3), {"rate_sum": 3.0}),
-        (fs.FedLiLS(eta_max=1.0), {"search.step": 0, "search.evaluations": 0}),
-    ):
-        assert play(wrap(inner, scalars=scalars), TASK, fs.sampling.Uniform(3), 1).logs["epsilon"][0] > 0
     for inner, scalars, said in (
         (
             fs.FedLiLS(eta_max=1.0),
@@ -151,7 +164,7 @@ def test_runs_without_amplification_may_be_drawn_by_any_rule():
         fs.sampling.Weighted(np.ones(5), 3),
         fs.sampling.Trace(np.ones((1, 5), bool), 3),
     ):
-        fs.run(central(sampling="none"), TASK, rounds=1, sampling=sampling)
+        prepare(central(sampling="none"), TASK, sampling, dtype="float32")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +210,7 @@ def test_updates_without_randomness():
         method.broadcast(server, fs.Cohort(0, 3, 7))
 
 
+@pytest.mark.full
 def test_on_the_command_line(tmp_path, monkeypatch):
     """`DP+FedLiLS` with a table of bounds: a run whose record has epsilon and C of every round."""
     from fedsolve.cli.main import app

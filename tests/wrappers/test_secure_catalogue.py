@@ -18,6 +18,7 @@ from fedsolve.deploy.communication import MODEL, STEPS, examples
 from fedsolve.engine.compute.reduce import reduce_stacked
 from fedsolve.methods.secure.fixed_point import scale_exponent, single
 from fedsolve.methods.wrappers.wrapper import Wrapper
+from harness import crossed
 
 BOUND, CLIENTS, SIZES = 3.0, 8, (5, 16, 2)
 METHODS = examples() | {"DeComFL": fs.DeComFL(down="model", most_steps=STEPS)}
@@ -87,7 +88,26 @@ def added_as_bytes(messages: list[Any]) -> Any:
     return wire.decode(b"".join(sums), messages[0])
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSED])
+GATE = [
+    "FedAvg",
+    "FedExP",
+    "FedNova",
+    "SCAFFOLD",
+    "FedAdamW",
+    "FedDR",
+    "FedLiLS",
+    "DeComFL",
+    "FedPer",
+    "FedFW, step",
+]
+GATE += ["FedExProx, StoPS", "FedDualAvg, averaged", "SCALLION, RandomK", "LocalDP+FedAdam"]
+"""Messages of other fields; what is like one of them waits for `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    crossed([name for name in METHODS if name not in REFUSED], GATE),
+)
 def test_the_mean_is_that_of_the_messages(name):
     """Random messages of three clients of 5, 16 and 2 examples: each number's error is below a unit a client.
 
