@@ -101,7 +101,10 @@ def test_parameters_without_numbers_run_beside_others():
     assert run(task=empty).params["none"].shape == (0, 3)
 
 
-@pytest.mark.parametrize(("kind", "package"), [("TensorBoard", "tensorboardX"), ("WandB", "wandb")])
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [("TensorBoard", "tensorboardX"), pytest.param("WandB", "wandb", marks=pytest.mark.full)],
+)
 def test_trackers_want_paths(kind, package):
     pytest.importorskip(package)
     with pytest.raises(fs.InvalidInput, match="folder = 3 must be a path"):

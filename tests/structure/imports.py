@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,14 @@ def modules(source: Path = SOURCE) -> dict[str, Path]:
     return found
 
 
+def statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """All statements of a body, at any depth."""
+    for node in body:
+        yield node
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            yield from statements(getattr(node, part, ()))
+
+
 def imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
     """The modules of the package that a module imports, wherever the statement stands."""
     return set(_imports(name, path, known)) if path.is_file() else set()
@@ -32,7 +40,7 @@ def imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
 
 def _imports(name: str, path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     top = name.partition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8")).body):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.partition(".")[0] == top)
         elif isinstance(node, ast.ImportFrom):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import socket
 import threading
@@ -28,6 +29,15 @@ TASK = fs.Task.from_arrays(loss, {"w": np.zeros(3)}, CLIENTS, batch_size=4)
 
 def run(*callbacks, **options):
     return fs.run(fs.FedAvg(0.1), TASK, **({"rounds": 6, "eval_every": 2} | options), callbacks=callbacks)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """As where matplotlib is not installed: a picture takes half a second."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else found(n, *a)
+    )
 
 
 class Written(fs.trackers.Tracker):
@@ -59,7 +69,7 @@ def test_a_tracker_is_told_each_evaluation_once_and_how_it_ended():
     assert written.told.count(("begin", "FedAvg", 1)) == 1
 
 
-def test_an_interrupted_run_is_closed_and_resumed_as_one_with_all_evaluations(tmp_path):
+def test_an_interrupted_run_is_closed_and_resumed_as_one_with_all_evaluations(tmp_path, no_pictures):
     written = Written()
 
     def stop(progress):
@@ -97,13 +107,13 @@ class Refusing(Written):
         super().log(round, metrics)
 
 
-def test_what_a_tracker_refuses_at_first_is_sent_again_in_its_order():
+def test_what_a_tracker_refuses_at_first_is_sent_again_in_its_order(no_pictures):
     refusing = Refusing(times=1)
     run(refusing)
     assert [told[0] for told in refusing.told] == ["begin", 0, 2, 4, 6, "keep", "close"]
 
 
-def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there():
+def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there(no_pictures):
     refusing = Refusing(times=1000)
     with pytest.warns(UserWarning, match=r"Refusing logged 1 of 4 evaluations, .* 0.4 s \(the server\)"):
         result = run(refusing)
@@ -114,7 +124,7 @@ def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there():
     assert [told[0] for told in refusing.told] == ["begin", 0, 2, 4, 6, "keep", "close"]
 
 
-def test_a_tracker_that_does_not_answer_holds_a_run_for_its_patience_alone():
+def test_a_tracker_that_does_not_answer_holds_a_run_for_its_patience_alone(no_pictures):
     answer = threading.Event()
 
     class Silent(Written):
@@ -265,7 +275,7 @@ def test_what_is_missing_is_one_line_before_anything_runs(monkeypatch):
         tracker("mlfow", Path())
 
 
-def test_each_seed_is_a_run_there(tmp_path):
+def test_each_seed_is_a_run_there(tmp_path, no_pictures):
     made = {}
 
     def callbacks(seed):
@@ -281,7 +291,7 @@ def test_each_seed_is_a_run_there(tmp_path):
         assert made[seed].told[-1] == ("close", True)
 
 
-def test_callbacks_of_seeds_are_called_one_at_a_time_and_end_their_own_run():
+def test_callbacks_of_seeds_are_called_one_at_a_time_and_end_their_own_run(no_pictures):
     inside, most = [], []
 
     def callbacks(seed):
@@ -299,7 +309,7 @@ def test_callbacks_of_seeds_are_called_one_at_a_time_and_end_their_own_run():
     assert [run.metrics["round"][-1] for run in found.runs] == [6, 4, 6]
 
 
-def test_a_seed_that_diverges_is_closed_as_not_finished():
+def test_a_seed_that_diverges_is_closed_as_not_finished(no_pictures):
     made = {}
     with pytest.raises(fs.Diverged):
         fs.run(
@@ -313,7 +323,7 @@ def run_seeds(callbacks, **options):
     return fs.run(fs.FedAvg(0.1), TASK, rounds=6, eval_every=2, seeds=3, callbacks=callbacks, **options)
 
 
-def test_tensorboard_has_a_folder_for_each_seed(tmp_path):
+def test_tensorboard_has_a_folder_for_each_seed(tmp_path, no_pictures):
     pytest.importorskip("tensorboardX")
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = run_seeds(lambda seed: [fs.trackers.TensorBoard(tmp_path)])
