@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from typing import Any
 
 import jax
 import pytest
+from _pytest.doctest import DoctestModule
 
 from ending import Ending, LeftOut, missing_parts
 from programs import (
@@ -13,6 +16,7 @@ from programs import (
     cache_folder,
     collect_seldom,
     compile_quickly,
+    draw_the_same,
     lower_shortly,
     one_thread_each,
     trace_shortly,
@@ -44,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--production-compile"):
         compile_quickly()
     collect_seldom()
+    draw_the_same()
     trace_shortly()
     lower_shortly()
     one_thread_each()
@@ -52,6 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(LeftOut(missing))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Ending(config, cache_folder()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, Any, Any]:
+    """Below tests/ no file has doctests."""
+    return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

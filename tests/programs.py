@@ -35,6 +35,18 @@ def collect_seldom() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
+def draw_the_same() -> None:
+    """Have Hypothesis draw the same examples in every run, whatever modules are imported: it would search their source
+    for constants (3 s a process)."""
+    from hypothesis import settings
+    from hypothesis.internal.conjecture import providers
+
+    settings.register_profile("same", derandomize=True, database=None)
+    settings.load_profile("same")
+    none = providers.Constants()
+    providers._get_local_constants = lambda: none
+
+
 def trace_shortly() -> None:
     """Have operations without the lines of code that made them: a twentieth less time in tracing and lowering."""
     jax.config.update("jax_traceback_in_locations_limit", 0)
