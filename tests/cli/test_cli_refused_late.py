@@ -16,38 +16,15 @@ from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.folders.lock import locked
 from fedsolve.folders.run_folder import RUN
 
-DP = (
-    "run",
-    "digits",
-    "DP+FedAvg",
-    *SMALL,
-    "--set",
-    "clip_norm=1",
-    "--set",
-    "noise_multiplier=1",
-    "--out",
-    "here",
-)
+PRIVATE = ("clip_norm=1", "noise_multiplier=1", "population=4", "cohort=3", "delta=0.1", "weighting=uniform")
+DP = ("run", "digits", "DP+FedAvg", *SMALL, *(f"--set={setting}" for setting in PRIVATE), "--out", "here")
 SWEEP = ("sweep", "digits", "FedAvg", *SMALL, "--grid", "client_lr=0.1")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            (
-                *DP,
-                "--set",
-                "population=4",
-                "--set",
-                "cohort=3",
-                "--set",
-                "delta=0.1",
-                "--set",
-                "weighting=uniform",
-            ),
-            "DP accounts for",
-        ),
+        (DP, "DP accounts for"),
         ((*SWEEP, "--validation", "1e-9"), "holds out no example"),
         ((*SWEEP, "--validation", "1e-9", "--out", "here"), "holds out no example"),
     ],

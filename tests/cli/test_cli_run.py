@@ -72,25 +72,20 @@ def test_the_model_is_the_one_of_the_library(call, no_pictures):
 
 
 def test_the_saved_configuration_runs_again_with_the_same_bits(call, no_pictures):
-    dtype = "float64"
+    plateau = "client_lr={schedule='reduce_on_plateau', initial=2.0, metric='train_loss', patience=1}"
     args = (
         "run",
         "digits",
         "SCAFFOLD+FedDuAdam",
         "--set",
-        "client_lr={schedule='reduce_on_plateau', initial=2.0, metric='train_loss', patience=1}",
-    )
-    options = (
-        "--task-set",
-        "num_clients=5",
-        "--task-set",
-        "model=softmax",
+        plateau,
         "--rounds",
         "3",
         "--participation",
         "0.6",
     )
-    assert call(*args, *options, "--dtype", dtype, "--seed", "3").code == 0
+    sizes = ("--task-set", "num_clients=5", "--task-set", "model=softmax")
+    assert call(*args, *sizes, "--dtype", "float64", "--seed", "3").code == 0
     assert call("run", "--config", "runs/digits-SCAFFOLD+FedDuAdam-1/config.toml").code == 0
     first, second = (Path(f"runs/digits-SCAFFOLD+FedDuAdam-{n}") for n in (1, 2))
     assert model(first) == model(second)
