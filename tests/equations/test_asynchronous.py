@@ -192,7 +192,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
 def test_a_streamed_run_has_the_same_bits():
     task, method = make_task(make_clients()), fs.FedBuff(LR, buffer=2)
     whole, streamed = (
-        fs.run(method, task, rounds=20, residency=where, **STEADY) for where in ("auto", "stream")
+        fs.run(method, task, rounds=20, **STEADY, **where) for where in ({}, {"residency": "stream"})
     )
     for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(streamed.params), strict=True):
         np.testing.assert_array_equal(a, b)
