@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -83,6 +83,13 @@ def _reduce(reduction: Any, messages: Any, weight: Any, used: Any) -> Any:
     return reduction(messages, weight, used)
 
 
+@cache
+def _keys(seed: int, t: int) -> tuple[Any, Any]:
+    """Of a round and of its server."""
+    key = jax.random.fold_in(run_key(seed), t)
+    return key, jax.random.fold_in(key, TAG_SERVER)
+
+
 @partial(jax.jit, static_argnums=2)
 def _draw(sampling: Sampling, key: Any, population: int, t: Any) -> Any:
     return sampling.draw(key, t, population)
@@ -138,14 +145,14 @@ class Clients:
     """A task's clients, and what a run with a seed draws: cohorts by its sampling, shuffles by NumPy."""
 
     def __init__(self, task: Task, sampling: Sampling, dtype: Any, seed: int) -> None:
-        self.loss, self.sampling, self.key, self.seed = task.loss, cast(sampling, dtype), run_key(seed), seed
+        self.loss, self.sampling, self.seed = task.loss, cast(sampling, dtype), seed
         clients = [task.data.client(i) for i in range(task.data.num_clients)]
         self.data = [jax.tree.map(partial(_typed, dtype), client) for client in clients]
         self.sizes = [int(n) for n in task.data.counts]
         self.batch = min(task.batch_size or max(self.sizes), max(self.sizes))
         passes = [math.ceil(n / self.batch) for n in self.sizes]
         self.steps = [task.local_steps or task.epochs * per_pass for per_pass in passes]
-        self.alike = len(set(self.steps)) == 1
+        self.alike, self.drawn = len(set(self.steps)) == 1, {}
 
     @property
     def population(self) -> int:
@@ -153,8 +160,11 @@ class Clients:
 
     def cohort(self, t: int) -> tuple[list[int], int]:
         """Who takes part in a round, and how many could."""
-        ids, present = _draw(self.sampling, jax.random.fold_in(self.key, t), self.population, np.int32(t))
-        return [int(i) for i in np.asarray(ids)[np.asarray(present)]], len(ids)
+        if t not in self.drawn:
+            key = _keys(self.seed, t)[0]
+            ids, present = map(np.asarray, _draw(self.sampling, key, self.population, np.int32(t)))
+            self.drawn[t] = [int(i) for i in ids[present]], len(ids)
+        return self.drawn[t]
 
     def order(self, t: int, i: int) -> np.ndarray | None:
         """Client i's rows in the order of each pass, shape (passes, rows); None where a step sees all of them."""
@@ -178,12 +188,11 @@ class Clients:
         every = (jax.tree.map(lambda a: a[np.minimum(place, n - 1)], self.data[i]), place < n)
         batches = (jax.tree.map(lambda a: a[taken], self.data[i]), counts)
         own, same = np.int32(self.steps[i]), self.steps[i] if self.alike else None
-        bound, key = np.int32(max(self.steps)), jax.random.fold_in(self.key, t)
+        bound, key = np.int32(max(self.steps)), _keys(self.seed, t)[0]
         return Batched(self.loss, batches, every, own, same, bound, np.int32(n), batch, np.int32(i), key)
 
     def when(self, t: int, size: int) -> When:
-        key = jax.random.fold_in(jax.random.fold_in(self.key, t), TAG_SERVER)
-        return When(np.int32(t), np.int64(size), key)
+        return When(np.int32(t), np.int64(size), _keys(self.seed, t)[1])
 
 
 def _typed(dtype: Any, a: Any) -> np.ndarray:

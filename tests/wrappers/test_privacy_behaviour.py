@@ -232,15 +232,15 @@ def test_another_noise_brings_its_own_divergences():
 
 def test_epsilon_is_among_the_notes():
     """What a private run has cost is said with its result."""
-    task = fs.tasks.digits(num_clients=4, model="softmax")
+    task = make_task(make_clients())
     private = fs.privacy.DifferentialPrivacy(
-        fs.FedExP(0.1), 1.0, 0.5, cohort=4, population=4, delta=1e-3, sampling="none"
+        fs.FedExP(0.1), 1.0, 0.5, cohort=5, population=5, delta=1e-3, sampling="none"
     )
     result = fs.run(private, task, rounds=2)
     assert result.history.notes[-1].startswith(
         f"epsilon = {result.rounds['epsilon'][-1]:.4g} after all rounds"
     )
     assert not any("secret" in note for note in result.history.notes)
-    amplified = fs.privacy.DifferentialPrivacy(fs.FedExP(0.1), 1.0, 0.5, cohort=2, population=4, delta=1e-3)
+    amplified = fs.privacy.DifferentialPrivacy(fs.FedExP(0.1), 1.0, 0.5, cohort=2, population=5, delta=1e-3)
     notes = fs.run(amplified, task, rounds=1, clients_per_round=2).history.notes
     assert sum("epsilon assumes that the cohorts are secret" in note for note in notes) == 1
