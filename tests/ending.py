@@ -36,22 +36,20 @@ class LeftOut:
     def __init__(self, missing: dict[str, str]) -> None:
         self.missing = missing
 
-    def reason(self, error: BaseException | None) -> str:
-        """Why a test that ended so was left out; "" if it failed for another reason."""
-        for cause in causes(error):
-            name = (getattr(cause, "name", None) or "").partition(".")[0]
-            if isinstance(cause, ModuleNotFoundError) and name in self.missing:
-                return f"{self.missing[name]} is not installed"
+    def reason(self, said: str) -> str:
+        """Why a test that ended with these words was left out; "" if it failed for another reason."""
+        for name, title in self.missing.items():
+            if f"No module named '{name}" in said or f"{title} is not installed" in said:
+                return f"{title} is not installed"
         return ""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: Any) -> Generator[None, Any, Any]:
         """A module of tests that cannot be imported."""
         report = yield
-        for name, title in self.missing.items():
-            if report.outcome == "failed" and f"No module named '{name}" in str(report.longrepr):
-                report.outcome = "skipped"
-                report.longrepr = str(collector.path), 1, f"Skipped: {title} is not installed"
+        if report.outcome == "failed" and (reason := self.reason(str(report.longrepr))):
+            report.outcome = "skipped"
+            report.longrepr = str(collector.path), 1, f"Skipped: {reason}"
         return report
 
     @pytest.hookimpl(wrapper=True)
@@ -68,7 +66,7 @@ class LeftOut:
         try:
             return (yield)
         except Exception as error:
-            if reason := self.reason(error):
+            if reason := self.reason(" ".join(str(cause) for cause in causes(error))):
                 pytest.skip(reason)
             raise
 
