@@ -67,12 +67,12 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@$(PYTHON) -m venv .venv
 
 .venv/.run: .venv/bin/python pyproject.toml $(CONSTRAINTS)
-	@echo "installing fedsolve: half a minute"
+	@echo "installing fedsolve: a minute"
 	@$(PIP) --editable '.[plot,digits]'
 	@touch $@
 
 .venv/.dev: .venv/.run
-	@echo "installing what the tests need: a minute"
+	@echo "installing what the tests need: two to three minutes"
 	@$(PIP) --editable '.[dev]'
 	@$(PIP) --editable '.[flower]' || echo "Flower is not available here: its tests are skipped"
 	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its tests are skipped"
