@@ -39,8 +39,9 @@ class LeftOut:
     def reason(self, said: str) -> str:
         """Why a test that ended with these words was left out; "" if it failed for another reason."""
         for name, title in self.missing.items():
-            if f"No module named '{name}" in said or f"{title} is not installed" in said:
-                return f"{title} is not installed"
+            words = (f"No module named '{name}", f"No package metadata was found for {name}", f"{title} is not installed")
+            if any(word in said for word in words):
+                return words[-1]
         return ""
 
     @pytest.hookimpl(wrapper=True)
