@@ -39,9 +39,9 @@ class LeftOut:
     def reason(self, said: str) -> str:
         """Why a test that ended with these words was left out; "" if it failed for another reason."""
         for name, title in self.missing.items():
-            words = (f"No module named '{name}", f"No package metadata was found for {name}", f"{title} is not installed")
-            if any(word in said for word in words):
-                return words[-1]
+            reason = f"{title} is not installed"
+            if any(words in said for words in (f"No module named '{name}", f"metadata was found for {name}", reason)):
+                return reason
         return ""
 
     @pytest.hookimpl(wrapper=True)
