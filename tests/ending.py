@@ -40,7 +40,10 @@ class LeftOut:
         """Why a test that ended with these words was left out; "" if it failed for another reason."""
         for name, title in self.missing.items():
             reason = f"{title} is not installed"
-            if any(words in said for words in (f"No module named '{name}", f"metadata was found for {name}", reason)):
+            if any(
+                words in said
+                for words in (f"No module named '{name}", f"metadata was found for {name}", reason)
+            ):
                 return reason
         return ""
 
