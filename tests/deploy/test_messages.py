@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.entries import EVERY, METHODS, methods
+from conformance.entries import EVERY, METHODS, REPRESENTATIVES, methods
 from conformance.properties import COHORTS, START, close, compiled, model, task
 from deploy_small import clients_of, deploy
 from fedsolve import wire
@@ -17,11 +17,8 @@ SIZES = (7, 4, 7, 4, 4, 12)
 
 ASYNCHRONOUS = ("FedBuff", "FedAsync")
 """They have no cohorts: tests/deploy/test_buffered_rounds.py has theirs."""
-# every property of a signature (tests/conformance/signatures.py); test_secure_rounds.py has secure sums, to the bit
-GATE = (
-    "FedAvg", "SCAFFOLD", "SCAFFOLD+FedFW", "FedLiLS(max, keep)", "FedFW(split)", "IFCA", "Robust+FedAdam", "FedZO",
-    "SCAFFOLD+FedLiLS",
-)  # fmt: skip
+# tests/deploy/test_secure_rounds.py has secure sums, to the bit
+GATE = [name for name in REPRESENTATIVES if not name.startswith("Secure+")]
 
 
 @methods(GATE, full=sorted(METHODS.keys() - {*GATE, *ASYNCHRONOUS}))
