@@ -55,6 +55,12 @@ def all_seeded(seed: int) -> Iterator[None]:
         np.random.set_bit_generator(legacy)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def global_states() -> tuple[Any, ...]:
+    """States of Python's and NumPy's global generators, which are equal as long as nobody draws."""
+    _, words, *rest = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), np.asarray(words).tobytes(), *rest
+
+
 @contextmanager
 def kept_generators(loader: object) -> Iterator[None]:
     """Afterwards generators that a loader, its samplers or its dataset hold as attributes go on where they were."""

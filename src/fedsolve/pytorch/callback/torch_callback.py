@@ -23,6 +23,7 @@ from fedsolve.pytorch.callback.batch_losses import mean_of, row_of, tensors_of, 
 from fedsolve.pytorch.callback.int64_packing import call_host
 from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
 from fedsolve.pytorch.comparison.autograd import gradients, refuse_late_hooks
+from fedsolve.pytorch.comparison.fixed_draws import are_fixed
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
@@ -118,7 +119,7 @@ class Module:
             kind = dtype if own.is_floating_point() else own.dtype
             values[name] = as_tensor(buffers.get(name, self.buffers[name]), own.new_empty(0, dtype=kind))
         tensors = self._params | self._buffers | self._still
-        kept = kept_attributes(self._module)
+        kept, seed = kept_attributes(self._module), 0 if are_fixed() else seed  # 0: what a comparison draws
         with self._lock, kept, substituted(self._module, tensors, values), all_seeded(seed):
             self._module.train(training)
             yield dtype

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.utils.checkpoint import CheckpointFunction
 
 from fedsolve.core.errors import InvalidInput
 
@@ -50,12 +51,17 @@ class Graph:
         self.functions: list[str] = []
         self.leaves: list[Tensor] = []
         for node in _nodes(value.grad_fn):
-            if isinstance(node, BackwardCFunction):
+            if isinstance(node, BackwardCFunction) and not _is_checkpoint(node):
                 self.functions.append(type(node).__name__.removesuffix("Backward"))
             elif hasattr(node, "variable"):
                 self.leaves.append(node.variable)
         if value.grad_fn is None and value.requires_grad:
             self.leaves.append(value)
+
+
+def _is_checkpoint(node: Any) -> bool:
+    """Whether a node is `torch.utils.checkpoint`'s, whose backward is that of what it runs."""
+    return getattr(type(node), "_forward_cls", None) is CheckpointFunction
 
 
 def _nodes(start: Any) -> Iterator[Any]:

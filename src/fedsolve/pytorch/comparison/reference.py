@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.callback.batch_losses import mean_of, tensors_of
-from fedsolve.pytorch.callback.seeds import all_seeded
+from fedsolve.pytorch.callback.seeds import all_seeded, global_states
+from fedsolve.pytorch.comparison.attributes import remembered_by
 from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
 from fedsolve.pytorch.translation.arrays import as_tensor, kept_attributes, substituted, trainable
@@ -51,12 +52,16 @@ class Reference:
         module: it runs itself, since a copy would lose the hooks of its parameters and is not what a loss refers to.
         loss: (outputs, targets) -> tensor.
         dtype: the floating-point type to compute in.
+
+    Attributes:
+        draws: whether the module or a function drew from Python's or NumPy's global random numbers so far.
     """
 
     def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
         self._name = type(module).__name__
+        self.draws = False
 
     def training(self, params: Values, buffers: Values, batch: Any) -> Found:
         """Loss, gradient and new buffers in training mode, with fixed draws.
@@ -68,16 +73,25 @@ class Reference:
 
         Raises:
             InvalidInput: what the user's code raises; a loss that depends on no parameter or on one
-                outside the module; a loss that is another when it is computed again.
+                outside the module; a loss that is another when it is computed again; attributes that change in each call.
         """
         with kept_attributes(self.module, self.loss):
-            (first, leaves), (second, again) = (self._once(params, buffers, batch) for _ in range(2))
+            first, leaves = self._once(params, buffers, batch)
+            remembered = remembered_by(self.module, self.loss)
+            second, again = self._once(params, buffers, batch)
+            now = remembered_by(self.module, self.loss)
         self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
         if not np.isclose(first.loss, second.loss, rtol=1e-6 + 1e3 * first.coarsest, equal_nan=True):
             raise InvalidInput(
                 f"the loss of {self._name} is {first.loss:.6g} and, computed again with the same weights, buffers, "
                 f"inputs and draws, {second.loss:.6g}: keep in a buffer (register_buffer) what it remembers"
             )
+        for name, value in now.items():
+            if name in remembered and value != remembered[name]:
+                raise InvalidInput(
+                    f"{name} changes whenever {self._name} is called in training, which a run does not keep from step "
+                    "to step: keep what it remembers in a buffer (register_buffer)"
+                )
         return first
 
     def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> float:
@@ -130,8 +144,10 @@ class Reference:
         eager = torch.compiler.set_stance("force_eager")
         with eager, substituted(self.module, tensors, values), all_seeded(0), torch.enable_grad():
             self.module.train(training)
+            start = global_states()
             try:
                 yield
+                self.draws |= global_states() != start
             except InvalidInput:
                 raise
             except Exception as error:  # whatever the user's code raises
@@ -155,7 +171,7 @@ _OF_HOOKS = "BackwardHookFunction"  # by which PyTorch calls a module's own back
 
 
 def cause(reference: Reference, params: Values, buffers: Values, batch: Any) -> str:
-    """What in a module or its loss is known to be left out, in words."""
+    """What in a module or its loss a translation is known to leave out, in words; "" where nothing is known."""
     module = reference.module
     for name, p in module.named_parameters():
         if p._backward_hooks:
@@ -167,12 +183,15 @@ def cause(reference: Reference, params: Values, buffers: Values, batch: Any) -> 
         return "the loss refers to the module's own parameters, which it takes for constants"
     with _Hooks() as hooks:
         functions = reference.graph(params, buffers, batch).functions
-    functions = [name for name in functions if name != _OF_HOOKS]
+    if _OF_HOOKS in functions:  # the module's own are found above
+        return "the loss, or every module, has a backward hook, which is left out"
     if functions:
         return f"the backward of torch.autograd.Function {functions[0]} is left out"
     if hooks.found:
         return "a tensor has a hook (register_hook), which is left out"
-    return "the cause is not known"
+    if reference.draws:
+        return "it draws from Python's or NumPy's random numbers, of which one draw would stay"
+    return ""
 
 
 def _refers(reference: Reference, params: Values, buffers: Values, batch: Any) -> bool:

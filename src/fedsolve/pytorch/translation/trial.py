@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.callback.seeds import seeded
+from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.translation.arrays import check_weights, copied
 from fedsolve.pytorch.translation.failures import first_line, where_raised
 
@@ -60,7 +60,7 @@ def _twice(module: nn.Module, x: Any, mode: str) -> Any:
 
 def _once(module: nn.Module, x: Any, mode: str) -> Any:
     inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
-    with seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
+    with all_seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
         return pytree.tree_map_only(Tensor, torch.clone, _with_known_container(_run(module, inputs, mode)))
 
 

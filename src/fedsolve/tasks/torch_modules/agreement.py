@@ -123,6 +123,13 @@ class Agreement:
                 return f"{words}: {self._why(point, evaluate)}"
         return None
 
+    def left_out(self) -> str:
+        """What a translation leaves out, whether or not the sample shows it; "" for nothing."""
+        from fedsolve.pytorch.comparison.reference import cause
+
+        point = self._points[0][0]
+        return cause(self.reference, point.params, point.buffers, self.batch)
+
     def _words(self, ours: Results, theirs: Results) -> str | None:
         import torch
 
@@ -158,7 +165,7 @@ class Agreement:
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:
             return "it mixes examples, and padding would count"
-        return cause(self.reference, point.params, point.buffers, self.batch)
+        return cause(self.reference, point.params, point.buffers, self.batch) or "the cause is not known"
 
 
 def _wide(a: np.ndarray) -> np.ndarray:

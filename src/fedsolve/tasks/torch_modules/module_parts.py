@@ -126,7 +126,7 @@ def _translated(
             kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
             made[name] = merged(kind(model, f.rows))
     difference = theirs.wide.difference(of_translated(_by_batch(made), model.buffers, theirs.wide.type))
-    if difference is not None:
+    if difference := difference or theirs.wide.left_out():  # what acts on other values than the sample's, too
         raise NotTranslatable(difference)
     return Parts(model.params, model.frozen, model.buffers, made, merged(ModuleOutputs(model)))
 
