@@ -144,3 +144,111 @@ def remembering():
 def test_attributes_that_matter_at_a_later_step_are_refused(module, loss, words, translate):
     with pytest.raises(fs.InvalidInput, match=words):
         fs.tasks.from_torch(module(), loss, CLIENTS, translate=translate)
+
+
+def keeping(own, h):
+    own.mean = h.mean(1, keepdim=True).detach()
+    return h - own.mean
+
+
+class Centred(nn.Module):
+    """A loss with a centre that moves, as DINO's, in place or not."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(3))
+        self.in_place = in_place
+
+    def forward(self, outputs, y):
+        moved = 0.9 * self.centre + 0.1 * outputs.detach().mean(0)
+        loss = F.cross_entropy(outputs - self.centre, y)
+        if self.in_place:
+            self.centre.copy_(moved)
+        else:
+            self.centre = moved
+        return loss
+
+
+def state_of(*modules):
+    found = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
+    return found + [(sorted(vars(m)), m.training, m.state_dict().__repr__()) for m in modules]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_oracle_leaves_no_trace_when_it_is_made(in_place):
+    module, loss = Net(dropped).eval(), Centred(in_place)
+    generator = torch.Generator().manual_seed(3)
+    data = torch.utils.data.TensorDataset(*map(torch.as_tensor, CLIENTS[0]))
+    loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, generator=generator)
+    before, drawn = state_of(module, loss), generator.get_state()
+    fs.flower.TorchOracle(module, loss, loader)
+    assert state_of(module, loss) == before
+    assert torch.equal(generator.get_state(), drawn)
+
+
+def test_a_task_leaves_no_trace_of_tensors_as_attributes():
+    module = Net(keeping).eval()
+    before = state_of(module)
+    fs.tasks.from_torch(module, F.cross_entropy, CLIENTS)
+    assert state_of(module) == before
+    assert not hasattr(module, "mean")
+
+
+class Noisy(torch.utils.data.Dataset):
+    def __init__(self, noise):
+        self.noise = noise
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return torch.as_tensor(CLIENTS[0][0][i]) + self.noise * torch.randn(4), int(CLIENTS[0][1][i])
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_dataset_with_random_items_is_named_in_a_note(noise):
+    task = fs.tasks.from_torch(Net(), F.cross_entropy, [Noisy(0.0), Noisy(noise)])
+    assert [("client 1" in note and "self.training" in note) for note in task.notes] == [True] * (noise > 0)
+
+
+def summed(outputs, y):
+    return F.cross_entropy(outputs, y, reduction="sum")
+
+
+def weighted(outputs, y):
+    return F.cross_entropy(outputs, y, weight=torch.tensor([1.0, 2.0, 3.0]))
+
+
+REAL = [(torch.as_tensor(CLIENTS[0][0]), torch.arange(6.0))]
+CLASSES = [tuple(map(torch.as_tensor, CLIENTS[0]))]
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    ("module", "loss", "loader", "words"),
+    [
+        (
+            nn.Linear(4, 1),
+            F.mse_loss,
+            REAL,
+            r"broadcasts outputs of shape \(6, 1\) against targets of shape \(6,\)",
+        ),
+        (nn.Linear(4, 3), summed, CLASSES, "is a sum over its examples"),
+        (
+            nn.Linear(4, 3).bfloat16(),
+            F.cross_entropy,
+            CLASSES,
+            "parameter weight .* bfloat16: runs are in float32",
+        ),
+        (nn.Linear(4, 1), lambda outputs, y: F.mse_loss(outputs[:, 0], y), REAL, None),
+        (nn.Linear(4, 3), weighted, CLASSES, None),
+    ],
+)
+def test_an_oracle_refuses_what_a_task_refuses(module, loss, loader, words):
+    if words is None:
+        fs.flower.TorchOracle(module, loss, loader)
+        return
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.flower.TorchOracle(module, loss, loader)
+    with pytest.raises(fs.InvalidInput):
+        fs.tasks.from_torch(module, loss, [tuple(t.numpy() for t in loader[0])], translate=False)

@@ -25,6 +25,8 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
+from fedsolve.pytorch.callback.seeds import kept_generators
+from fedsolve.pytorch.comparison.unchanged import as_before
 from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
@@ -87,12 +89,14 @@ class TorchOracle(LocalProblem):
         exact_loss: bool = True,
     ) -> None:
         self.params, self.exact_loss = parameters(module), exact_loss
-        batches = Minibatches(loader)
+        with kept_generators(loader):
+            batches = Minibatches(loader)
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
         self.steps = _steps(epochs, steps, batches.size.batches)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._module = Evaluations(module, loss, batches, target)
-        self._module.try_out()
+        with as_before((module, loss), (loader,)):
+            self._module.try_out()
         check_named({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics

@@ -18,7 +18,7 @@ from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_
 from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
 from fedsolve.pytorch.callback.batch_losses import are_classes, value_or_zero
 from fedsolve.pytorch.callback.seeds import seed_of, seeded
-from fedsolve.pytorch.comparison.judged import Judged, failure
+from fedsolve.pytorch.comparison.judged import Judged, failure, refuse_other_forms
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
@@ -159,7 +159,13 @@ class Evaluations:
 
     def try_out(self) -> None:
         """One loss on the first batch, so that what is wrong with it is told before any round."""
-        self.trial({name: p.detach() for name, p in self._params.items()}, np.zeros(3, np.uint32))
+        params = {name: p.detach() for name, p in self._params.items()}
+        self.trial(params, np.zeros(3, np.uint32))
+        dtype = next(iter(params.values())).dtype
+        with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
+            self._module.train()
+            x, y = self._batch[1]
+            refuse_other_forms(self._loss, self._module(x), y)
 
     def default_metrics(self) -> dict[str, Function]:
         """The accuracy where the targets of a batch are classes, else none."""
@@ -212,7 +218,7 @@ class Evaluations:
         parts = torch.autograd.grad(
             loss, list(self._params.values()), materialize_grads=True, allow_unused=True
         )
-        return dict(zip(self._params, parts, strict=True))
+        return {n: g.to_dense() if g.is_sparse else g for n, g in zip(self._params, parts, strict=True)}
 
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:

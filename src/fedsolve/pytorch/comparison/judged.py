@@ -14,6 +14,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.translation.failures import first_line
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.on_sums import NoMean, OnSums, wide
@@ -109,6 +110,40 @@ def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidI
     return InvalidInput(
         f"{name} fails on outputs {_described(outputs)} and targets {_described(targets)}: {first_line(error)}{ranges}"
     )
+
+
+def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
+    """Raise `InvalidInput` if a loss broadcasts outputs against targets, or is a sum over examples.
+
+    Args:
+        loss: (outputs, targets) -> scalar tensor.
+        outputs, targets: a batch of at least 2 rows, else nothing can be told.
+    """
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or len(outputs) < 2:
+        return
+    with torch.no_grad(), all_seeded(0):
+        value = loss(outputs, targets)
+        if not torch.isfinite(value) or value == 0:
+            return
+        if outputs.shape != targets.shape and outputs.numel() == targets.numel():
+            other = _or_none(loss, outputs.reshape(targets.shape), targets)
+            if other is not None and not torch.isclose(value, other, rtol=1e-3):
+                raise InvalidInput(
+                    f"the loss broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
+                    f"{tuple(targets.shape)}: give both one shape, such as outputs.squeeze(1)"
+                )
+        twice = _or_none(loss, torch.cat([outputs, outputs]), torch.cat([targets, targets]))
+        if twice is not None and torch.isclose(twice, 2 * value, rtol=1e-4):
+            raise InvalidInput(
+                f"the loss of a batch of {len(outputs)} is a sum over its examples: {_INSTEAD}"
+            )
+
+
+def _or_none(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor | None:
+    try:
+        return loss(outputs, targets)
+    except Exception:  # whatever the user's code raises for another shape
+        return None
 
 
 def _counts(t: Tensor) -> bool:

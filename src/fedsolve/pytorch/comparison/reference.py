@@ -73,7 +73,8 @@ class Reference:
 
         Raises:
             InvalidInput: what the user's code raises; a loss that depends on no parameter or on one
-                outside the module; a loss that is another when it is computed again; attributes that change in each call.
+                outside the module; a loss that is another when it is computed again; attributes that change
+                in each call.
         """
         with kept_attributes(self.module, self.loss):
             first, leaves = self._once(params, buffers, batch)

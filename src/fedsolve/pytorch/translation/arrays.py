@@ -26,9 +26,11 @@ def parameters(module: nn.Module) -> dict[str, np.ndarray]:
         name -> array of the parameter's shape and type, such as `0.weight` (out, in).
 
     Raises:
-        InvalidInput: nothing to train, or parameters that have no shape yet.
+        InvalidInput: nothing to train, parameters that have no shape yet, or ones in a type of 16 bits.
     """
-    return {name: _copy(p) for name, p in trainable(module).items()}
+    own = trainable(module)
+    refuse_halves(module)
+    return {name: _copy(p) for name, p in own.items()}
 
 
 def buffers(module: nn.Module) -> dict[str, np.ndarray]:
@@ -140,6 +142,16 @@ def check_weights(module: nn.Module) -> None:
         if getattr(part, "max_norm", None) is not None:
             raise InvalidInput(
                 f"'{name}' ({type(part).__name__}) renormalises its own weights (max_norm): leave max_norm out"
+            )
+
+
+def refuse_halves(module: nn.Module) -> None:
+    """Raise `InvalidInput` if a parameter has a floating-point type of fewer than 32 bits."""
+    for name, x in module.named_parameters():
+        if not is_lazy(x) and x.is_floating_point() and x.element_size() < 4:
+            raise InvalidInput(
+                f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
+                "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
             )
 
 

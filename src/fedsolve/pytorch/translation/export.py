@@ -19,6 +19,8 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch.export import Dim, ExportedProgram
 
+from fedsolve.pytorch.translation.arrays import kept_attributes
+
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
 # or (detach) the gradient that they stop
 KEPT = frozenset(
@@ -49,7 +51,13 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     dynamic = _axes(dict(named), rows)
     try:
         module.train(training)
-        with silence(), _all_frames(), _masks_as_they_are(), _operations_listed_once():
+        with (
+            kept_attributes(module),
+            silence(),
+            _all_frames(),
+            _masks_as_they_are(),
+            _operations_listed_once(),
+        ):
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 _WHOLE = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
+_DRAWN = (
+    "the dataset of {} gives other values when an item is read again: each item is read once, and stays so in all "
+    "epochs; augment in the module's forward, where self.training"
+)
 _ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
 
 
@@ -52,7 +56,7 @@ def from_torch(
         loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`, or one sum over it
             divided by another (class weights, `ignore_index`, a mask); or one value for each example.
         clients: for each client a pair (inputs, targets) of arrays or tensors of shape (examples, ...), or a
-            `torch.utils.data.Dataset` of such pairs; or `FederatedData` of `Examples`. Inputs may be a tuple, list or
+            `torch.utils.data.Dataset` of such pairs, each read once (random transforms are not drawn again); or `FederatedData` of `Examples`. Inputs may be a tuple, list or
             dictionary of arrays, given to the module as one argument.
         test: held-out examples, in the form of a client's.
         metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`, or one of `fs.metrics`; what is no
@@ -79,28 +83,34 @@ def from_torch(
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
-    from fedsolve.pytorch.translation.arrays import copied, trained_copy
+    from fedsolve.pytorch.comparison.unchanged import as_before
+    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
     from fedsolve.pytorch.translation.trial import outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
-    _refuse_halves(module)
+    refuse_halves(module)
     make_cores_devices()  # before the translation begins JAX
-    data = clients if isinstance(clients, FederatedData) else _federated(clients)
-    held_out = None if test is None else _examples("test", test)
-    x, y = _sample(data.examples, _dtype(module))
-    outputs = outputs_of(module, x)
-    classes = are_classes(outputs, y)
-    if metrics is None:
-        metrics = {"accuracy": _accuracy} if classes else {}
-    from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
-    refuse_weighted(from_sums)
-    functions = {"loss": judged("the loss", loss, outputs, y, _dtype(module), only_means=True)}
-    for what, metric in metrics.items():
-        if what not in from_sums:
-            functions[what] = judged(f"metric {what}", metric, outputs, y, _dtype(module), only_means=False)
-    parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
+    drawn: list[str] = []
+    data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
+    held_out = None if test is None else _examples("test", test, drawn)
+    with as_before((module, loss, *(metrics or {}).values())):
+        x, y = _sample(data.examples, _dtype(module))
+        outputs = outputs_of(module, x)
+        classes = are_classes(outputs, y)
+        if metrics is None:
+            metrics = {"accuracy": _accuracy} if classes else {}
+        from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
+        refuse_weighted(from_sums)
+        functions = {"loss": judged("the loss", loss, outputs, y, _dtype(module), only_means=True)}
+        for what, metric in metrics.items():
+            if what not in from_sums:
+                functions[what] = judged(
+                    f"metric {what}", metric, outputs, y, _dtype(module), only_means=False
+                )
+        parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
+    notes += (_DRAWN.format(drawn[0]),) if drawn else ()
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
@@ -136,39 +146,34 @@ def _same(params: Any) -> Any:
     return params
 
 
-def _refuse_halves(module: nn.Module) -> None:
-    from torch.nn.parameter import is_lazy
-
-    for name, x in module.named_parameters():
-        if not is_lazy(x) and x.is_floating_point() and x.element_size() < 4:
-            raise InvalidInput(
-                f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
-                "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
-            )
-
-
 def _dtype(module: nn.Module) -> torch.dtype:
     from fedsolve.pytorch.translation.arrays import trainable
 
     return next(iter(trainable(module).values())).dtype
 
 
-def _federated(clients: Any) -> FederatedData:
+def _federated(clients: Any, drawn: list[str]) -> FederatedData:
     if not isinstance(clients, Sequence) or isinstance(clients, str):
         raise InvalidInput(f"clients = {shown(clients)} must be a list, (inputs, targets) for each client")
-    return FederatedData.from_clients([_examples(f"client {i}", c) for i, c in enumerate(clients)])
+    return FederatedData.from_clients([_examples(f"client {i}", c, drawn) for i, c in enumerate(clients)])
 
 
-def _examples(who: str, data: Any) -> Examples:
-    """A client's pair, or all of its data set, as NumPy arrays."""
+def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
+    """A client's pair, or all of its data set, as NumPy arrays; `who` joins `drawn` if items differ when read again."""
     from torch import Tensor
     from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+    from fedsolve.pytorch.comparison.unchanged import as_before, same_values
 
     if isinstance(data, DataLoader):
         raise InvalidInput(
             f"{who} is a DataLoader: give its dataset; batch_size= sets the size of minibatches"
         )
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        with as_before((), (data,)):
+            once = data[0] if len(data) else None  # pyright: ignore[reportArgumentType]
+            if len(data) and not same_values(once, data[0]):  # pyright: ignore[reportArgumentType]
+                drawn.append(who)
         data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")

@@ -1,0 +1,56 @@
+"""A trial of a user's code that leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fedsolve.pytorch.callback.seeds import kept_generators
+from fedsolve.pytorch.translation.arrays import kept_attributes
+
+
+@contextmanager
+def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[None]:
+    """Afterwards modules and generators are as they were.
+
+    Args:
+        functions: a module, a loss and metrics; of those that are modules attributes, parameters and buffers are kept.
+        data: datasets and loaders; generators that they hold go on where they were, as do the global ones of PyTorch
+            on the CPU, NumPy and Python.
+    """
+    modules = [f for f in functions if isinstance(f, nn.Module)]
+    tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if not is_lazy(t)]
+    values = [t.detach().clone() for t in tensors]
+    python, legacy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(kept_attributes(*modules))
+            for part in data:
+                stack.enter_context(kept_generators(part))
+            yield
+    finally:
+        for tensor, value in zip(tensors, values, strict=True):
+            if not torch.equal(tensor.data, value):
+                tensor.data.copy_(value)
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+        torch.set_rng_state(own)
+
+
+def same_values(a: Any, b: Any) -> bool:
+    """Whether two items of a dataset hold the same arrays and numbers, NaN equal to itself."""
+    pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=False)
+    return all(np.array_equal(np.asarray(x), np.asarray(y)) or _is_nan(x, y) for x, y in pairs)
+
+
+def _is_nan(x: Any, y: Any) -> bool:
+    x, y = np.asarray(x), np.asarray(y)
+    return x.dtype.kind == y.dtype.kind == "f" and np.array_equal(x, y, equal_nan=True)
