@@ -51,13 +51,8 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     dynamic = _axes(dict(named), rows)
     try:
         module.train(training)
-        with (
-            kept_attributes(module),
-            silence(),
-            _all_frames(),
-            _masks_as_they_are(),
-            _operations_listed_once(),
-        ):
+        kept = kept_attributes(module)
+        with kept, silence(), _all_frames(), _masks_as_they_are(), _operations_listed_once():
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())

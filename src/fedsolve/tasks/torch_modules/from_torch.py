@@ -56,8 +56,9 @@ def from_torch(
         loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`, or one sum over it
             divided by another (class weights, `ignore_index`, a mask); or one value for each example.
         clients: for each client a pair (inputs, targets) of arrays or tensors of shape (examples, ...), or a
-            `torch.utils.data.Dataset` of such pairs, each read once (random transforms are not drawn again); or `FederatedData` of `Examples`. Inputs may be a tuple, list or
-            dictionary of arrays, given to the module as one argument.
+            `torch.utils.data.Dataset` of such pairs, read once (random transforms are not drawn again); or
+            `FederatedData` of `Examples`. Inputs may be a tuple, list or dictionary of arrays, given to the module as
+            one argument.
         test: held-out examples, in the form of a client's.
         metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`, or one of `fs.metrics`; what is no
             mean over examples is computed on whole sets. None for the accuracy where targets are classes, one for each
