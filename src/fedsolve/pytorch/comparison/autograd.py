@@ -51,8 +51,9 @@ class Graph:
         self.functions: list[str] = []
         self.leaves: list[Tensor] = []
         for node in _nodes(value.grad_fn):
-            if isinstance(node, BackwardCFunction) and not _is_checkpoint(node):
-                self.functions.append(type(node).__name__.removesuffix("Backward"))
+            if isinstance(node, BackwardCFunction):
+                if not _is_checkpoint(node):
+                    self.functions.append(type(node).__name__.removesuffix("Backward"))
             elif hasattr(node, "variable"):
                 self.leaves.append(node.variable)
         if value.grad_fn is None and value.requires_grad:
