@@ -238,7 +238,7 @@ CLASSES = [tuple(map(torch.as_tensor, CLIENTS[0]))]
             nn.Linear(4, 3).bfloat16(),
             F.cross_entropy,
             CLASSES,
-            "parameter weight .* bfloat16: runs are in float32",
+            "parameter weight .*bfloat16: runs are in float32",
         ),
         (nn.Linear(4, 1), lambda outputs, y: F.mse_loss(outputs[:, 0], y), REAL, None),
         (nn.Linear(4, 3), weighted, CLASSES, None),
