@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
+from fedsolve.tasks.torch_modules.module_outputs import in_batches  # noqa: E402
 
 DRAW = np.random.default_rng(0)
 CLIENTS = [(DRAW.normal(size=(n, 4)).astype(np.float32), DRAW.integers(0, 3, n)) for n in (6, 3)]
@@ -252,3 +253,124 @@ def test_an_oracle_refuses_what_a_task_refuses(module, loss, loader, words):
         fs.flower.TorchOracle(module, loss, loader)
     with pytest.raises(fs.InvalidInput):
         fs.tasks.from_torch(module, loss, [tuple(t.numpy() for t in loader[0])], translate=False)
+
+
+def loader(x, y, size=4):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=size)
+
+
+NORMED = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+X, Y = torch.as_tensor(np.tile(CLIENTS[0][0], (2, 1))[:9]), torch.arange(9) % 3
+
+
+@pytest.mark.parametrize(
+    ("module", "loss", "batches", "words"),
+    [
+        (
+            NORMED,
+            F.cross_entropy,
+            loader(X, Y),
+            "has one example: Sequential fails in training .* or drop_last",
+        ),
+        (NORMED, F.cross_entropy, [(X[:4], Y[:4]), (X[:1], Y[:1])], "a batch of the loader has one example"),
+        (
+            nn.Linear(4, 1),
+            lambda outputs, y: F.binary_cross_entropy_with_logits(outputs[:, 0], y),
+            loader(X, Y % 2),
+            "Float can't be cast",
+        ),
+        (nn.Linear(4, 3), F.cross_entropy, loader(X, Y + 1), "the targets of a batch are 1 to 3"),
+        (
+            nn.Linear(4, 3),
+            F.cross_entropy,
+            loader(X * np.nan, Y),
+            "the inputs of a batch hold a number that is not",
+        ),
+        (
+            nn.Linear(4, 1),
+            lambda outputs, y: F.mse_loss(outputs[:, 0], y),
+            loader(X, torch.tensor([np.nan] + 8 * [1.0])),
+            "the targets of a batch hold a number that is not finite",
+        ),
+        (
+            nn.Linear(5, 3),
+            F.cross_entropy,
+            loader(X, Y),
+            r"Linear fails in training on inputs of shape \(4, 4\)",
+        ),
+    ],
+)
+def test_an_oracle_tells_what_is_wrong_with_a_batch(module, loss, batches, words):
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.flower.TorchOracle(module, loss, batches)
+
+
+def test_a_later_batch_with_nan_is_told_in_its_step():
+    bad = torch.cat([X[:4], X[4:8] * np.nan])
+    oracle = fs.flower.TorchOracle(nn.Linear(4, 3), F.cross_entropy, loader(bad, Y[:8]))
+    with pytest.raises(fs.InvalidInput, match="the inputs of a batch hold a number that is not finite"):
+        oracle._module.trial(
+            {n: torch.as_tensor(p) for n, p in oracle.params.items()}, np.array([0, 0, 1], np.uint32)
+        )
+
+
+def test_an_oracle_takes_batches_that_end_with_none_left_out():
+    data = torch.utils.data.TensorDataset(X, Y)
+    dropping = torch.utils.data.DataLoader(data, batch_size=4, drop_last=True)
+    fs.flower.TorchOracle(NORMED, F.cross_entropy, dropping)
+    fs.flower.TorchOracle(
+        nn.Sequential(nn.Linear(4, 3)), F.cross_entropy, loader(X, Y)
+    )  # one row, and no statistics
+
+
+class OwnLoss(nn.Module):
+    """A module that gives its loss, as those of Hugging Face."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return F.cross_entropy(self.last(x["x"]), x["labels"])
+
+
+@pytest.mark.parametrize("translate", [None, False])
+def test_a_module_that_gives_its_loss_is_refused(translate):
+    clients = [({"x": x, "labels": y}, y) for x, y in CLIENTS]
+    with pytest.raises(fs.InvalidInput, match="OwnLoss gives a number for a whole batch"):
+        fs.tasks.from_torch(OwnLoss(), lambda outputs, y: outputs, clients, translate=translate)
+    batches = [({"x": X, "labels": Y}, Y)]
+    fs.flower.TorchOracle(OwnLoss(), lambda outputs, y: outputs, batches)
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.w = nn.Linear(2, 1), nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, x):
+        return (x @ torch.view_as_complex(self.w)[:, None].abs())[:, 0]
+
+
+def test_pairs_of_packed_parameters_are_taken_for_complex_numbers():
+    oracle = fs.flower.TorchOracle(Complex(), F.mse_loss, [(X, Y.float())])
+    packed = torch.ones(11)
+    params = {"first.weight": packed[:2].view(1, 2), "first.bias": packed[2:3], "w": packed[3:].view(4, 2)}
+    loss, gradient = oracle._module.step(params, np.zeros(3, np.uint32))
+    assert np.isfinite(loss)
+    assert np.any(gradient["w"])
+
+
+class Penalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(x), x.mean()
+
+
+def test_predictions_of_a_number_for_a_batch_are_its_mean_over_rows():
+    x = CLIENTS[0][0]
+    _, penalty = in_batches(Penalised(), x, len(x), None, 4)
+    assert np.isclose(penalty, x.mean())

@@ -18,11 +18,12 @@ Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
 
 
 class Size(NamedTuple):
-    """What one pass over a loader holds: batches, examples, and examples of the largest batch."""
+    """What one pass over a loader holds: batches, examples, and examples of the largest and the smallest batch."""
 
     batches: int
     examples: int
     largest: int
+    smallest: int
 
 
 class Minibatches:
@@ -104,13 +105,15 @@ class Minibatches:
         loader = self._loader
         if isinstance(loader, DataLoader) and _counts_itself(loader):
             examples = len(loader.sampler)  # pyright: ignore[reportArgumentType]
-            size = Size(len(loader), examples, min(loader.batch_size or 1, examples))
+            largest = min(loader.batch_size or 1, examples)
+            rest = 0 if loader.drop_last else examples % (largest or 1)
+            size = Size(len(loader), examples, largest, rest or largest)
         else:
             lengths = []
             batches = self._start(0)
             while (batch := self._draw(batches, seed_of(b"", len(lengths)))) is not None:
                 lengths.append(num_examples(check_pair(batch)))
-            size = Size(len(lengths), sum(lengths), max(lengths, default=0))
+            size = Size(len(lengths), sum(lengths), max(lengths, default=0), min(lengths, default=0))
         if not size.batches or not size.examples:
             raise InvalidInput(
                 "the loader is empty: leave the client out or give it examples (drop_last = False)"

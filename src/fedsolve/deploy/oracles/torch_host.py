@@ -16,9 +16,9 @@ from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
-from fedsolve.pytorch.callback.batch_losses import are_classes, value_or_zero
+from fedsolve.pytorch.callback.batch_losses import are_classes, row_of, value_or_zero
 from fedsolve.pytorch.callback.seeds import seed_of, seeded
-from fedsolve.pytorch.comparison.judged import Judged, failure, refuse_other_forms
+from fedsolve.pytorch.comparison.judged import Judged, failure, refuse_other_forms, value_or_none
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
@@ -27,6 +27,7 @@ from fedsolve.pytorch.translation.arrays import (
     substituted,
     trainable,
 )
+from fedsolve.pytorch.translation.trial import called
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 Tensors = dict[str, Tensor]
@@ -97,7 +98,7 @@ class Evaluations:
                 for batch in self._batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
                     outputs, weight = self._module(x), num_examples(batch)
-                    loss = self._value(outputs, y)
+                    loss = self._value(outputs, x, y)
                     for name, g in self._gradient(loss).items():
                         gradient[name].add_(g, alpha=weight)
                     total += weight * loss.detach()
@@ -159,13 +160,25 @@ class Evaluations:
 
     def try_out(self) -> None:
         """One loss on the first batch, so that what is wrong with it is told before any round."""
-        params = {name: p.detach() for name, p in self._params.items()}
-        self.trial(params, np.zeros(3, np.uint32))
-        dtype = next(iter(params.values())).dtype
+        dtype = next(iter(self._params.values())).dtype
         with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
             self._module.train()
-            x, y = self._batch[1]
-            refuse_other_forms(self._loss, self._module(x), y)
+            with seeded(0, self._device):
+                x, y = to_device(self._batches.at(bytes(8), 0), self._device, dtype)
+                outputs = called(self._module, x, "training")
+                self._value(outputs, x, y)
+                refuse_other_forms(self._loss, outputs, y)
+                if self._batches.size.smallest == 1:
+                    self._try_alone(x, len(y))
+
+    def _try_alone(self, x: Any, rows: int) -> None:
+        """The module on one example, which is all that some batch of the loader has."""
+        try:
+            called(self._module, row_of(x, 0, rows), "training")
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"a batch of the loader has one example: {error}: take another batch size, or drop_last=True"
+            ) from error
 
     def default_metrics(self) -> dict[str, Function]:
         """The accuracy where the targets of a batch are classes, else none."""
@@ -188,14 +201,14 @@ class Evaluations:
             self._module.train()
             with seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
                 x, y = self._batch[1]
-                loss = self._value(self._module(x), y)
+                loss = self._value(self._module(x), x, y)
                 gradient = self._gradient(loss) if with_gradient else {}
             after = {name: b.data for name, b in self._buffers.items()}
         return _array(loss, dtype), {name: _array(g, dtype) for name, g in gradient.items()}, after
 
     def _on_device(self, params: Tensors) -> tuple[Tensors, torch.dtype]:
-        """Parameters where the module is, and their type."""
-        values = {name: p.to(self._device) for name, p in params.items()}
+        """Parameters where the module is, and their type; pairs of numbers begin where `view_as_complex` takes them."""
+        values = {n: (p.clone() if p.storage_offset() % 2 else p).to(self._device) for n, p in params.items()}
         return values, next(iter(values.values())).dtype
 
     def _copies(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -204,14 +217,17 @@ class Evaluations:
             n: b.to(dtype if b.is_floating_point() else b.dtype, copy=True) for n, b in self.buffers.items()
         }
 
-    def _value(self, outputs: Any, y: Any) -> Tensor:
+    def _value(self, outputs: Any, x: Any, y: Any) -> Tensor:
         """The loss; 0 where nothing in the batch counts."""
         try:
-            return _checked("the loss", value_or_zero(self._loss, outputs, y))
+            value = _checked("the loss", value_or_zero(self._loss, outputs, y))
         except InvalidInput:
             raise
         except Exception as error:  # whatever the user's code raises
-            raise _no_class(outputs, y) or failure("the loss", error, outputs, y) from error
+            raise _no_class(self._loss, outputs, y) or failure("the loss", error, outputs, y) from error
+        if not torch.isfinite(value):
+            _refuse_not_finite(inputs=x, targets=y)
+        return value
 
     def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
         """The gradient by name; 0 where a parameter plays no part in the loss."""
@@ -225,13 +241,26 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(1) == targets).double().mean()
 
 
-def _no_class(outputs: Any, targets: Any) -> InvalidInput | None:
+def _refuse_not_finite(**parts: Any) -> None:
+    """Raise `InvalidInput` if a part of a batch holds NaN or infinity, which the loss then shows."""
+    for name, part in parts.items():
+        for t in pytree.tree_leaves(part):
+            if isinstance(t, Tensor) and not torch.isfinite(t).all():
+                raise InvalidInput(
+                    f"the {name} of a batch hold a number that is not finite, and so is the loss: clean them, or leave "
+                    "such examples out"
+                )
+
+
+def _no_class(loss: Function, outputs: Any, targets: Any) -> InvalidInput | None:
     """The reason why a loss failed, if it is that targets are no classes that the module tells apart."""
     if not are_classes(outputs, targets):
         return None
     least, most, classes = int(targets.min()), int(targets.max()), outputs.shape[1]
     if least >= 0 and most < classes:
         return None
+    if not targets.is_cuda and value_or_none(loss, outputs, targets.clamp(0, classes - 1)) is None:
+        return None  # classes are not what it fails of; after a failure on CUDA nothing runs any more
     return InvalidInput(
         f"the targets of a batch are {least} to {most}, and the module has outputs for {classes} classes, 0 to "
         f"{classes - 1}: number them from 0, or give it more outputs"

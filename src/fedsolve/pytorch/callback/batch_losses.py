@@ -51,9 +51,15 @@ def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets:
         others = pytree.tree_map_only(
             Tensor, lambda t: torch.full_like(t, _ANY) if t.is_floating_point() else t, outputs
         )
-        if not torch.isnan(function(others, targets)):
+        if not torch.isnan(function(others, targets)) or _partly_nan(targets):
             return value
     return torch.stack([t.sum() for t in tensors]).sum() * 0
+
+
+def _partly_nan(targets: Any) -> bool:
+    """Whether some targets are NaN and others are not: the loss does not leave these out."""
+    nans = [t.isnan() for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and t.is_floating_point()]
+    return any(bool(t.any()) and not bool(t.all()) for t in nans)
 
 
 def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:

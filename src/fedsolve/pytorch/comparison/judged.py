@@ -119,27 +119,30 @@ def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
         loss: (outputs, targets) -> scalar tensor.
         outputs, targets: a batch of at least 2 rows, else nothing can be told.
     """
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or len(outputs) < 2:
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+        return
+    if not outputs.ndim or len(outputs) < 2:
         return
     with torch.no_grad(), all_seeded(0):
         value = loss(outputs, targets)
         if not torch.isfinite(value) or value == 0:
             return
         if outputs.shape != targets.shape and outputs.numel() == targets.numel():
-            other = _or_none(loss, outputs.reshape(targets.shape), targets)
+            other = value_or_none(loss, outputs.reshape(targets.shape), targets)
             if other is not None and not torch.isclose(value, other, rtol=1e-3):
                 raise InvalidInput(
                     f"the loss broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
                     f"{tuple(targets.shape)}: give both one shape, such as outputs.squeeze(1)"
                 )
-        twice = _or_none(loss, torch.cat([outputs, outputs]), torch.cat([targets, targets]))
+        twice = value_or_none(loss, torch.cat([outputs, outputs]), torch.cat([targets, targets]))
         if twice is not None and torch.isclose(twice, 2 * value, rtol=1e-4):
             raise InvalidInput(
                 f"the loss of a batch of {len(outputs)} is a sum over its examples: {_INSTEAD}"
             )
 
 
-def _or_none(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor | None:
+def value_or_none(loss: Any, outputs: Any, targets: Any) -> Any:
+    """The value of a batch; None where the loss fails on it."""
     try:
         return loss(outputs, targets)
     except Exception:  # whatever the user's code raises for another shape

@@ -39,6 +39,11 @@ def _check_tensors(module: nn.Module, outputs: Any) -> None:
             f"{type(module).__name__} gives {of_type(outputs)} without tensors: give a tensor, or a "
             "tuple, list, dictionary or dataclass of tensors"
         )
+    if not any(t.ndim for t in leaves if isinstance(t, Tensor)):
+        raise InvalidInput(
+            f"{type(module).__name__} gives a number for a whole batch: give outputs for each example, and compute the "
+            "loss from them in loss(outputs, targets)"
+        )
 
 
 def _twice(module: nn.Module, x: Any, mode: str) -> Any:
@@ -61,7 +66,7 @@ def _twice(module: nn.Module, x: Any, mode: str) -> Any:
 def _once(module: nn.Module, x: Any, mode: str) -> Any:
     inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
     with all_seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
-        return pytree.tree_map_only(Tensor, torch.clone, _with_known_container(_run(module, inputs, mode)))
+        return pytree.tree_map_only(Tensor, torch.clone, _with_known_container(called(module, inputs, mode)))
 
 
 def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
@@ -88,7 +93,8 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=1e-5, equal_nan=True)
 
 
-def _run(module: nn.Module, x: Any, mode: str) -> Any:
+def called(module: nn.Module, x: Any, mode: str) -> Any:
+    """What a module gives; `InvalidInput`, with shapes and the line, where it fails."""
     try:
         return module(x)
     except Exception as error:  # whatever the user's code raises

@@ -26,6 +26,9 @@ def in_batches(
         labels: outputs -> labels; None for the outputs, in the structure in which the module gives them.
         size: rows of a batch.
 
+    Returns:
+        Outputs or labels of all rows; of an output that is one number for a batch, the mean over the rows.
+
     Raises:
         InvalidInput: the module raises on them.
     """
@@ -53,7 +56,13 @@ def in_batches(
             outputs = pytree.tree_map(lambda t: t.cpu().numpy(), given)
             parts.append(outputs if labels is None else labels(outputs))
     flat = [pytree.tree_leaves(part) for part in parts]
-    joined = [np.concatenate(leaves) for leaves in zip(*flat, strict=True)]
+    sizes = [min(size, count - start) for start in range(0, count, size)]
+    joined = [
+        np.concatenate(leaves)
+        if leaves[0].ndim
+        else np.average(leaves, weights=sizes).astype(leaves[0].dtype)
+        for leaves in zip(*flat, strict=True)
+    ]
     return pytree.tree_unflatten(joined, pytree.tree_structure(parts[0]))
 
 
