@@ -100,6 +100,7 @@ def test_safetensors_are_the_parameters_by_name(call, plain):
     np.testing.assert_array_equal(by_shape[10,], bias)
 
 
+@pytest.mark.full
 def test_a_state_dict_is_all_that_the_module_loads(call, nets):
     import torch
 

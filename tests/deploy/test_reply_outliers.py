@@ -261,9 +261,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [*list(HONEST)[:2], *(pytest.param(name, marks=pytest.mark.full) for name in list(HONEST)[2:])]
-)
+@pytest.mark.parametrize("name", crossed(HONEST, ["SCAFFOLD"]))
 def test_honest_clients_of_very_different_size_all_count(name, tmp_path):
     """Three clients of one example, one of 400: benchmarks/update_norms.py measures more of them."""
     _, history, _ = deploy(HONEST[name], tmp_path, app=clients_of(UNEVEN), population=4, rounds=4)

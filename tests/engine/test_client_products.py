@@ -194,7 +194,7 @@ def moved(params, steps, lr):
     ]
 
 
-@pytest.mark.parametrize(("chunk", "sums"), [(None, 2), (2, 2), (1, 0)])
+@pytest.mark.parametrize(("chunk", "sums"), crossed([(None, 2), (2, 2), (1, 0)], [(2, 2)]))
 def test_rounds_of_uneven_clients(chunk, sums, monkeypatch):
     """All clients side by side, in twos and alone, against NumPy; alone, products stay."""
     seen, usual = [], client_products._outer_products

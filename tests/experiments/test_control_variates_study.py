@@ -113,7 +113,7 @@ def test_noise_alone_extrapolates_up_to_the_number_of_clients():
     assert np.mean(moved**2) / np.mean(moved.mean(1) ** 2) == pytest.approx(1 + 2 * 5, rel=0.05)
 
 
-@pytest.mark.parametrize("step", study.STEPPING)
+@pytest.mark.parametrize("step", crossed(study.STEPPING, ["FedExP"]))
 def test_measuring_changes_no_step(step):
     named = {
         "FedAvg": fs.FedAvg(RATE, weighting="uniform"),

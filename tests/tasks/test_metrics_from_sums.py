@@ -77,7 +77,9 @@ def test_counts_of_two_classes(threshold, weights):
         np.testing.assert_allclose(columns(metric, SCORE, Y, weights), values, rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHT], ids=["alike", "weighted"])
+@pytest.mark.parametrize(
+    "weights", [pytest.param(None, marks=pytest.mark.full), WEIGHT], ids=["alike", "weighted"]
+)
 @pytest.mark.filterwarnings("ignore:y_pred contains classes")
 def test_several_classes(weights):
     """One of which never occurs and is never predicted, and another that is predicted alone."""
@@ -236,6 +238,7 @@ def test_outputs_that_mix_examples_are_found():
         pytest.param(False, True, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.full
 def test_a_module_of_pytorch(translate, statistics):
     """With running statistics and a frozen weight, or neither."""
     torch = pytest.importorskip("torch")

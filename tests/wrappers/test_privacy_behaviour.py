@@ -178,6 +178,7 @@ def test_adaptive_clipping_finds_the_quantile(gamma):
     assert reached == pytest.approx(gamma, abs=0.03)
 
 
+@pytest.mark.full
 def test_the_seed_decides():
     """The same seed gives the same bits, another other noise; the engine draws the same, whatever its chunks."""
     task = make_task(make_clients(), batch=None)  # nothing is shuffled
@@ -215,6 +216,7 @@ def test_a_lane_of_a_sweep_is_the_run_with_its_noise_and_norm():
     assert lane == pytest.approx(alone.metrics["train_loss"][-1], rel=1e-9)
 
 
+@pytest.mark.full
 def test_another_noise_brings_its_own_divergences():
     """Replacing z by another number renews what a round costs; as an array (a cast) it keeps what it had."""
     from fedsolve.core.types import replace
