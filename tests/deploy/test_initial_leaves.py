@@ -12,7 +12,7 @@ from conformance.properties import COHORTS
 from deploy_small import QUICK, clients_of, simulated
 from deploy_small import deploy_quick as deploy
 from fedsolve import wire
-from harness import Listed
+from harness import Listed, crossed
 
 START = {"w": np.arange(34.0).reshape(2, 17) / 20}
 MATRIX = replace(QUICK, init=lambda key: START, loss=lambda p, x: jnp.mean(jnp.square(x @ p["w"].T - 1)))

@@ -19,6 +19,7 @@ from fedsolve.deploy.server.outliers import check_usual, part_norms
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder
 from fedsolve.folders.store import read_manifest
 from fedsolve.methods.robust.outliers import FACTOR
+from harness import crossed
 
 CLIENTS, ROUND = 6, 6
 

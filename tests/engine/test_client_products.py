@@ -13,6 +13,7 @@ from fedsolve.core.xla.products import client_products
 from fedsolve.core.xla.products.client_products import with_client_products
 from fedsolve.core.xla.programs import all_equations
 from fedsolve.tasks import MLP, CrossEntropy
+from harness import crossed
 
 RNG = np.random.default_rng(0)
 CLIENTS, INPUTS, OUTPUTS = 3, 20, 18

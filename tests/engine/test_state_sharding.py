@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedsolve.engine.compute.sharding.state_sharding import StateSharding
+from harness import crossed
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
+from harness import crossed
 
 CENTRES = np.array([[1.0, 0.0], [-2.0, 1.0], [0.5, 3.0]])
 CURVES = np.array([[1.0, 0.5], [0.3, 2.0], [1.5, 1.0]])

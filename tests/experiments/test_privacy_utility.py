@@ -10,6 +10,7 @@ import pytest
 from experiments.privacy.privacy_utility import study
 from fedsolve.methods.privacy.gaussian import epsilon_of
 from fedsolve.studies.reproduce import reproduce
+from harness import crossed
 
 
 @pytest.mark.parametrize("name", crossed(study.CASES, ["FEMNIST, epsilon 8"]))

@@ -7,6 +7,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
+from harness import crossed
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
