@@ -84,7 +84,7 @@ def test_inputs_and_outputs_of_several_arrays_are_regression():
 
 
 def test_what_does_not_fit_is_one_line(tmp_path):
-    task, result = trained(True)
+    task, result = trained(False)
     result.save(tmp_path)
     for wrong, message in [
         (lambda: fs.load(tmp_path).predict(X), "names no ready task: give"),

@@ -169,7 +169,7 @@ def task(metrics):
 
 
 def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
-    """Of uneven clients in blocks; streamed, to the same bits; and a sweep the same."""
+    """Of uneven clients in blocks."""
     options = {"rounds": 2, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
     each = fs.callbacks.EachClient()
     found = fs.run(fs.FedAvg(0.3), task(METRICS), callbacks=[each], **options)
@@ -190,6 +190,13 @@ def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
         else:
             apart = abs(own.column("auc")[i] - theirs.roc_auc_score(y, x @ w))
             assert apart <= own.column("auc_error")[i] + 1e-12
+
+
+@pytest.mark.full
+def test_a_streamed_run_and_a_sweep_have_the_values_of_a_run():
+    """Streamed: to the same bits."""
+    options = {"rounds": 2, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
+    found = fs.run(fs.FedAvg(0.3), task(METRICS), **options)
     several, one = ({name: METRICS[name] for name in names} for names in (("weighted_auc", "n"), ("auc",)))
     streamed = fs.run(fs.FedAvg(0.3), task(several), residency="stream", **options)
     swept = fs.sweep("FedAvg", task(one), grid={"client_lr": [0.3, 0.1]}, **options)

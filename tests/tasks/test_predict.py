@@ -209,6 +209,7 @@ def test_a_stored_ready_task_predicts_without_further_arguments(tmp_path):
         pytest.param(fs.FedRep("1.*", 0.3, passes=2), marks=pytest.mark.full),
     ],
 )
+@pytest.mark.full
 def test_personal_models_are_those_of_their_clients(method, tmp_path):
     task = fs.tasks.digits(num_clients=5)
     result = fs.run(method, task, rounds=4, callbacks=[each := fs.callbacks.EachClient({4})])
