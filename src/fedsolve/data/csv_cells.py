@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, nearest, shown
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class InvalidTable(InvalidInput):
@@ -84,14 +89,15 @@ def filled(cells: list[str], name: str, fill: str | None, where: Callable[[int],
 
 def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
     """The numbers of a column, shape (rows,), float64."""
-    try:
-        numbers = np.array(cells, float)
-        row = int(np.argmin(np.isfinite(numbers)))
-    except ValueError:
-        row = next(i for i, cell in enumerate(cells) if not _is_number(cell))
-    else:
-        if np.isfinite(numbers[row]):
-            return numbers
+    text = "".join(cells)
+    if (
+        text.isascii() and "_" not in text
+    ):  # then Python reads the finite numbers that `is_number` does, and faster
+        with contextlib.suppress(ValueError):
+            numbers = np.array(cells, float)
+            if np.isfinite(numbers).all():
+                return numbers
+    row = next(i for i, cell in enumerate(cells) if not is_number(cell))
     raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
 
 
@@ -112,18 +118,20 @@ def numbers_of(
 def numbers_or_texts(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray | list[str]:
     """The cells of a column as numbers, NaN for an empty one, unless most are none; then as they are."""
     rows = [row for row, cell in enumerate(cells) if cell]
-    if sum(_is_number(cells[row]) for row in rows) <= len(rows) / 2:
+    if sum(is_number(cells[row]) for row in rows) <= len(rows) / 2:
         return cells
     numbers = np.full(len(cells), np.nan)
     numbers[rows] = as_floats([cells[row] for row in rows], name, lambda i: where(rows[i]))
     return numbers
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(np.array(cell, float)))
-    except ValueError:
-        return False
+def is_number(cell: str) -> bool:
+    """Whether a cell is a finite number as data frames read one: of ASCII digits, without marks between them.
+
+    >>> is_number("-1.5e3"), is_number("1_000"), is_number("1,5"), is_number("inf")
+    (True, False, False, False)
+    """
+    return _NUMBER.fullmatch(cell.strip()) is not None and math.isfinite(float(cell))
 
 
 @dataclass(frozen=True)

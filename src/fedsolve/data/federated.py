@@ -5,16 +5,19 @@ Packing keeps uneven clients exact without padding: client i owns rows offsets[i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import jax
 import numpy as np
 
-from fedsolve.core.checks import as_array, check_integer, check_number
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_integer, check_number
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.types import Batch
+from fedsolve.data.columns import Columns, in_order, named_arrays
+from fedsolve.data.examples import in_words
 from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
@@ -26,6 +29,8 @@ class FederatedData:
         examples: pytree of arrays of shape (total, ...), rows ordered by client.
         counts: examples of each client, shape (clients,), all at least 1.
         names: a name for each client.
+        columns: the names of the columns of each array, in the order of `jax.tree.leaves`, None for one without; ()
+            where none has any. Tables among `examples` bring their own.
 
     Raises:
         InvalidInput: no client, a client without examples, two clients of one name, fields of different length, or
@@ -35,6 +40,7 @@ class FederatedData:
     examples: Batch
     counts: np.ndarray
     names: tuple[str, ...] = ()
+    columns: Columns = ()
 
     def __post_init__(self) -> None:
         counts = as_array("counts", self.counts)
@@ -44,7 +50,9 @@ class FederatedData:
             )
         counts = counts.astype(np.int64)
         object.__setattr__(self, "counts", counts)
-        object.__setattr__(self, "examples", as_arrays("field", self.examples))
+        examples, columns = named_arrays("field", self.examples, self.columns, "its columns")
+        object.__setattr__(self, "examples", examples)
+        object.__setattr__(self, "columns", columns)
         if not isinstance(self.names, Sequence) or isinstance(self.names, str):
             raise InvalidInput(f"names = {shown(self.names)} must be a list, one for each client")
         if not self.names:
@@ -202,7 +210,7 @@ class FederatedData:
             Data of those clients, in that order, with their names; numbers begin at 0 anew.
         """
         names = tuple(self.names[i] for i in clients)
-        return FederatedData(self.take(clients), self.counts[clients], names)
+        return FederatedData(self.take(clients), self.counts[clients], names, self.columns)
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
         """Hold out a random fraction of each client's examples: the remaining clients, and these examples together.
@@ -231,9 +239,7 @@ class FederatedData:
         rows = np.concatenate(held_out)
         if not len(rows):
             raise InvalidInput(f"validation = {share} holds out no example of clients this small: give more")
-        return FederatedData.from_partition(self.examples, remaining, self.names), jax.tree.map(
-            lambda a: a[rows], self.examples
-        )
+        return self._rows(remaining, self.names), jax.tree.map(lambda a: a[rows], self.examples)
 
     def hold_out_clients(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
         """Hold out a random fraction of the clients: the remaining clients, and the examples of the others together.
@@ -259,10 +265,32 @@ class FederatedData:
         rows = [int(o) + np.arange(int(n)) for o, n in zip(self.offsets, self.counts, strict=True)]
         remaining = np.sort(order[some:])
         held_out = np.concatenate([rows[i] for i in np.sort(order[:some])])
-        data = FederatedData.from_partition(
-            self.examples, [rows[i] for i in remaining], tuple(self.names[i] for i in remaining)
-        )
+        data = self._rows([rows[i] for i in remaining], tuple(self.names[i] for i in remaining))
         return data, jax.tree.map(lambda a: a[held_out], self.examples)
+
+    def _rows(self, parts: Sequence[np.ndarray], names: Sequence[str]) -> FederatedData:
+        """Clients with these rows each."""
+        order = np.concatenate(parts)
+        packed = jax.tree.map(lambda a: a[order], self.examples)
+        return FederatedData(packed, np.array([len(p) for p in parts]), tuple(names), self.columns)
+
+    def in_order(self, columns: Columns, name: str) -> FederatedData:
+        """The same with the columns of each array in an order, by their names where both have some.
+
+        Args:
+            columns: the names in that order, as `columns` has them.
+            name: what an error calls these data.
+
+        Returns:
+            The data themselves where they are in order.
+
+        Raises:
+            InvalidInput: other names.
+        """
+        if self.columns in ((), columns):
+            return self
+        examples = in_order(name, self.examples, self.columns, columns, "those that train")
+        return FederatedData(examples, self.counts, self.names, columns)
 
     @classmethod
     def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:
@@ -281,42 +309,21 @@ class FederatedData:
         >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
         array([3, 1])
         """
-        if not isinstance(clients, Sequence) or isinstance(clients, str):
-            raise InvalidInput(
-                f"clients = {shown(clients)} must be a list, one pytree of arrays for each client"
-            )
+        _check_list("clients", clients, "one pytree of arrays for each client")
         if not clients:
             raise InvalidInput("federated data has no clients: give at least one")
         given = as_names(names)
         called = given if len(given) == len(clients) else Numbered(len(clients))
-        clients = [as_arrays(f"{called[i]}:", c) for i, c in enumerate(clients)]
-        shapes = [jax.tree.structure(c) for c in clients]
-        for i, shape in enumerate(shapes):
-            if shape != shapes[0]:
-                raise InvalidInput(
-                    f"{called[i]} has fields {shape}, {called[0]} has {shapes[0]}: give all the same"
-                )
-        counts = []
-        for i, c in enumerate(clients):
-            for (path, leaf), first in zip(
-                jax.tree_util.tree_leaves_with_path(c), jax.tree.leaves(clients[0]), strict=True
-            ):
-                where = f"{jax.tree_util.keystr(path)} of {called[i]}".strip()
-                if not leaf.ndim:
-                    raise InvalidInput(
-                        f"{where} is one number: give arrays with a row an example, of a list np.array(rows)"
-                    )
-                if leaf.shape[1:] != first.shape[1:]:
-                    raise InvalidInput(
-                        f"{where} has rows of shape {leaf.shape[1:]}, of {called[0]} {first.shape[1:]}: give all the "
-                        "same"
-                    )
-            lengths = {len(leaf) for leaf in jax.tree.leaves(c)}
-            if len(lengths) != 1:
-                raise InvalidInput(f"the fields of {called[i]} have different lengths {sorted(lengths)}")
-            counts.append(lengths.pop())
-        packed = jax.tree.map(lambda *parts: np.concatenate(parts), *clients)
-        return cls(packed, np.array(counts), given)
+        packed: list[Batch] = []
+        columns: Columns = ()
+        for i, client in enumerate(clients):
+            arrays, columns = named_arrays(f"{called[i]}:", client, columns)
+            packed.append(arrays)
+        counts = [_same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
+        examples = jax.tree_util.tree_map_with_path(
+            lambda path, *parts: _one_type(jax.tree_util.keystr(path), parts, called), *packed
+        )
+        return cls(examples, np.array(counts), given, columns)
 
     @classmethod
     def from_partition(
@@ -335,13 +342,13 @@ class FederatedData:
         Raises:
             InvalidInput: fields of different lengths, rows that are not there, or a client without any.
         """
-        packed, total = _pooled(examples)
-        if not isinstance(parts, Sequence | np.ndarray) or isinstance(parts, str):
-            raise InvalidInput(f"parts = {shown(parts)} must be a list, row numbers for each client")
+        packed, total, columns = _pooled(examples)
+        if not isinstance(parts, np.ndarray):
+            _check_list("parts", parts, "row numbers for each client")
         rows = [as_rows(f"the rows of client {i}", part, total) for i, part in enumerate(parts)]
         order = np.concatenate(rows) if rows else np.zeros(0, np.int64)
         packed = jax.tree.map(lambda a: a[order], packed)
-        return cls(packed, np.array([len(r) for r in rows], np.int64), as_names(names))
+        return cls(packed, np.array([len(r) for r in rows], np.int64), as_names(names), columns)
 
     @classmethod
     def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:
@@ -360,35 +367,75 @@ class FederatedData:
         >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
         ('3', '7')
         """
-        column, (_, total) = check_column("groups", groups), _pooled(examples)
+        column, (_, total, _) = check_column("groups", groups), _pooled(examples)
         if len(column) != total:
             raise InvalidInput(f"{len(column)} group ids for {total} examples: give one for each example")
-        if column.dtype.kind == "f" and np.isnan(column).any():
-            raise InvalidInput(f"groups have no id for example {int(np.isnan(column).argmax())}: it is NaN")
-        try:
-            ids, inverse = np.unique(column, return_inverse=True)
-        except TypeError:
-            raise InvalidInput(
-                "groups hold ids of several types, which have no order: make them all text or all integers"
-            ) from None
+        ids, inverse = np.unique(column, return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
 
 
-def as_arrays(name: str, examples: Batch) -> Batch:
-    """Every leaf an array of numbers; `InvalidInput` names the one that is none."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: as_array(f"{name} {jax.tree_util.keystr(path)}".strip(), leaf), examples
+def _check_list(name: str, given: object, of: str) -> None:
+    """Raise `InvalidInput`, with what to give in place of it, unless something with clients is a list."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return
+    instead = f": give list({name})" if hasattr(given, "__next__") else ""
+    if isinstance(given, Mapping):
+        instead = f": give list({name}.values()), and names=list(map(str, {name}))"
+    raise InvalidInput(
+        f"{name} = {of_type(given) if instead else shown(given)} must be a list, {of}{instead}"
     )
 
 
-def _pooled(examples: Batch) -> tuple[Batch, int]:
-    """Pooled arrays and how many rows they have; `InvalidInput` unless all have as many."""
-    packed = as_arrays("field", examples)
+def _same_form(client: Batch, first: Batch, name: str, of: str) -> int:
+    """How many examples a client has; `InvalidInput` unless its fields are as the first client's, of one length."""
+    leaves = jax.tree_util.tree_leaves_with_path(client)
+    for path, leaf in leaves:
+        if not leaf.ndim:
+            raise InvalidInput(
+                f"{jax.tree_util.keystr(path)} of {name} is one number: give arrays with a row an example, of a list "
+                "np.array(rows)"
+            )
+    if jax.tree.structure(client) != jax.tree.structure(first):
+        raise InvalidInput(f"{name} is {in_words(client)}, {of} is {in_words(first)}: give all the same")
+    for (path, leaf), own in zip(leaves, jax.tree.leaves(first), strict=True):
+        if leaf.shape[1:] != own.shape[1:]:
+            where = f"{jax.tree_util.keystr(path)} of {name}".strip()
+            raise InvalidInput(
+                f"{where} has rows of shape {leaf.shape[1:]}, of {of} {own.shape[1:]}: give all the same"
+            )
+    lengths = {len(leaf) for _, leaf in leaves}
+    if len(lengths) != 1:
+        raise InvalidInput(f"the fields of {name} have different lengths {sorted(lengths)}")
+    return lengths.pop()
+
+
+def _one_type(path: str, parts: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Clients' arrays packed, in the smallest type that holds all of theirs; `InvalidInput` if it would round one."""
+    try:
+        packed = np.concatenate(parts)
+    except TypeError:
+        kinds = ", ".join(sorted({str(part.dtype) for part in parts}))
+        raise InvalidInput(
+            f"field {path} has types {kinds}, which have none in common: give all one"
+        ) from None
+    for i, part in enumerate(parts):
+        rounded = part.dtype.kind in "iu" and packed.dtype.kind == "f" and part.size > 0
+        if rounded and max(int(part.max()), -int(part.min())) > 2**53:
+            raise InvalidInput(
+                f"field {path} of {names[i]} has type {part.dtype} and integers beyond 2^53, which {packed.dtype}, the "
+                "type of all clients together, would round: give all clients one type"
+            )
+    return packed
+
+
+def _pooled(examples: Batch) -> tuple[Batch, int, Columns]:
+    """Pooled arrays, how many rows they have, and their columns; `InvalidInput` unless all have as many."""
+    packed, columns = named_arrays("field", examples)
     lengths = {len(leaf) if leaf.ndim else -1 for leaf in jax.tree.leaves(packed)}
     if len(lengths) != 1 or -1 in lengths:
         raise InvalidInput(f"the pooled fields have lengths {sorted(lengths)}: give arrays of one length")
-    return packed, lengths.pop()
+    return packed, lengths.pop(), columns
 
 
 def first_bad_row(array: np.ndarray) -> int | None:

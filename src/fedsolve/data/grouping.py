@@ -70,16 +70,18 @@ def from_table(
     ids = sorted(counts)
     names, sizes = [str(i) for i in ids], np.array([counts[i] for i in ids], np.int64)
     columns = (x,) if y is None else (x, y)
+    labels = tuple(None if isinstance(c, str) else tuple(c) for c in columns)
+    labels = labels if any(labels) else ()
     if folder is None:
         leaves = _grouped(table, client, columns, ids, sizes, _Room(None))
-        return FederatedData(leaves[0] if y is None else Examples(*leaves), sizes, tuple(names))
+        return FederatedData(leaves[0] if y is None else Examples(*leaves), sizes, tuple(names), labels)
     above = check_path("folder", folder).absolute().parent
     try:
         above.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=above, prefix=".grouping-") as beside:
             room = _Room(Path(beside))
             leaves = _grouped(table, client, columns, ids, sizes, room)
-            return write(_clients(leaves, sizes, room), folder, names=names, resume=resume)
+            return write(_clients(leaves, sizes, room), folder, names=names, resume=resume, columns=labels)
     except OSError as error:
         raise InvalidInput(
             f"cannot write to {above}: {error.strerror or error}: free space or choose another folder"

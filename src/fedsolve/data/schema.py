@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import as_array, check_path
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput, shown, unknown
 from fedsolve.data.csv_cells import (
     Column,

@@ -17,14 +17,15 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.examples import Examples as Examples
-from fedsolve.data.federated import FederatedData, as_arrays
+from fedsolve.data.federated import FederatedData
 from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.inference import Inference, predicted_by
-from fedsolve.tasks.inputs import input_rows
+from fedsolve.tasks.inputs import input_columns, input_rows
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
+    as_held_out,
     check_data,
     check_diagnostics,
     check_functions,
@@ -135,10 +136,16 @@ class Task:
         model = getattr(self.loss, "model", None) if self.buffers is None else None
         model = model or outputs_of(self.outputs, self.assemble)
         object.__setattr__(self, "metrics", on_model(self.metrics, model, _PREDICT))
-        held_out = {"test": self.test, "validation": self.validation}
-        check_data(self.data, **held_out)
-        check_owners(self.data, self.validation, self.validation_clients)
+        check_data(self.data)
+        held_out = {
+            name: as_held_out(name, getattr(self, name), self.data) for name in ("test", "validation")
+        }
+        for name, examples in held_out.items():
+            object.__setattr__(self, name, examples)
         check_unseen(self.data, self.unseen)
+        if self.unseen is not None:
+            object.__setattr__(self, "unseen", self.unseen.in_order(self.data.columns, "unseen"))
+        check_owners(self.data, self.validation, self.validation_clients)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
         optional = {"outputs": self.outputs, "labels": self.labels}
@@ -175,9 +182,8 @@ class Task:
         if self.module is None and outputs is None and not jax.tree.leaves(self.frozen):
             outputs, predicted = predicted_by(self.loss)
             labels = labels or predicted
-        return Inference(
-            self.name, outputs, labels, input_rows(self.data), self.module, self.buffers, self.made_by
-        )
+        rows, columns = input_rows(self.data), input_columns(self.data)
+        return Inference(self.name, outputs, labels, rows, self.module, self.buffers, self.made_by, columns)
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
         """Predict new inputs in evaluation mode, in batches; compiled once for each shape.
@@ -309,8 +315,8 @@ class Task:
             init=lambda key: trained,
             loss=wrap(loss),
             data=data,
-            test=None if test is None else as_arrays("test", test),
-            validation=None if validation is None else as_arrays("validation", validation),
+            test=test,
+            validation=validation,
             unseen=unseen
             if unseen is None or isinstance(unseen, FederatedData)
             else FederatedData.from_clients(unseen),

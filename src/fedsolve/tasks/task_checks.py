@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.checks import as_array, check_integer
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.metric_direction import check_direction
-from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
+from fedsolve.data.columns import named_arrays
+from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.losses.sums import Whole
@@ -49,24 +51,34 @@ def check_sizes(batch_size: Any, **sizes: Any) -> None:
             check_integer(name, size, 1)
 
 
-def check_data(data: object, **held_out: Any) -> None:
-    """Raise `InvalidInput` unless a task's examples are federated, and those held out, by name, whole and finite."""
+def check_data(data: object) -> None:
+    """Raise `InvalidInput` unless a task's examples are federated."""
     if not isinstance(data, FederatedData):
         raise InvalidInput(
             f"data = {shown(data)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
         )
-    for name, examples in held_out.items():
-        examples = as_arrays(name, examples)
-        lengths = {len(leaf) if leaf.ndim else 0 for leaf in jax.tree.leaves(examples)}
-        if len(lengths) > 1 or 0 in lengths:
-            raise InvalidInput(
-                f"the fields of the {name} set have lengths {sorted(lengths)}: give all one, above 0"
-            )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
-            row = first_bad_row(leaf)
-            if row is not None:
-                where = jax.tree_util.keystr(path) or "an example"
-                raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
+
+
+def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
+    """Held-out examples as arrays, their columns in the order of the clients'; None for None.
+
+    Raises:
+        InvalidInput: what holds no numbers, has other columns, fields of different lengths, or numbers not finite.
+    """
+    if examples is None:
+        return None
+    arrays, _ = named_arrays(name, examples, data.columns, "the clients")
+    lengths = {len(leaf) if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InvalidInput(
+            f"the fields of the {name} set have lengths {sorted(lengths)}: give all one, above 0"
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        row = first_bad_row(leaf)
+        if row is not None:
+            where = jax.tree_util.keystr(path) or "an example"
+            raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
+    return arrays
 
 
 def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:

@@ -127,6 +127,7 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
         counts=counts,
         names=_Names(*names) if names else Numbered(description.clients),  # pyright: ignore[reportArgumentType]
         folder=folder,
+        columns=description.columns,
         digest=hashlib.sha256(description.text().encode()).hexdigest()[:16],
         _columns=description.leaves,
     )

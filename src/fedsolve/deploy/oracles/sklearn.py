@@ -11,7 +11,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.checks import as_array, check_integer, check_same
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_integer, check_same
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.sklearn_losses import (
