@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.arrays.precision import first_merged
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.types import Batch
@@ -79,10 +80,10 @@ class FederatedData:
                 raise InvalidInput(f"field {where} has shape {leaf.shape}: its first axis must be {total}")
             row = first_bad_row(leaf)
             if row is not None:
-                client = int(np.searchsorted(self.offsets, row, side="right")) - 1
+                client, own = self._client_of(row)
                 raise InvalidInput(
-                    f"field {where} of {self.names[client]} holds a non-finite number in row "
-                    f"{row - int(self.offsets[client])}: clean the data first"
+                    f"field {where} of {self.names[client]} holds a non-finite number in row {own}: clean the data "
+                    "first"
                 )
 
     @property
@@ -99,6 +100,40 @@ class FederatedData:
     def offsets(self) -> np.ndarray:
         """First row of each client, shape (clients,)."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
+
+    def place(self, row: int, clients: np.ndarray | None = None, kind: str = "") -> str:
+        """Where a row of `examples` stands, for an error.
+
+        Args:
+            row: its number.
+            clients: whose rows these are, one client after another; None for all.
+            kind: a word before the client's name.
+
+        Returns:
+            Its number at its client, and the client's name.
+        """
+        client, own = self._client_of(row, clients)
+        return f"row {own} of {kind}{self.names[client]}"
+
+    def _client_of(self, row: int, clients: np.ndarray | None = None) -> tuple[int, int]:
+        """The client that a row belongs to, and the row's number there."""
+        ends = np.cumsum(self.counts if clients is None else self.counts[clients])
+        i = int(np.searchsorted(ends, row, side="right"))
+        return (i if clients is None else int(clients[i])), int(row - (ends[i - 1] if i else 0))
+
+    @cached_property
+    def merged_in_float32(self) -> tuple[str, ...]:
+        """For each field with different numbers that are one in float32, where one of them stands (`precision.py`)."""
+        lines = []
+        for (path, leaf), names in zip(
+            jax.tree_util.tree_leaves_with_path(self.examples),
+            self.columns or (None,) * len(jax.tree.leaves(self.examples)),
+            strict=True,
+        ):
+            if (found := first_merged(leaf)) is not None:
+                column = "" if leaf.ndim < 2 else f", column {repr(names[found[0]]) if names else found[0]}"
+                lines.append(f"field {jax.tree_util.keystr(path)}{column}, {self.place(found[1])}")
+        return tuple(lines)
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
         """The smallest and largest integer of an array of `examples`, if they are known without reading it.

@@ -28,6 +28,7 @@ from fedsolve.tasks.task_checks import (
     as_held_out,
     check_data,
     check_diagnostics,
+    check_forms,
     check_functions,
     check_lengths,
     check_metrics,
@@ -38,6 +39,10 @@ from fedsolve.tasks.task_checks import (
     check_unseen,
 )
 
+_MERGED = (
+    "{}: float32 cannot tell this number from another one in its column: subtract a constant that all clients share, "
+    "or run in float64"
+)
 _PREDICT = "Task.from_arrays(predict=f), f(params, x) the outputs for inputs x"
 
 
@@ -148,6 +153,7 @@ class Task:
         check_owners(self.data, self.validation, self.validation_clients)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
+        check_forms(self.loss, self.init, self.frozen, self.buffers, self.data, **held_out)
         optional = {"outputs": self.outputs, "labels": self.labels}
         check_functions(**{name: function for name, function in optional.items() if function is not None})
         check_targets(self.loss, self.init, self.frozen, self.data, self.unseen, **held_out)
@@ -158,6 +164,8 @@ class Task:
             local_steps=self.local_steps,
             eval_examples=self.eval_examples,
         )
+        merged = [_MERGED.format(where) for where in self.data.merged_in_float32]
+        object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, *merged))))
         check_metrics(self.metrics, self.whole)
         check_diagnostics(self.diagnostics)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,9 +15,11 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.metric_direction import check_direction
 from fedsolve.data.columns import named_arrays
+from fedsolve.data.examples import in_words
 from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import OnModel, SumMetric
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
@@ -79,6 +82,37 @@ def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
             where = jax.tree_util.keystr(path) or "an example"
             raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
     return arrays
+
+
+def check_forms(
+    loss: Any, init: Any, frozen: Any, buffers: Any, data: FederatedData, **held_out: Any
+) -> None:
+    """Raise `InvalidInput` where held-out examples have other fields than the clients', unless the loss takes both."""
+    for name, examples in held_out.items():
+        if examples is None:
+            continue
+        if jax.tree.structure(examples) != jax.tree.structure(data.examples):
+            raise InvalidInput(
+                f"the {name} set is {in_words(examples)}, a client's examples are {in_words(data.examples)}: give both "
+                "the same"
+            )
+        own, clients = ([a.shape[1:] for a in jax.tree.leaves(e)] for e in (examples, data.examples))
+        takes = partial(_takes, loss, init, frozen, buffers)
+        if own != clients and takes(data.examples) and not takes(examples):
+            raise InvalidInput(
+                f"the {name} set has rows of shapes {own}, the clients {clients}, and the loss does not take the "
+                "former: give both the same"
+            )
+
+
+def _takes(loss: Any, init: Any, frozen: Any, buffers: Any, examples: Any) -> bool:
+    """Whether a loss can be traced with such examples; weights are not given, a key where it asks for one."""
+    batch = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (2, *a.shape[1:])), examples)
+    try:
+        jax.eval_shape(lambda b: call(loss, with_frozen(_start(init), frozen), b, buffers=buffers)[0], batch)
+    except Exception:  # of any kind: it is only compared with that of the clients' examples
+        return False
+    return True
 
 
 def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
@@ -169,8 +203,7 @@ class _Set:
         """Where a row stands, for an error."""
         if self.data is None:
             return f"row {row} of {self.name}"
-        i = int(np.searchsorted(self.data.offsets, row, side="right")) - 1
-        return f"row {row - self.data.offsets[i]} of {self.kind}{self.data.names[i]}"
+        return self.data.place(row, kind=self.kind)
 
 
 def _sets(data: FederatedData, unseen: FederatedData | None, held_out: Mapping[str, Any]) -> Iterator[_Set]:

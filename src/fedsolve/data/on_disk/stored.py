@@ -45,6 +45,11 @@ class StoredData(FederatedData):
     def _check(self) -> None:
         """Numbers were checked when they were written, sizes and the index when the folder was opened."""
 
+    @property
+    def merged_in_float32(self) -> tuple[str, ...]:
+        """Not looked for: it would read all files."""
+        return ()
+
     def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """See `FederatedData`; by reading neighbours at once, not through the map, whose pages would stay in memory.
 
