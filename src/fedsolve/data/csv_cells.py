@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.errors import InvalidInput, nearest, shown
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -101,6 +102,18 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
     raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
 
 
+def as_float32(numbers: np.ndarray, cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
+    """Numbers that the cells of a column make, shape (rows,), in the type of a model's inputs."""
+    if (row := first_beyond(numbers, np.float32)) is not None:
+        raise InvalidTable(
+            f"{where(row)}: column {name}",
+            cells[row],
+            "is beyond float32",
+            "use another unit, or scale the column",
+        )
+    return numbers.astype(np.float32)
+
+
 def numbers_of(
     cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
 ) -> np.ndarray:
@@ -160,5 +173,6 @@ class Column:
         """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
         cells = filled(cells, self.name, self.fill, where)
         if not self.categories:
-            return ((as_floats(cells, self.name, where) - self.mean) / self.deviation)[:, None]
+            scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
+            return as_float32(scaled, cells, self.name, where)[:, None]
         return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 _FEW = 2**16  # numbers of float32 within a column's range, above which a difference that is lost is noise
@@ -9,11 +11,13 @@ _LARGEST = 2.0**127
 _EXACT = 2**24  # integers up to here are numbers of float32
 
 
-def first_beyond(array: np.ndarray, least: float, most: float) -> int | None:
-    """The first row with a number outside a range, None if there is none."""
-    if not array.size or (array.max() <= most and array.min() >= least):
+def first_beyond(array: np.ndarray, dtype: Any) -> int | None:
+    """The first row with a number outside the range of a type, or NaN; None if there is none."""
+    to = np.dtype(dtype)
+    limits: Any = np.iinfo(to) if to.kind in "iu" else np.finfo(to)
+    if not array.size or (array.max() <= limits.max and array.min() >= limits.min):
         return None
-    bad = (array > most) | (array < least)
+    bad = ~((array <= limits.max) & (array >= limits.min))
     return int(np.argmax(bad.reshape(len(array), -1).any(axis=1)))
 
 

@@ -11,9 +11,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from fedsolve.core.arrays.frames import columns_of
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.checks import check_integer, check_same
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.data.columns import Columns, named_arrays
+from fedsolve.data.names import check_column
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.sklearn_losses import (
     LinearLoss,
@@ -87,12 +90,14 @@ class SklearnOracle(JaxOracle):
         if is_classifier(estimator):
             labels = self.classes = check_classes(y if classes is None else classes)
             outputs = _outputs(labels)
-        examples = _examples(transform(x), y, labels, sample_weight)
+        inputs, columns = _inputs("x", transform(x))
+        examples = _examples(inputs, y, labels, sample_weight)
         held_out = None
         if validation is not None:
             inputs, targets, *weights = validation
             ones = None if sample_weight is None else np.ones(len(targets))
-            held_out = _examples(transform(inputs), targets, labels, *(weights or [ones]))
+            inputs, _ = _inputs("validation x", transform(inputs), columns)
+            held_out = _examples(inputs, targets, labels, *(weights or [ones]))
         params = parameters(estimator, examples.x.shape[1], labels)
         loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
         super().__init__(
@@ -108,11 +113,18 @@ class SklearnOracle(JaxOracle):
         )
 
 
-def _examples(x: Any, y: Any, labels: np.ndarray | None, weight: Any = None) -> Examples | WeightedExamples:
-    """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
+def _inputs(name: str, x: Any, columns: Columns = ()) -> tuple[np.ndarray, Columns]:
+    """Inputs as an array, and the names of their columns, which are put in the order of those that are known."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
-        raise InvalidInput("x is a sparse matrix: give a dense array, x.toarray()")
-    x, y = np.asarray(x), np.asarray(y)
+        raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
+    return named_arrays(name, x if hasattr(x, "dtype") or columns_of(x) else np.asarray(x), columns, "x")
+
+
+def _examples(
+    x: np.ndarray, y: Any, labels: np.ndarray | None, weight: Any = None
+) -> Examples | WeightedExamples:
+    """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
+    y = as_array("y", y) if labels is None or not len(y) else check_column("y", y)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise InvalidInput(
             f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"
@@ -240,7 +252,9 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
 
 def check_classes(labels: Any) -> np.ndarray:
     """The classes among some labels, sorted as scikit-learn has them; `InvalidInput` if fewer than two."""
-    classes = np.unique(np.asarray(labels))
+    classes = np.unique(check_column("classes", labels)) if len(labels) else np.zeros(0)
+    if classes.dtype == object and isinstance(classes[0], str):
+        classes = classes.astype(str)  # as scikit-learn has them
     if len(classes) < 2:
         raise InvalidInput(
             f"there is only one class, {classes.tolist()}: give classes = all labels of the federation"
@@ -250,6 +264,10 @@ def check_classes(labels: Any) -> np.ndarray:
 
 def numbered(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Labels as numbers of their classes, int32."""
+    if len(labels) and (classes.dtype.kind in "OU") != (labels.dtype.kind in "OU"):
+        raise InvalidInput(
+            f"y has labels of type {labels.dtype}, and classes = {classes.tolist()} are of another: give both the same"
+        )
     index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     wrong = classes[index] != labels
     if wrong.any():

@@ -202,8 +202,7 @@ def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}
         floating = np.issubdtype(a.dtype, np.floating)
         to = jnp.dtype(dtype) if floating else jax.dtypes.canonicalize_dtype(a.dtype)
         if a.size and to.itemsize < a.dtype.itemsize and a.dtype.kind in "iuf":
-            limits: Any = jnp.finfo(to) if floating else jnp.iinfo(to)
-            row = first_beyond(a, limits.min, limits.max)
+            row = first_beyond(a, to)
             if row is not None:
                 where = jax.tree_util.keystr(path) or "a field"
                 raise InvalidInput(
