@@ -416,7 +416,7 @@ def _check_list(name: str, given: object, of: str) -> None:
         return
     instead = f": give list({name})" if hasattr(given, "__next__") else ""
     if isinstance(given, Mapping):
-        instead = f": give list({name}.values()), and names=list(map(str, {name}))"
+        instead = f": give FederatedData with list({name}.values()) and names=list(map(str, {name}))"
     raise InvalidInput(
         f"{name} = {of_type(given) if instead else shown(given)} must be a list, {of}{instead}"
     )

@@ -141,7 +141,8 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
     check_whole(column, where)
     coded = column if arrow.types.is_dictionary(column.type) else column.dictionary_encode()
     kind = coded.type.value_type
-    if not (arrow.types.is_integer(kind) or arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+    texts = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
+    if not (arrow.types.is_integer(kind) or any(is_text(kind) for is_text in texts)):
         raise InvalidInput(f"{where} has type {kind}: client ids must be integers or text")
     check_whole(coded.dictionary, where)
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)

@@ -124,7 +124,7 @@ def _examples(
     x: np.ndarray, y: Any, labels: np.ndarray | None, weight: Any = None
 ) -> Examples | WeightedExamples:
     """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
-    y = as_array("y", y) if labels is None or not len(y) else check_column("y", y)
+    y = as_array("y", y) if labels is None else check_column("y", y) if len(y) else np.asarray(y)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise InvalidInput(
             f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"

@@ -172,7 +172,8 @@ def _examples(who: str, data: Any) -> Examples:
         data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
-    convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else np.asarray(a)  # noqa: E731
+    # tables keep the names of their columns: FederatedData makes arrays of them
+    convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else a  # noqa: E731
     return Examples(*(jax.tree.map(convert, part) for part in data))
 
 
