@@ -26,6 +26,7 @@ from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
     as_held_out,
+    as_unseen,
     check_data,
     check_diagnostics,
     check_forms,
@@ -36,7 +37,6 @@ from fedsolve.tasks.task_checks import (
     check_owners,
     check_sizes,
     check_targets,
-    check_unseen,
 )
 
 _MERGED = (
@@ -147,9 +147,7 @@ class Task:
         }
         for name, examples in held_out.items():
             object.__setattr__(self, name, examples)
-        check_unseen(self.data, self.unseen)
-        if self.unseen is not None:
-            object.__setattr__(self, "unseen", self.unseen.in_order(self.data.columns, "unseen"))
+        object.__setattr__(self, "unseen", as_unseen(self.data, self.unseen))
         check_owners(self.data, self.validation, self.validation_clients)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)

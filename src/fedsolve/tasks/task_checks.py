@@ -135,19 +135,33 @@ def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
         raise InvalidInput(f"validation_clients hold {bad}: clients are numbered 0 to {data.num_clients - 1}")
 
 
-def check_unseen(data: FederatedData, unseen: object) -> None:
-    """Raise `InvalidInput` unless held-out clients have examples as those that train."""
+def as_unseen(data: FederatedData, unseen: object) -> FederatedData | None:
+    """Held-out clients with columns in the order, and numbers in the types, of those that train; None for None.
+
+    Raises:
+        InvalidInput: what is not federated, or has other columns, shapes or wider types.
+    """
     if unseen is None:
-        return
+        return None
     if not isinstance(unseen, FederatedData):
         raise InvalidInput(
             f"unseen = {shown(unseen)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
         )
+    unseen = unseen.in_order(data.columns, "unseen")
     fields = [jax.tree.map(lambda a: (a.shape[1:], a.dtype), d.examples) for d in (data, unseen)]
-    if fields[0] != fields[1]:
+    if fields[0] == fields[1]:
+        return unseen
+    leaves = [jax.tree.leaves(d.examples) for d in (data, unseen)]
+    alike = jax.tree.structure(data.examples) == jax.tree.structure(unseen.examples) and all(
+        a.shape[1:] == b.shape[1:] and np.can_cast(b.dtype, a.dtype, "safe")
+        for a, b in zip(*leaves, strict=True)
+    )
+    if not alike:
         raise InvalidInput(
             f"the unseen clients have fields {shown(fields[1])}, those that train {shown(fields[0])}: give all the same"
         )
+    examples = jax.tree.map(lambda a, b: b.astype(a.dtype), data.examples, unseen.examples)
+    return FederatedData(examples, unseen.counts, unseen.names, unseen.columns)
 
 
 def check_lengths(loss: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any) -> None:

@@ -11,7 +11,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.arrays.frames import columns_of
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.checks import check_integer, check_same
 from fedsolve.core.errors import InvalidInput, shown
@@ -117,14 +116,14 @@ def _inputs(name: str, x: Any, columns: Columns = ()) -> tuple[np.ndarray, Colum
     """Inputs as an array, and the names of their columns, which are put in the order of those that are known."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
         raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
-    return named_arrays(name, x if hasattr(x, "dtype") or columns_of(x) else np.asarray(x), columns, "x")
+    return named_arrays(name, as_array(name, x) if isinstance(x, list | tuple) else x, columns, "x")
 
 
 def _examples(
     x: np.ndarray, y: Any, labels: np.ndarray | None, weight: Any = None
 ) -> Examples | WeightedExamples:
     """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
-    y = as_array("y", y) if labels is None else check_column("y", y) if len(y) else np.asarray(y)
+    y = as_array("y", y) if labels is None else check_column("y", y) if np.size(y) else np.asarray(y)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise InvalidInput(
             f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"
@@ -252,7 +251,7 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
 
 def check_classes(labels: Any) -> np.ndarray:
     """The classes among some labels, sorted as scikit-learn has them; `InvalidInput` if fewer than two."""
-    classes = np.unique(check_column("classes", labels)) if len(labels) else np.zeros(0)
+    classes = np.unique(check_column("classes", labels)) if np.size(labels) else np.zeros(0)
     if classes.dtype == object and isinstance(classes[0], str):
         classes = classes.astype(str)  # as scikit-learn has them
     if len(classes) < 2:
