@@ -120,6 +120,10 @@ REFUSED = {
     "masked": (lambda: np.ma.masked_greater(X, 6), "masked entries, .*: fill them or leave their rows out"),
     "text": (lambda: X.astype(str), "has type <U32: give arrays of numbers"),
     "fields": (lambda: np.zeros(3, [("a", float)]), "structured_to_unstructured"),
+    "ids beside floats": (
+        lambda: pd.DataFrame({"a": [2**53 + 1, 2, 3], "b": X[:, 1]}),
+        "column 'a' of .* has integers beyond",
+    ),
     "SciPy's sparse": (lambda: scipy.sparse.csr_matrix(X), r"SparseRows.from_csr|x is a sparse matrix"),
     "a generator": (generator, r"give np.array\(list"),
     "a data set": (lambda: data_set("TensorDataset"), "such as dataset.tensors, or .* fs.tasks.from_torch"),

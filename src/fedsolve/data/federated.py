@@ -5,7 +5,7 @@ Packing keeps uneven clients exact without padding: client i owns rows offsets[i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,10 +15,10 @@ import numpy as np
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.arrays.precision import first_merged
 from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, in_order, named_arrays
-from fedsolve.data.examples import in_words
+from fedsolve.data.forms import check_list, one_type, same_form
 from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
@@ -344,7 +344,7 @@ class FederatedData:
         >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
         array([3, 1])
         """
-        _check_list("clients", clients, "one pytree of arrays for each client")
+        check_list("clients", clients, "one pytree of arrays for each client")
         if not clients:
             raise InvalidInput("federated data has no clients: give at least one")
         given = as_names(names)
@@ -354,9 +354,9 @@ class FederatedData:
         for i, client in enumerate(clients):
             arrays, columns = named_arrays(f"{called[i]}:", client, columns)
             packed.append(arrays)
-        counts = [_same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
+        counts = [same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
         examples = jax.tree_util.tree_map_with_path(
-            lambda path, *parts: _one_type(jax.tree_util.keystr(path), parts, called), *packed
+            lambda path, *parts: one_type(jax.tree_util.keystr(path), parts, called), *packed
         )
         return cls(examples, np.array(counts), given, columns)
 
@@ -379,7 +379,7 @@ class FederatedData:
         """
         packed, total, columns = _pooled(examples)
         if not isinstance(parts, np.ndarray):
-            _check_list("parts", parts, "row numbers for each client")
+            check_list("parts", parts, "row numbers for each client")
         rows = [as_rows(f"the rows of client {i}", part, total) for i, part in enumerate(parts)]
         order = np.concatenate(rows) if rows else np.zeros(0, np.int64)
         packed = jax.tree.map(lambda a: a[order], packed)
@@ -408,60 +408,6 @@ class FederatedData:
         ids, inverse = np.unique(column, return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
-
-
-def _check_list(name: str, given: object, of: str) -> None:
-    """Raise `InvalidInput`, with what to give in place of it, unless something with clients is a list."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return
-    instead = f": give list({name})" if hasattr(given, "__next__") else ""
-    if isinstance(given, Mapping):
-        instead = f": give FederatedData with list({name}.values()) and names=list(map(str, {name}))"
-    raise InvalidInput(
-        f"{name} = {of_type(given) if instead else shown(given)} must be a list, {of}{instead}"
-    )
-
-
-def _same_form(client: Batch, first: Batch, name: str, of: str) -> int:
-    """How many examples a client has; `InvalidInput` unless its fields are as the first client's, of one length."""
-    leaves = jax.tree_util.tree_leaves_with_path(client)
-    for path, leaf in leaves:
-        if not leaf.ndim:
-            raise InvalidInput(
-                f"{jax.tree_util.keystr(path)} of {name} is one number: give arrays with a row an example, of a list "
-                "np.array(rows)"
-            )
-    if jax.tree.structure(client) != jax.tree.structure(first):
-        raise InvalidInput(f"{name} is {in_words(client)}, {of} is {in_words(first)}: give all the same")
-    for (path, leaf), own in zip(leaves, jax.tree.leaves(first), strict=True):
-        if leaf.shape[1:] != own.shape[1:]:
-            where = f"{jax.tree_util.keystr(path)} of {name}".strip()
-            raise InvalidInput(
-                f"{where} has rows of shape {leaf.shape[1:]}, of {of} {own.shape[1:]}: give all the same"
-            )
-    lengths = {len(leaf) for _, leaf in leaves}
-    if len(lengths) != 1:
-        raise InvalidInput(f"the fields of {name} have different lengths {sorted(lengths)}")
-    return lengths.pop()
-
-
-def _one_type(path: str, parts: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """Clients' arrays packed, in the smallest type that holds all of theirs; `InvalidInput` if it would round one."""
-    try:
-        packed = np.concatenate(parts)
-    except TypeError:
-        kinds = ", ".join(sorted({str(part.dtype) for part in parts}))
-        raise InvalidInput(
-            f"field {path} has types {kinds}, which have none in common: give all one"
-        ) from None
-    for i, part in enumerate(parts):
-        rounded = part.dtype.kind in "iu" and packed.dtype.kind == "f" and part.size > 0
-        if rounded and max(int(part.max()), -int(part.min())) > 2**53:
-            raise InvalidInput(
-                f"field {path} of {names[i]} has type {part.dtype} and integers beyond 2^53, which {packed.dtype}, the "
-                "type of all clients together, would round: give all clients one type"
-            )
-    return packed
 
 
 def _pooled(examples: Batch) -> tuple[Batch, int, Columns]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedsolve.core.arrays.missing import missing
+from fedsolve.core.arrays.precision import is_rounded
 from fedsolve.core.errors import InvalidInput, shown
 
 
@@ -32,7 +34,21 @@ def of_table(name: str, value: Any, columns: list[tuple[Any, Any]]) -> np.ndarra
         return np.asarray(value)
     if not columns:
         raise InvalidInput(f"{name} is a table without columns: give those of the inputs")
-    return np.stack([_numbers(f"column {shown(label)} of {name}", c) for label, c in columns], axis=1)
+    labels = [f"column {shown(label)} of {name}" for label, _ in columns]
+    return beside(
+        labels, [_numbers(where, column) for where, (_, column) in zip(labels, columns, strict=True)]
+    )
+
+
+def beside(labels: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Columns as one array, shape (rows, columns); `InvalidInput` where their common type would round integers."""
+    array = np.stack(columns, axis=1)
+    for where, column in zip(labels, columns, strict=True):
+        if is_rounded(column, array.dtype):
+            raise InvalidInput(
+                f"{where} has integers beyond 2^53, which floats beside it would round: leave it out, or number them"
+            )
+    return array
 
 
 def _numbers(where: str, column: Any) -> np.ndarray:

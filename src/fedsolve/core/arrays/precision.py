@@ -21,6 +21,13 @@ def first_beyond(array: np.ndarray, dtype: Any) -> int | None:
     return int(np.argmax(bad.reshape(len(array), -1).any(axis=1)))
 
 
+def is_rounded(array: np.ndarray, dtype: Any) -> bool:
+    """Whether integers become floats that cannot hold them, as NumPy makes of both together."""
+    if array.dtype.kind not in "iu" or np.dtype(dtype).kind != "f" or not array.size:
+        return False
+    return max(int(array.max()), -int(array.min())) > 2**53
+
+
 def first_merged(array: np.ndarray) -> tuple[int, int] | None:
     """The column and the row of a number that float32 cannot tell from another one in its column.
 
