@@ -221,7 +221,11 @@ def numbers(array: Any, where: str) -> np.ndarray:
     if fixed or any(
         f(kind) for f in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
     ):
-        lengths = [kind.list_size] if fixed else np.unique(compute.list_value_length(array).to_numpy())
+        lengths = (
+            [kind.list_size]
+            if fixed
+            else np.unique(compute.call_function("list_value_length", [array]).to_numpy())
+        )
         if len(lengths) > 1 or not lengths[0]:
             raise InvalidInput(
                 f"{where} has lists of length {lengths[0]} to {lengths[-1]}: bring them to one, at least 1"

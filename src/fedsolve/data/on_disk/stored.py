@@ -7,6 +7,7 @@ import mmap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import jax
@@ -45,7 +46,7 @@ class StoredData(FederatedData):
     def _check(self) -> None:
         """Numbers were checked when they were written, sizes and the index when the folder was opened."""
 
-    @property
+    @cached_property
     def merged_in_float32(self) -> tuple[str, ...]:
         """Not looked for: it would read all files."""
         return ()

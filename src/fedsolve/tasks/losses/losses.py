@@ -310,11 +310,9 @@ class Ridge:
 def check_shapes(outputs: Array, y: Array) -> None:
     """One output for each target: (n,) against (n, 1) would broadcast to (n, n)."""
     if outputs.shape != y.shape:
-        alone = {(*outputs.shape, 1): ", give y[..., 0]", (*y.shape, 1): ", take the model's outputs[..., 0]"}
-        raise InvalidInput(
-            f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree"
-            f"{alone.get(y.shape, '') or alone.get(outputs.shape, '')}"
-        )
+        remedy = ", give y[..., 0]" if y.shape == (*outputs.shape, 1) else ""
+        remedy = ", take the model's outputs[..., 0]" if outputs.shape == (*y.shape, 1) else remedy
+        raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree{remedy}")
 
 
 def check_label_shapes(outputs: Array, y: Array) -> None:
