@@ -1,5 +1,6 @@
 """Whatever ids and labels are: each row belongs to one client, no two ids become one, and a missing one is refused."""
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -137,3 +138,34 @@ def test_statistics_say_where_a_column_is_text():
     found = fs.data.statistics(sites, min_rows=1)
     assert found["x"].counts == {"1": 4, "2": 1, "a": 1}
     assert "client 1, column x: text where other clients have numbers" in found.notes[0]
+
+
+TIMES = 1.7e9 + 10 * np.arange(6.0)
+MERGED = {
+    "Unix time": (TIMES, "field of examples, row 1 of client 0"),
+    "a column": (np.stack([np.arange(6.0), TIMES], 1), "field of examples, column 1, row 1 of client 0"),
+    "a named column": (
+        pd.DataFrame({"a": np.arange(6), "t": TIMES}),
+        "field of examples, column 't', row 1 of client 0",
+    ),
+    "integers": (2**24 + np.arange(6), "field of examples, row 1 of client 0"),
+    "a second client's": ([np.full(2, 1.7e9), np.array([1.7e9 + 999, 1.7e9 + 1e3])], "row 1 of client 1"),
+    "seconds of a day": (1.7e9 + np.arange(86400.0)[::7], "row 1 of"),
+    "small numbers": (np.arange(6.0), None),
+    "one number": (np.full(6, 1.7e9), None),
+    "many close numbers": (np.random.default_rng(0).normal(size=10**5), None),
+    "integers that float32 has": (2**23 + np.arange(6), None),
+    "numbers that float32 has": (np.float32(TIMES), None),
+    "days of many years": (86400.0 * np.arange(20_000), None),
+    "beyond float32": (np.array([1e300, 2e300]), None),
+}
+
+
+@pytest.mark.parametrize("case", MERGED)
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_float32_merges_are_noted(case):
+    x, where = MERGED[case]
+    clients = x if isinstance(x, list) else [x]
+    notes = fs.Task.from_arrays(lambda w, x: jnp.mean(w * x), jnp.zeros(()), clients).notes
+    assert len(notes) == (where is not None)
+    assert where is None or (where in notes[0] and "float32 cannot tell" in notes[0])

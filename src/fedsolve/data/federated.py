@@ -132,7 +132,9 @@ class FederatedData:
         ):
             if (found := first_merged(leaf)) is not None:
                 column = "" if leaf.ndim < 2 else f", column {repr(names[found[0]]) if names else found[0]}"
-                lines.append(f"field {jax.tree_util.keystr(path)}{column}, {self.place(found[1])}")
+                lines.append(
+                    f"field {jax.tree_util.keystr(path) or 'of examples'}{column}, {self.place(found[1])}"
+                )
         return tuple(lines)
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
@@ -332,14 +334,16 @@ class FederatedData:
         """Make federated data from one pytree of arrays per client, all of the same structure.
 
         Args:
-            clients: for each a pytree of arrays of shape (examples, ...), at least one example.
+            clients: for each a pytree of arrays of shape (examples, ...), or of tables of pandas, Polars or Arrow, at
+                least one example. Columns with names go by name: they are put in the order of the first that have some.
             names: one for each client; empty for `client 0` and so on.
 
         Returns:
             The data, packed in the order given.
 
         Raises:
-            InvalidInput: no client, or clients that differ in structure, types or shapes.
+            InvalidInput: no client, clients that differ in structure, shapes or names of columns, a missing value, or
+                integers that the type of all clients together would round.
 
         >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
         array([3, 1])
@@ -356,7 +360,7 @@ class FederatedData:
             packed.append(arrays)
         counts = [same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
         examples = jax.tree_util.tree_map_with_path(
-            lambda path, *parts: one_type(jax.tree_util.keystr(path), parts, called), *packed
+            lambda path, *parts: one_type(jax.tree_util.keystr(path) or "of examples", parts, called), *packed
         )
         return cls(examples, np.array(counts), given, columns)
 
@@ -390,14 +394,15 @@ class FederatedData:
         """Make federated data from pooled arrays and a group id per example, with one client for each id.
 
         Args:
-            examples: a pytree of arrays of shape (n, ...).
-            groups: an id for each example, shape (n,), of anything that NumPy sorts.
+            examples: a pytree of arrays of shape (n, ...), or of tables.
+            groups: an id for each example, shape (n,): integers of any size, text, or other values of one type with an
+                order. None may be missing.
 
         Returns:
             The data, clients in the order of their ids, which are their names.
 
         Raises:
-            InvalidInput: fields of different lengths, another number of ids, or ids that NumPy cannot sort.
+            InvalidInput: fields of different lengths, another number of ids, a missing id, or ids of several types.
 
         >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
         ('3', '7')

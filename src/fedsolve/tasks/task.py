@@ -196,8 +196,9 @@ class Task:
 
         Args:
             params: the model, as `Result.params` is.
-            x: inputs, arrays of shape (n, ...) as the x of the task's examples: NumPy arrays, a pandas DataFrame of
-                numbers, `fs.SparseRows`, or a pytree of arrays where the task's inputs are one. n is at least 1.
+            x: inputs, arrays of shape (n, ...) as the x of the task's examples: arrays, a table of pandas, Polars or
+                Arrow, whose columns go by name where the clients' have names, `fs.SparseRows`, or a pytree of these
+                where the task's inputs are one. n is at least 1.
             buffers: what the model keeps beside its parameters, as `Result.buffers` is; None for the task's own.
             scores: return the model's outputs (logits, margins) in place of labels.
 
@@ -281,7 +282,7 @@ class Task:
         Args:
             loss: (params, batch) -> scalar, as `Task.loss`.
             params: where training starts; floating-point leaves of any shape.
-            clients: for each a pytree of arrays of shape (examples, ...), or `FederatedData`.
+            clients: for each a pytree of arrays of shape (examples, ...) or tables, or `FederatedData`.
             test: held-out examples, of the form of a client's; None for none.
             validation: examples likewise that decide what is stopped, kept or chosen.
             unseen: clients that never train, of the form of `clients`.
