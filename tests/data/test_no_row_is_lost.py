@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsolve as fs
+from fedsolve.cli.commands.prediction_files import read_inputs
 from fedsolve.core.arrays.missing import is_missing
-from fedsolve.data import FederatedData
+from fedsolve.data import FederatedData, Schema
+from fedsolve.data.csv_cells import Column, is_number
 
 INTEGERS = st.integers(-2, 2) | st.sampled_from([2**53, 2**53 + 1, 2**63, 2**64 - 1, 2**70])
 TEXTS = st.sampled_from(["", "a", "b", "1", "nan", "a\0", "None", "ä"])
@@ -87,22 +89,32 @@ def test_a_table_keeps_each_row(tmp_path_factory, ids):
 )
 def test_what_is_no_number_in_a_file(value, tmp_path):
     """One rule for inputs of predictions, for sites and for statistics; data frames have it, too."""
-    from fedsolve.cli.commands.prediction_files import read_inputs
-    from fedsolve.data import Schema
-    from fedsolve.data.csv_cells import Column
 
     path = tmp_path / "t.csv"
     path.write_text(f'a,y\n1,1\n"{value}",1\n2,2\n3,3\n', encoding="utf-8")
     schema = Schema((1,), (), (Column("a"),), "y")
     reads = [lambda: read_inputs(path, ["a"]), lambda: schema.read_csv(path)]
-    for read in reads + [lambda: schema.raw_columns(path)] * (value != ""):  # where an empty cell is counted
+    for read in reads + [lambda: schema.raw_columns(path)] * (
+        value not in ("", "nan")
+    ):  # a missing one is counted
         with pytest.raises(fs.InvalidInput, match="line 3"):
             read()
 
 
+def test_missing_cells(tmp_path):
+    """What data frames take for missing is, unless it is a category or class: no row is lost, and no category found."""
+    (tmp_path / "t.csv").write_text("a,b,c,y\n1,NA,x,0\nNA,u,NA,1\n3,null,y,NA\n")
+    columns = Column("a", fill="2"), Column("b", categories=("NA", "u", "null")), Column("c")
+    raw = Schema((4,), (0, 1), columns, "y").raw_columns(tmp_path / "t.csv")
+    np.testing.assert_array_equal(raw["a"], [1, np.nan, 3])
+    assert (raw["b"], raw["c"], raw["y"]) == (["NA", "u", "null"], ["x", "", "y"], ["0", "1", ""])
+    inputs = Schema((4,), (0, 1), columns[:2], "y").read_inputs(tmp_path / "t.csv")
+    np.testing.assert_array_equal(inputs, [[1, 1, 0, 0], [2, 0, 1, 0], [3, 0, 0, 1]])
+    with pytest.raises(fs.InvalidInput, match="line 4: column y is empty"):
+        Schema((4,), (0, 1), columns[:2], "y").read_csv(tmp_path / "t.csv")
+
+
 def test_numbers_in_a_file(tmp_path):
-    from fedsolve.data import Schema
-    from fedsolve.data.csv_cells import Column, is_number
 
     cells = ["1", " -2.5 ", "+.5", "3.", "1e-3", "007"]
     assert all(map(is_number, cells))

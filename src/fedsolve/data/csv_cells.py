@@ -6,7 +6,7 @@ import contextlib
 import csv
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,13 @@ from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.errors import InvalidInput, nearest, shown
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+_MISSING = frozenset((
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
+    "NaN", "None", "n/a", "nan", "null",
+))  # fmt: skip
+"""Cells without a value, as pandas reads them."""
 
 
 class InvalidTable(InvalidInput):
@@ -28,8 +35,17 @@ class InvalidTable(InvalidInput):
         )
 
 
-def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], Callable[[int], str]]:
+def read_columns(
+    path: Path, names: Sequence[str], known: Mapping[str, Collection[str]]
+) -> tuple[dict[str, list[str]], Callable[[int], str]]:
     """The cells of some columns without spaces around them, and a function that says where a row stands.
+
+    A cell that data frames take for missing, such as NA, is empty here, unless it is a known text of its column.
+
+    Args:
+        path: the file.
+        names: of the columns.
+        known: the categories or classes of a column.
 
     Raises:
         InvalidInput: no such file, no text in UTF-8, no row, a missing or doubled column, a row of another length.
@@ -40,14 +56,15 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]]
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             header = [name.strip() for name in next(reader, [])]
-            places = [(cells[name], _place(path, name, header)) for name in names]
+            places = [(cells[n], _place(path, n, header), _MISSING - {*known.get(n, ())}) for n in names]
             for row in filter(None, reader):
                 if len(row) != len(header):
                     raise InvalidInput(
                         f"{path}, line {reader.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
                     )
-                for column, place in places:
-                    column.append(row[place].strip())
+                for column, place, missing in places:
+                    cell = row[place].strip()
+                    column.append("" if cell in missing else cell)
                 lines.append(reader.line_num)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None

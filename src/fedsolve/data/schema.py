@@ -130,9 +130,15 @@ class Schema:
         """The inputs, the cells of these columns and of further ones, and where a row stands."""
         if not self.columns:
             raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
-        cells, where = read_columns(check_path("path", path), [*(c.name for c in self.columns), *further])
+        names = [*(c.name for c in self.columns), *further]
+        cells, where = read_columns(check_path("path", path), names, self._known)
         x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
         return x.astype(np.float32, copy=False), cells, where
+
+    @property
+    def _known(self) -> dict[str, tuple[str, ...]]:
+        """The categories of each column, and the classes."""
+        return {**{c.name: c.categories for c in self.columns}, self.target: tuple(map(str, self.classes))}
 
     def raw_columns(self, path: str | Path) -> dict[str, np.ndarray | list[str]]:
         """The columns of a CSV file as they stand there, for `fs.data.statistics` and a client's `statistics`.
@@ -150,7 +156,7 @@ class Schema:
         categorical = {column.name for column in self.columns if column.categories}
         categorical |= {self.target} if self.classes else set()
         names = [*(column.name for column in self.columns), self.target]
-        cells, where = read_columns(check_path("path", path), names)
+        cells, where = read_columns(check_path("path", path), names, self._known)
         return {
             name: column if name in categorical else numbers_or_texts(column, name, where)
             for name, column in cells.items()

@@ -40,7 +40,7 @@ from fedsolve.tasks.task_checks import (
 )
 
 _MERGED = (
-    "{}: float32 cannot tell this number from another one in its column: subtract a constant that all clients share, "
+    ": float32 cannot tell this number from another one in its column: subtract a constant that all clients share, "
     "or run in float64"
 )
 _PREDICT = "Task.from_arrays(predict=f), f(params, x) the outputs for inputs x"
@@ -162,8 +162,9 @@ class Task:
             local_steps=self.local_steps,
             eval_examples=self.eval_examples,
         )
-        merged = [_MERGED.format(where) for where in self.data.merged_in_float32]
-        object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, *merged))))
+        notes = [note for note in self.notes if not note.endswith(_MERGED)]  # of the data of before
+        notes += [where + _MERGED for where in self.data.merged_in_float32]
+        object.__setattr__(self, "notes", tuple(notes))
         check_metrics(self.metrics, self.whole)
         check_diagnostics(self.diagnostics)
 

@@ -53,7 +53,8 @@ def as_array(name: str, values: Any) -> np.ndarray:
 
 def to_numpy(name: str, values: Any) -> np.ndarray:
     """`values` as an array of NumPy in the machine's byte order, of whatever type."""
-    if not any(c.__module__.startswith(_DATA_SETS) for c in type(values).__mro__):
+    is_set = any(c.__module__.startswith(_DATA_SETS) for c in type(values).__mro__)
+    if not is_set or hasattr(values, "__array__"):
         try:
             if hasattr(values, "detach"):  # a tensor that may have a gradient, or lie on a GPU
                 values = values.detach().cpu()
