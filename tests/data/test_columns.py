@@ -12,6 +12,7 @@ import fedsolve as fs
 from fedsolve.cli.main import app
 from fedsolve.data import FederatedData
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.oracles.sklearn import SklearnOracle
 
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(7, 3)), np.array([1.0, -2.0, 0.5])
@@ -88,6 +89,17 @@ def test_tables_without_names_and_arrays_are_taken_by_position(labels):
         data = FederatedData.from_clients([first, nameless, X])
         np.testing.assert_array_equal(data.client(1), X)
         assert data.columns == ((("a", "b", "c"),) if "a" in getattr(first, "columns", ()) else ())
+
+
+def test_a_pipeline_of_scikit_learn_takes_columns_by_name():
+    linear, scaler = (pytest.importorskip(f"sklearn.{name}") for name in ("linear_model", "preprocessing"))
+    pipeline = pytest.importorskip("sklearn.pipeline").make_pipeline
+    for fit in (X, frame(X), turned(X)):  # without names it takes tables by position
+        model = pipeline(scaler.StandardScaler().fit(fit), linear.LinearRegression())
+        site = SklearnOracle(model, frame(X), Y, batch_size=1, epochs=1, validation=(turned(X), Y))
+        np.testing.assert_array_equal(site._examples.x, site._validation.x)
+    with pytest.raises(fs.InvalidInput, match="x has 'z' and lacks 'a', unlike what step 'standardscaler'"):
+        SklearnOracle(model, OTHER, Y, batch_size=1, epochs=1)
 
 
 OTHER, TWICE = frame(X, "zbc"), frame(X, "aac")

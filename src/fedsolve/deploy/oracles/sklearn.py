@@ -11,10 +11,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from fedsolve.core.arrays.frames import columns_of
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.checks import check_integer, check_same
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.data.columns import Columns, named_arrays
+from fedsolve.data.columns import check_same_columns
 from fedsolve.data.names import check_column
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.sklearn_losses import (
@@ -89,13 +90,12 @@ class SklearnOracle(JaxOracle):
         if is_classifier(estimator):
             labels = self.classes = check_classes(y if classes is None else classes)
             outputs = _outputs(labels)
-        inputs, columns = _inputs("x", transform(x))
-        examples = _examples(inputs, y, labels, sample_weight)
+        examples = _examples(_inputs("x", transform(x)), y, labels, sample_weight)
         held_out = None
         if validation is not None:
             inputs, targets, *weights = validation
             ones = None if sample_weight is None else np.ones(len(targets))
-            inputs, _ = _inputs("validation x", transform(inputs), columns)
+            inputs = _inputs("validation x", transform(_in_order("validation x", inputs, _labels(x), "x")))
             held_out = _examples(inputs, targets, labels, *(weights or [ones]))
         params = parameters(estimator, examples.x.shape[1], labels)
         loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
@@ -112,11 +112,26 @@ class SklearnOracle(JaxOracle):
         )
 
 
-def _inputs(name: str, x: Any, columns: Columns = ()) -> tuple[np.ndarray, Columns]:
-    """Inputs as an array, and the names of their columns, which are put in the order of those that are known."""
+def _in_order(name: str, x: Any, wanted: list[Any], of: str) -> Any:
+    """Inputs, of a table with the columns in the order of the names; `InvalidInput` if it has others."""
+    own = _labels(x)
+    if not own or not wanted or own == wanted:
+        return x
+    columns, known = ((tuple(map(str, labels)),) for labels in (own, wanted))
+    check_same_columns(name, columns, known, of)
+    return x.select(wanted) if hasattr(x, "select") else x[wanted]
+
+
+def _labels(x: Any) -> list[Any]:
+    """The names of a table's columns; none of what is no table."""
+    return [label for label, _ in columns_of(x) or ()]
+
+
+def _inputs(name: str, x: Any) -> np.ndarray:
+    """Inputs as an array."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
         raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
-    return named_arrays(name, as_array(name, x) if isinstance(x, list | tuple) else x, columns, "x")
+    return as_array(name, x)
 
 
 def _examples(
@@ -165,8 +180,16 @@ def _transform_of(estimator: Any) -> Callable[[Any], Any]:
             ) from None
 
     def transform(x: Any) -> Any:
-        for _, step in steps:
-            x = step.transform(x)
+        for name, step in steps:
+            fitted = [*getattr(step, "feature_names_in_", ())]
+            x = _in_order("x", x, fitted, f"what step '{name}' of the pipeline was fitted on")
+            try:
+                x = step.transform(x)
+            except (TypeError, ValueError) as error:  # whose words may have values of x
+                raise InvalidInput(
+                    f"step '{name}' of the pipeline does not take x ({type(error).__name__}): give the columns that it "
+                    "was fitted on"
+                ) from None
         return x
 
     return transform

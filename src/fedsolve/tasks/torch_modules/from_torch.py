@@ -12,6 +12,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.federated import FederatedData
+from fedsolve.data.forms import check_list
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
@@ -154,8 +155,7 @@ def _dtype(module: nn.Module) -> torch.dtype:
 
 
 def _federated(clients: Any) -> FederatedData:
-    if not isinstance(clients, Sequence) or isinstance(clients, str):
-        raise InvalidInput(f"clients = {shown(clients)} must be a list, (inputs, targets) for each client")
+    check_list("clients", clients, "(inputs, targets) for each client")
     return FederatedData.from_clients([_examples(f"client {i}", c) for i, c in enumerate(clients)])
 
 
