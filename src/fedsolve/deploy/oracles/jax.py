@@ -86,7 +86,7 @@ class JaxOracle(LocalProblem):
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
         work = _with_products(work, matmul_dtype)
-        held = None if validation is None else held_out(validation, data.examples)
+        held = None if validation is None else held_out(validation, data)
         check_targets(loss, lambda key: params, (), data, None, validation=held)
         self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
         self._measures(named, held)
