@@ -102,7 +102,7 @@ class FederatedData:
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
 
     def place(self, row: int, clients: np.ndarray | None = None, kind: str = "") -> str:
-        """Where a row of `examples` stands, for an error.
+        """Say where a row of `examples` stands, for an error.
 
         Args:
             row: its number.
