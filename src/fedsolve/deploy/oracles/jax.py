@@ -147,6 +147,8 @@ class JaxOracle(LocalProblem):
             model = WithBuffers(with_frozen(params, task.frozen), first)
             check_buffers(task, work, model, task.data.examples)
             new.beside = first
+        leaves = jax.tree_util.tree_leaves_with_path(task.frozen)
+        new.constants = {jax.tree_util.keystr(path) or "frozen": np.asarray(x) for path, x in leaves}
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
         new._measures(task.metrics, client_validation(task, client), task.whole)
         return new

@@ -85,11 +85,13 @@ class SklearnOracle(JaxOracle):
         sample_weight: Any = None,
         metrics: Mapping[str, Callable[..., Any] | SumMetric] | None = None,
     ) -> None:
+        constants = _constants(estimator) | _names(x)
         transform, estimator = _transform_of(estimator), final_step(estimator)
         outputs, labels = 1, None
         if is_classifier(estimator):
             labels = self.classes = check_classes(y if classes is None else classes)
             outputs = _outputs(labels)
+            constants["classes"] = np.array(list(map(str, labels)))
         examples = _examples(_inputs("x", transform(x)), y, labels, sample_weight)
         held_out = None
         if validation is not None:
@@ -110,6 +112,7 @@ class SklearnOracle(JaxOracle):
             predict=linear,
             validation=held_out,
         )
+        self.constants = constants
 
 
 def _in_order(name: str, x: Any, wanted: list[Any], of: str) -> Any:
@@ -159,6 +162,24 @@ def _examples(
 def final_step(estimator: Any) -> Any:
     """The estimator itself, of a pipeline its last step."""
     return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+
+
+def _constants(estimator: Any) -> dict[str, np.ndarray]:
+    """The numbers that a pipeline's steps were fitted to, such as means; not on how many rows."""
+    steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
+    fitted = [
+        (f"{step}.{name}", value)
+        for step, part in steps
+        for name, value in getattr(part, "__dict__", {}).items()
+    ]
+    arrays = [(name, np.asarray(value)) for name, value in fitted if name.endswith("_") and ".n_" not in name]
+    return {name: array for name, array in arrays if array.dtype.kind in "biuf"}
+
+
+def _names(x: Any) -> dict[str, np.ndarray]:
+    """The columns of a table of inputs."""
+    labels = _labels(x)
+    return {"columns": np.array(list(map(str, labels)))} if labels else {}
 
 
 def _transform_of(estimator: Any) -> Callable[[Any], Any]:

@@ -25,7 +25,7 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
-from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
+from fedsolve.pytorch.translation.arrays import assign, buffers, constant_tensors, parameters
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -86,7 +86,7 @@ class TorchOracle(LocalProblem):
         device: str | torch.device | None = None,
         exact_loss: bool = True,
     ) -> None:
-        self.params, self.exact_loss = parameters(module), exact_loss
+        self.params, self.exact_loss, self._own_module = parameters(module), exact_loss, module
         batches = Minibatches(loader)
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
         self.steps = _steps(epochs, steps, batches.size.batches)
@@ -117,6 +117,12 @@ class TorchOracle(LocalProblem):
         """The module's buffers by name, such as running statistics, after all work so far."""
         jax.effects_barrier()
         return self._module.saved()
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Frozen parameters, and buffers that are not sent, as bytes."""
+        tensors = constant_tensors(self._own_module)
+        return {name: t.cpu().contiguous().view(-1).view(torch.uint8).numpy() for name, t in tensors.items()}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""
