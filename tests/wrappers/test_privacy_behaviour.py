@@ -235,7 +235,7 @@ def test_another_noise_brings_its_own_divergences():
 
 def test_epsilon_is_among_the_notes():
     """What a private run has cost is said with its result."""
-    amplified = fs.privacy.DifferentialPrivacy(fs.FedAvg(0.1), 1.0, 0.5, cohort=2, population=5, delta=1e-3)
+    amplified = fs.privacy.DifferentialPrivacy(fs.FedExP(0.1), 1.0, 0.5, cohort=2, population=5, delta=1e-3)
     result = fs.run(amplified, make_task(make_clients()), rounds=2, clients_per_round=2)
     epsilon = result.rounds["epsilon"][-1]
     assert result.history.notes[-1].startswith(f"epsilon = {epsilon:.4g} after all rounds")

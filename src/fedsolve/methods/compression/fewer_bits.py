@@ -16,6 +16,7 @@ from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
+from fedsolve.core.xla.decompositions import orthonormal
 from fedsolve.methods.compression.compressor import Compressor, blocks, check_bits, from_blocks
 from fedsolve.methods.compression.hadamard import hadamard, random_signs, row_size
 
@@ -202,9 +203,10 @@ def _rotated(rows: Array, words: Array, back: bool = False) -> Array:
     what lies beside it: a bias of up to |x|. After two it is 0.04 |x| (D = 256, one bit), after three none is seen."""
     key, size = jax.random.wrap_key_data(words), rows.shape[1]
     if size < _FEWEST_FOR_HADAMARD:
-        gaussian = jax.random.normal(key, (size, size), jnp.float32).astype(rows.dtype)
-        q, r = jnp.linalg.qr(gaussian)
-        rotation = q * jnp.sign(jnp.diagonal(r))  # else Q of LAPACK is not uniform (Mezzadri 2007)
+        # normal numbers, the same ones in every type; LAPACK's Q alone is not uniform, its signs are of its making
+        bits = jax.random.bits(key, (size, size), jnp.uint32) >> 9
+        normal = jax.scipy.special.erfinv((2 * bits.astype(rows.dtype) + 1) / 2**23 - 1)
+        rotation = orthonormal(normal) * random_signs(jax.random.fold_in(key, 1), (size,), rows.dtype)
         return rows @ (rotation.T if back else rotation)
     signs = random_signs(key, (_HADAMARDS, size), rows.dtype)
     for sign in reversed(signs) if back else signs:
