@@ -65,7 +65,7 @@ CALLS = {
     "mixed keys": (lambda: task(params={"a": jnp.zeros(2), 1: jnp.zeros(2)}), "keys of several types"),
     "shapes": (lambda: task(params=jax.ShapeDtypeStruct((2,), jnp.float32)), "without values"),
     "groups": (
-        lambda: fs.FederatedData.from_groups(np.ones(3), np.array([1, "a", None], object)),
+        lambda: fs.FederatedData.from_groups(np.ones(3), np.array([1, "a", 2.5], object)),
         "ids of several types",
     ),
     "groups NaN": (lambda: fs.FederatedData.from_groups(np.ones(3), np.array([1, 2, np.nan])), "example 2"),

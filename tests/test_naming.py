@@ -59,9 +59,9 @@ def test_objects_are_told_as_a_configuration_writes_them():
         "min_delta": 0.0, "min_lr": 1e-8,
     }  # fmt: skip
     assert settings["server_lr"] == {"schedule": "inverse_sqrt", "initial": 0.2}
-    assert named(fs.FedYogi(preset="tff", tau=1e-2)) == (
+    assert named(fs.FedYogi(preset="google-research", tau=1e-2)) == (
         "FedYogi",
-        {"preset": "tff", "tau": 0.01},
+        {"preset": "google-research", "tau": 0.01},
     )
 
 

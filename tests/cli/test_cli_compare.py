@@ -221,6 +221,7 @@ def test_methods_that_minimise_different_objectives_are_told_apart():
     assert different_objectives(same, "--weighting uniform") == []
 
 
+@pytest.mark.full
 def test_one_weighting_for_all_is_kept_for_resuming_and_for_each_method(call, no_pictures):
     """`--weighting` reaches what has the setting, inside wrappers too; what weighs so by itself is left as it is."""
     names = ("FedAvg", "FedDyn", "FedProx+FedAvg")
@@ -289,6 +290,7 @@ def test_a_former_spelling_in_a_configuration_is_the_method_of_now():
     assert [m.shown for m in config.method] == ["FedLiLS", "SCAFFOLD+FedFWPlus", "FedMiDOSP"]
 
 
+@pytest.mark.full
 def test_a_comparison_kept_under_a_former_spelling_is_resumed_where_it_is(call, no_pictures):
     assert call("compare", "digits", "FedLiLS", "FedAvg", *SMALL, "--out", "c").code == 0
     Path("c/FedLiLS").rename("c/FedLi-LS")

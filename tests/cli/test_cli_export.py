@@ -100,6 +100,7 @@ def test_safetensors_are_the_parameters_by_name(call, plain):
     np.testing.assert_array_equal(by_shape[10,], bias)
 
 
+@pytest.mark.full
 def test_a_state_dict_is_all_that_the_module_loads(call, nets):
     import torch
 
@@ -129,6 +130,7 @@ def test_a_state_dict_is_all_that_the_module_loads(call, nets):
     assert set(load_file("m.safetensors")) == set(trained.params) | set(trained.buffers)
 
 
+@pytest.mark.full
 def test_an_onnx_graph_computes_what_the_module_does(call, nets, tmp_path):
     """For any number of rows, without places of this machine; a graph that computes something else is not written."""
     for package in ("onnx", "onnxscript", "onnxruntime"):

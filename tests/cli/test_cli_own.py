@@ -95,6 +95,7 @@ def own(tmp_path, monkeypatch):
     return name
 
 
+@pytest.mark.full
 def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monkeypatch):
     """The file and the commands of docs/own-data.md do what it says; the folder is resumed by its configuration."""
     monkeypatch.setattr(sys, "path", list(sys.path))

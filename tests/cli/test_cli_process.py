@@ -66,6 +66,7 @@ def test_ctrl_c_saves_and_the_resumed_run_has_the_same_bits(call, no_pictures):
     assert Path("r/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
+@pytest.mark.full
 def test_large_steps_take_the_cores_as_devices_and_a_resumed_run_those_that_it_had(bare_env):
     """Nothing is said of devices; a run that Python left on one device stays there."""
     del bare_env["JAX_NUM_CPU_DEVICES"]

@@ -35,6 +35,7 @@ def model(folder: str) -> bytes:
     return Path(folder, "model.safetensors").read_bytes()
 
 
+@pytest.mark.full
 def test_two_processes_have_the_bits_of_one_with_two_devices(bare_env):
     """What is printed is the first one's, and as JSON nothing but JSON; one process goes on with the same bits."""
     code, out, errors = ended(

@@ -48,6 +48,7 @@ def test_a_run_leaves_its_record_model_pictures_and_page(call):
     assert history.settings["task.partition"] == "{name = dirichlet, alpha = 0.3}"
 
 
+@pytest.mark.full
 def test_the_model_is_the_one_of_the_library(call, no_pictures):
     first = "{schedule='exponential', initial=0.2, decay=0.5}"
     rate = f"client_lr={{schedule='join', boundaries=[2], schedules=[{first}, 0.07]}}"

@@ -77,6 +77,7 @@ def test_a_study_in_a_file_of_its_own(call):
     assert "fedsolve study mine_in_a_file.py" in Path("runs", "mine_in_a_file", "page.html").read_text()
 
 
+@pytest.mark.full
 def test_a_program_of_the_clone_by_its_path(call):
     path = names.program_folders()["fw-averaging"] / "study.py"
     assert call("study", str(path), "--quick").code == 0

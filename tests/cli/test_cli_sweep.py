@@ -80,6 +80,7 @@ def test_the_numbers_are_those_of_the_library_and_the_command_runs_the_best(call
     assert "--eval-every 2" in document["best"]["command"]
 
 
+@pytest.mark.full
 def test_the_saved_configuration_sweeps_again_with_the_same_bits(call, no_pictures):
     psi = ("--set", "psi={name='L1', on='weight'}", "--grid", "psi.weight=0.001:0.1:3log")
     rule = ("--select", "validation_accuracy:1", "--validation", "0.25", *PAIRS, "--seeds", "2")

@@ -36,6 +36,7 @@ def shown(capsys, folder):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.full
 def test_a_comparison_is_shown_and_watched(tmp_path, capsys):
     found = compare(tmp_path, seeds=2)
     document = shown(capsys, tmp_path)
@@ -114,6 +115,7 @@ def test_it_is_not_run_from_its_configuration(tmp_path, capsys):
         )
 
 
+@pytest.mark.full
 def test_what_the_catalogues_name_is_run_again_and_gone_on_with(tmp_path, capsys, no_pictures):
     """One of each: a held-out share, a partition, an option that is no default, a penalty, a rate by round."""
     task = fs.tasks.digits(20, partition=fs.data.Dirichlet(0.5), model="softmax").hold_out(0.1)

@@ -92,7 +92,12 @@ def test_order_within_the_cohort_does_not_matter(name):
     close(flat(compiled(METHODS[name](CLIENT_LR), sampling=backwards)[1]), flat(base(name)[1]))
 
 
-@WITH_EACH_PROPERTY
+# a run in float32 is another program: of each kind of state and of arithmetic one
+IN_FLOAT32 = ["FedAvg", "SCAFFOLD+FedFW", "IFCA", "Secure+FedDuAdam"]
+WITH_EACH_TYPE = methods(IN_FLOAT32, full=[name for name in METHODS if name not in IN_FLOAT32])
+
+
+@WITH_EACH_TYPE
 def test_no_recompilation(name):
     """A second run, another seed, other cohorts and another learning rate all use the compiled program."""
     first = base(name, "float32")[1]
@@ -131,7 +136,7 @@ def test_shapes_and_types_are_kept(name):
     assert jax.tree.map(jnp.shape, model) == jax.tree.map(jnp.shape, start)
 
 
-@WITH_EACH_PROPERTY
+@WITH_EACH_TYPE
 def test_a_run_has_one_type(name):
     """A float32 run keeps a nested model with scalars in float32, and all else as well."""
     state = base(name, "float32")[1]
@@ -139,7 +144,7 @@ def test_a_run_has_one_type(name):
     assert {str(x.dtype) for x in floats} == {"float32"}
 
 
-@WITH_EACH_PROPERTY
+@WITH_EACH_TYPE
 def test_both_types_tell_the_same(name):
     """Float32 against float64."""
     close(flat(base(name, "float32")[1]), flat(base(name)[1]), 2e-3)

@@ -83,6 +83,7 @@ KILLED = """
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
 def test_killed_and_resumed(tmp_path, subprocess_env, times):
     """kill -9 at some moment, perhaps twice, with a checkpoint after every round; then resume to the end: same bits."""
     here, folder = str(Path(__file__).parent.parent), tmp_path / "run"

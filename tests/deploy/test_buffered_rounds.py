@@ -51,9 +51,9 @@ def repeated(folder, dtype="float64"):
     [
         ("FedBuff", "float64"),
         pytest.param("FedBuff", "float32", marks=pytest.mark.full),
-        ("FedBuff+FedAdam by examples", "float32"),
+        pytest.param("FedBuff+FedAdam by examples", "float32", marks=pytest.mark.full),
         ("FedAsync", "float64"),
-        ("FedBuff+DiLoCo", "float32"),
+        pytest.param("FedBuff+DiLoCo", "float32", marks=pytest.mark.full),
     ],
 )
 def test_the_arrivals_repeat_to_the_bit(name, dtype, tmp_path):
@@ -135,7 +135,7 @@ class Dying(FakeGrid):
         return super().pull_messages(message_ids)
 
 
-@pytest.mark.parametrize("looks", [12, pytest.param(20, marks=pytest.mark.full), 25])
+@pytest.mark.parametrize("looks", [12, *(pytest.param(looks, marks=pytest.mark.full) for looks in (20, 25))])
 def test_a_server_that_dies_within_a_buffer_goes_on(looks, tmp_path, monkeypatch):
     """The arrivals of both processes together repeat to the bit; replies of the lost buffer are asked for again."""
     monkeypatch.setattr("deploy_small.FakeGrid", Dying)

@@ -1,6 +1,7 @@
 """A task with buffers on the fake grid: parameters and statistics are the compiled engine's."""
 
 import numpy as np
+import pytest
 
 import fedsolve as fs
 from deploy_small import clients_of, deploy
@@ -11,6 +12,7 @@ from harness import Listed
 from wrappers.test_keeps_buffers import CLIENTS, COHORTS, START, WEIGHTS, task
 
 
+@pytest.mark.full
 def test_a_federation_is_the_engine(tmp_path):
     """SCAFFOLD, three rounds of uneven clients: the server averages what clients send as the engine does."""
     problem, kept = task(), []

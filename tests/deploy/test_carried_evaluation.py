@@ -48,9 +48,13 @@ def same(one, other, folder):
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        (fs.FedAvg(0.3), {"evaluate": lambda params, _: {"test_norm": float(np.abs(params.weight).max())}}),
+        pytest.param(
+            fs.FedAvg(0.3),
+            {"evaluate": lambda params, _: {"test_norm": float(np.abs(params.weight).max())}},
+            marks=pytest.mark.full,
+        ),
         (fs.SCAFFOLD(0.3), {"eval_every": 2, "rounds": 5}),
-        (fs.FedPer("bias", 0.3), {"grace": float("inf")}),
+        pytest.param(fs.FedPer("bias", 0.3), {"grace": float("inf")}, marks=pytest.mark.full),
         pytest.param(fs.Ditto(fs.FedAvg(0.3)), {}, marks=pytest.mark.full),
     ],
     ids=lambda x: getattr(x, "name", ""),

@@ -68,6 +68,7 @@ def test_the_record_is_the_simulations(tmp_path):
     assert np.isnan(simulated.found[1].column("auc")[2])  # without positives
 
 
+@pytest.mark.full
 def test_nodes_with_pytorch_count_as_those_in_jax():
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0)).double()

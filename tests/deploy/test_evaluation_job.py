@@ -79,6 +79,7 @@ def test_a_runs_model_has_the_numbers_of_its_run(method, trained, capsys):
     assert "Final training loss" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_under_secure_sums(tmp_path):
     """The metrics of all examples, those of the run; nothing of single clients is in either folder."""
     method = fs.Secure(fs.FedAvg(0.3), bound=4.0, max_clients=4, max_examples=6)

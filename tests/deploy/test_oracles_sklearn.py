@@ -149,6 +149,7 @@ def test_training_finds_what_scikit_learn_finds():
         assert ours.score(X, THREE) == own.score(X, THREE)
 
 
+@pytest.mark.full
 def test_no_intercept():
     problem = SklearnOracle(Ridge(fit_intercept=False), X, NUMBERS, batch_size=8, epochs=1)
     assert list(problem.params) == ["coef_"]
@@ -225,7 +226,10 @@ def test_sparse_inputs_are_refused():
         make(x=sparse.csr_matrix(X))()
 
 
-@pytest.mark.parametrize(("estimator", "y"), [(LogisticRegression(), TWO), (LinearSVC(), THREE)])
+@pytest.mark.parametrize(
+    ("estimator", "y"),
+    [pytest.param(LogisticRegression(), TWO, marks=pytest.mark.full), (LinearSVC(), THREE)],
+)
 def test_classifiers_are_measured_as_scikit_learn_scores_them(estimator, y):
     """Accuracy and loss on what is trained on and on what is held out; a regressor has its loss alone."""
     rest = {"classes": np.unique(y), "validation": (X[:9], y[:9])}

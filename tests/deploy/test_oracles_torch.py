@@ -154,6 +154,7 @@ def test_methods_do_the_same_work_as_in_jax(name):
     assert far(*found) < tolerance
 
 
+@pytest.mark.full
 def test_methods_do_the_same_work_in_float64():
     with jax.enable_x64(True):
         ours, theirs = pair("cnn", "float64")
@@ -422,6 +423,7 @@ def test_what_goes_wrong_in_a_round_is_told_as_it_is():
         local_work(fs.FedAvg(0.1), problem, w, seed=9)
 
 
+@pytest.mark.full
 def test_a_module_is_measured_in_evaluation_mode_on_all_examples():
     """Loss, accuracy and a metric of one's own against NumPy, on what the loader drops too and on what is held out."""
     module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).double()
@@ -482,6 +484,7 @@ def measured(problem, steps, tmp_path):
     return Worker(problem, tmp_path).evaluate(question).parts["train"].means
 
 
+@pytest.mark.full
 def test_fine_tuning_is_that_of_jax_and_leaves_no_trace(tmp_path):
     """Three steps on all examples, then measured: a module with dropout and running statistics is as before."""
     make, apply, x = MODELS["mlp"]

@@ -31,6 +31,7 @@ def dp(noise, at="server", **more):
 
 
 @pytest.mark.parametrize("at", [pytest.param("server", marks=pytest.mark.full), "client"])
+@pytest.mark.full
 def test_clipping_is_the_simulation(at, tmp_path):
     """With noise of 1e-13 of the clip norm: the models agree to 1e-9, wherever it is clipped."""
     method = dp(1e-13, at)

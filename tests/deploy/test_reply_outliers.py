@@ -19,6 +19,7 @@ from fedsolve.deploy.server.outliers import check_usual, part_norms
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder
 from fedsolve.folders.store import read_manifest
 from fedsolve.methods.robust.outliers import FACTOR
+from harness import crossed
 
 CLIENTS, ROUND = 6, 6
 
@@ -261,9 +262,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [*list(HONEST)[:2], *(pytest.param(name, marks=pytest.mark.full) for name in list(HONEST)[2:])]
-)
+@pytest.mark.parametrize("name", crossed(HONEST, ["SCAFFOLD"]))
 def test_honest_clients_of_very_different_size_all_count(name, tmp_path):
     """Three clients of one example, one of 400: benchmarks/update_norms.py measures more of them."""
     _, history, _ = deploy(HONEST[name], tmp_path, app=clients_of(UNEVEN), population=4, rounds=4)

@@ -12,6 +12,7 @@ from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
+from harness import crossed
 
 BOUND = 4.0
 ONE_MEASURED = {"rounds": 1, "client_metrics": ("loss",)}
@@ -33,7 +34,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", crossed(METHODS, ["client state, 64 bits", "a norm"]))
 def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
     """Masks cancel exactly, so that not one bit differs; all clients take part."""
     algorithm, problem = METHODS[name]

@@ -76,7 +76,11 @@ def test_one_against_the_rest_weighs_a_class_in_its_own_problem(estimator, loss)
 MEAN, DEVIATION = np.array([3.0, 3.1, 2.9]), np.array([2.0, 1.9, 2.1])
 
 
-@pytest.mark.parametrize("estimator", [LogisticRegression(), SGDClassifier(loss="log_loss")], ids=str)
+@pytest.mark.parametrize(
+    "estimator",
+    [LogisticRegression(), pytest.param(SGDClassifier(loss="log_loss"), marks=pytest.mark.full)],
+    ids=str,
+)
 def test_a_pipeline_with_a_fitted_scaler(estimator):
     """The node's loss and metrics are of scaled inputs; the pipeline predicts from raw ones."""
     scaler = StandardScaler().fit([MEAN - DEVIATION, MEAN + DEVIATION])
@@ -101,6 +105,7 @@ def test_a_pipeline_with_a_fitted_scaler(estimator):
         assert apart <= columns[f"{part}_auc_error"] + 1e-12
 
 
+@pytest.mark.full
 def test_metrics_count_by_the_weights_of_examples():
     auc = {"auc": fs.metrics.AUC(weighted=True)}
     given = {"batch_size": None, "epochs": 1, "sample_weight": EXAMPLE_WEIGHTS, "metrics": auc}

@@ -9,6 +9,7 @@ from conformance.properties import SAMPLING
 from deploy_small import QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
+from harness import crossed
 
 METHODS = {
     "FedKSeed": (fs.FedKSeed(0.03, seeds=8, most_steps=2), 2 * (1 + 8)),
@@ -18,7 +19,7 @@ ENVELOPE = 100
 """Bytes of a reply besides the message, at most."""
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", crossed(METHODS, ["DeComFL"]))
 def test_the_model_is_that_of_a_simulation(name, tmp_path):
     """Bit for bit, with clients that miss rounds."""
     method, up = METHODS[name]

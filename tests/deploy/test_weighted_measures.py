@@ -137,6 +137,7 @@ def test_a_batch_in_which_nothing_counts_has_no_gradient():
             assert float(full) == pytest.approx(F.cross_entropy(module()(x[10:]), y[10:]).item(), rel=1e-12)
 
 
+@pytest.mark.full
 def test_a_translated_task_measures_the_same_on_a_client():
     """`JaxOracle.of_task`: the weighted loss with its weights, and what PyTorch computes on whole sets."""
     loss, own = nn.CrossEntropyLoss(copy.deepcopy(WEIGHT).float()), module().float()

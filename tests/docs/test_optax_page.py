@@ -15,6 +15,7 @@ import optax_table  # noqa: E402
 PAGE = (ROOT / "docs/optax.md").read_text()
 
 
+@pytest.mark.full
 def test_every_optimiser_is_on_the_page():
     """And four, one of each outcome, are as the page says."""
     names = {f"`{name}`" for name, _ in optax_table.optimisers()}

@@ -39,6 +39,7 @@ def test_from_a_table_of_ones_own_to_predictions(tmp_path, monkeypatch):
     np.testing.assert_array_equal(names["later"].predict(new[["age", "dose"]]), by_hand)
 
 
+@pytest.mark.full
 def test_a_module_trained_on_100_clients_predicts_after_loading(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)

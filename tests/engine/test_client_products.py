@@ -13,6 +13,7 @@ from fedsolve.core.xla.products import client_products
 from fedsolve.core.xla.products.client_products import with_client_products
 from fedsolve.core.xla.programs import all_equations
 from fedsolve.tasks import MLP, CrossEntropy
+from harness import crossed
 
 RNG = np.random.default_rng(0)
 CLIENTS, INPUTS, OUTPUTS = 3, 20, 18
@@ -194,7 +195,7 @@ def moved(params, steps, lr):
     ]
 
 
-@pytest.mark.parametrize(("chunk", "sums"), [(None, 2), (2, 2), (1, 0)])
+@pytest.mark.parametrize(("chunk", "sums"), crossed([(None, 2), (2, 2), (1, 0)], [(2, 2)]))
 def test_rounds_of_uneven_clients(chunk, sums, monkeypatch):
     """All clients side by side, in twos and alone, against NumPy; alone, products stay."""
     seen, usual = [], client_products._outer_products

@@ -180,6 +180,7 @@ ALL = ["FedRep:2:4", "Ditto:2:4", "FedPer:2:4", "Personal:2:4"]
 
 
 @pytest.mark.parametrize("methods", [["FedRep:4"], pytest.param(ALL, marks=pytest.mark.full)], ids=" ".join)
+@pytest.mark.full
 def test_models_of_clients_own_are_the_same_on_more_devices(subprocess_env, methods):
     """To 1e-12: the model that is sent, all metrics, each client's loss by its own model and after two steps; each
     method on as many devices as stand after it, four with cohorts of three.

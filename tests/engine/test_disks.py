@@ -66,6 +66,7 @@ def test_rows_to_group_that_do_not_fit_are_refused_before_they_are_written(disk,
     assert not list(place.iterdir())
 
 
+@pytest.mark.full
 def test_a_run_goes_on_where_the_disk_of_its_states_was_full(disk, tmp_path, monkeypatch):
     place, again = disk
     monkeypatch.setattr(run_folder.RunFolder, "due", property(lambda self: True))

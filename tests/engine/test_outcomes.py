@@ -39,6 +39,7 @@ OPTIONS = {"rounds": 4, "eval_every": 2, "clients_per_round": 2}
 METHODS = {"slow": fs.FedAvg(0.01), "fast": fs.FedAvg(0.1)}
 
 
+@pytest.mark.full
 def test_a_latex_table_with_ones_own_auc():
     """Mean ± sample deviation of five seeds, computed again from the models."""
     found = fs.compare(METHODS, TASK, seeds=5, **OPTIONS)

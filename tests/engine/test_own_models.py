@@ -62,7 +62,11 @@ def by_hand(method):
     return found, models, np.concatenate([exported.weight.ravel(), exported.bias])
 
 
-@pytest.mark.parametrize("method", [fs.FedPer("bias", 0.3), fs.Ditto(fs.FedAvg(0.3))], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(fs.FedPer("bias", 0.3), marks=pytest.mark.full), fs.Ditto(fs.FedAvg(0.3))],
+    ids=lambda m: m.name,
+)
 def test_each_client_is_measured_with_its_own(method):
     """Training and validation by the owner's model, the test set by the server's."""
     found, models, exported = by_hand(method)
@@ -81,6 +85,7 @@ def test_each_client_is_measured_with_its_own(method):
     assert abs(found["test_loss"] - found["validation_loss"]) > 1e-3
 
 
+@pytest.mark.full
 def test_a_sweep_measures_with_the_same_models():
     """Two rates side by side: training and validation losses are those of runs one by one."""
     grid = {"client_lr": [0.1, 0.3], "leaves": ["bias"]}
@@ -101,6 +106,7 @@ def tuned(w, client, steps, lr):
     return w
 
 
+@pytest.mark.full
 def test_fine_tuning_and_held_out_examples_of_each_client():
     """Before and after three full steps from the global model, on validation examples; the run is as without."""
     models, look, seen = {}, FineTuning(3, 0.4, rounds=[2]), EachClient(validation=True)

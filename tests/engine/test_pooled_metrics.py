@@ -112,6 +112,7 @@ def test_tokens_of_all_examples_count_alike(trained, part, clients):
             assert result.metrics[f"{where}_{name}_{what}"][-1] == pytest.approx(want, rel=1e-10)
 
 
+@pytest.mark.full
 def test_sweeps_have_the_same(trained):
     task, run = trained
     sweep = fs.sweep("FedAvg", task, {"client_lr": [1.0]}, rounds=2, seeds=[0], dtype="float64")

@@ -62,6 +62,7 @@ def assert_same(one, other):
         np.testing.assert_array_equal(a.evaluations["train_loss"], b.evaluations["train_loss"])
 
 
+@pytest.mark.full
 def test_each_methods_rounds_are_traced_once_and_give_the_same_bits(traced, monkeypatch):
     jax.clear_caches()
     task = small()
@@ -148,10 +149,11 @@ def test_what_ended_keeps_no_data(monkeypatch):
         return prepared
 
     def alive(at):
-        gc.collect()
+        gc.collect()  # of what this test made: the rest of the process is frozen
         kept.append(sum(ref() is not None for ref in made))
 
     kept: list[int] = []
+    gc.freeze()
     monkeypatch.setattr(at_once, "prepare", noted)
     monkeypatch.setattr(at_once, "is_ours", lambda *of: False)
     monkeypatch.setattr(at_once, "batches_at_once", lambda: 1)
@@ -159,6 +161,7 @@ def test_what_ended_keeps_no_data(monkeypatch):
     fs.compare(
         five, small(), seeds=2, callbacks=lambda label, seed: [alive] if label == "4" else [], **ROUNDS
     )
+    gc.unfreeze()
     assert len(made) == 5
     assert 1 <= max(kept) <= 2
 

@@ -57,6 +57,7 @@ def test_each_seed_has_the_bits_of_its_run_alone():
         found[3]
 
 
+@pytest.mark.full
 def test_methods_with_different_objectives_are_noted_and_can_have_one(tmp_path):
     """The note of the command line; `weighting` gives the bits of methods that were built with it."""
     methods = [fs.FedAvg(0.1), fs.FedExP(0.1), fs.FedProx(0.1)]

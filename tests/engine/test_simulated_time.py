@@ -246,6 +246,7 @@ def test_a_run_says_what_its_fleet_is_of():
     )
 
 
+@pytest.mark.full
 def test_a_sweep_on_a_clock_has_its_time_and_one_seed():
     task = make_task(make_clients())
     given = {"rounds": 2, "clients_per_round": 3, "systems": FLEET, "dtype": "float64"}

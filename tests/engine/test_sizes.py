@@ -57,6 +57,7 @@ def test_what_it_needs_is_said(monkeypatch):
         assert f"for {part}" in note
 
 
+@pytest.mark.full
 def test_a_disk_without_room_is_refused(monkeypatch, tmp_path):
     """Before the first round: for a checkpoint, and for the states of as many clients as will take part."""
     work, usage = make_task(make_clients()), namedtuple("usage", "total used free")

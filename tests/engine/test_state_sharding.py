@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from fedsolve.engine.compute.sharding.state_sharding import StateSharding
+from harness import crossed
 
 
-@pytest.mark.parametrize(("clients", "devices", "capacity"), [(7, 2, 5), (9, 3, 9), (10, 4, 6)])
+@pytest.mark.parametrize(
+    ("clients", "devices", "capacity"), crossed([(7, 2, 5), (9, 3, 9), (10, 4, 6)], [(7, 2, 5)])
+)
 def test_each_device_trains_as_many_and_moves_the_surplus_alone(clients, devices, capacity):
     rng = np.random.default_rng(0)
     places = -(-capacity // devices)

@@ -191,6 +191,7 @@ def test_a_checkpoint_and_its_states_belong_together(often, tmp_path):
         run(tmp_path / "run", resume=True)
 
 
+@pytest.mark.full
 def test_two_runs_on_one_store_of_states(often, tmp_path):
     """The second is refused whatever it asks for, and the first goes on."""
     refused = []

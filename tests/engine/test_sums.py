@@ -75,6 +75,7 @@ def test_a_run_and_its_metrics(options):
     assert found.metrics["client_again_worst"][-1] == pytest.approx(np.min(own), rel=1e-12)
 
 
+@pytest.mark.full
 def test_a_sweep_measures_the_same():
     clients = task(test=examples()[0])
     alone = fs.run(fs.FedAvg(RATE), clients, rounds=1, clients_per_round=3, dtype="float64")

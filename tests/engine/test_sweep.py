@@ -41,7 +41,7 @@ def alone(make, task, sweep, setting, seed):
 
 # six trials in two uneven batches, and a state of clients; for every kind of method see tests/conformance; the cross
 # is in `make test-all`
-GATE = {("FedAvg", 5), ("SCAFFOLD", 2)}
+GATE = {("SCAFFOLD", 2)}
 CUT = [(name, parallel) for name in GRIDS for parallel in (None, 2)]
 CUT += [(name, parallel) for name in ("FedAvg", "SCAFFOLD") for parallel in (1, 5)]
 
@@ -261,6 +261,7 @@ def test_blocks_cover_all_lanes_in_one_shape():
         assert sum(b.trials for b in batches) == settings * seeds
 
 
+@pytest.mark.full
 def test_a_grid_too_large_for_memory_runs_in_parts(monkeypatch):
     """What is needed and what fits are named; here 8 MB may be used and a lane needs 2 * 1 MB + 4 * 1 MB."""
     monkeypatch.setattr("fedsolve.engine.compute.layout.free_bytes", lambda: 12 * 10**6 + 2)

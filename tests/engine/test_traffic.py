@@ -119,6 +119,7 @@ def test_totals_of_a_resumed_run_and_of_seeds(tmp_path):
 
 
 @pytest.mark.parametrize("method", crossed([fs.FedFW, fs.FedFWSto], [fs.FedFWSto]))
+@pytest.mark.full
 def test_clients_of_split_sets_send_what_their_own_set_needs(method):
     """A byte for which set, then 17 floats in the l2 ball, a byte in the l1 ball, or 12 floats and three bytes.
 
@@ -128,6 +129,7 @@ def test_clients_of_split_sets_send_what_their_own_set_needs(method):
     check(method(L2Ball(12.0), split=SPLIT), lengths)
 
 
+@pytest.mark.full
 def test_bytes_of_a_float64_run_are_twice_as_many():
     """Floats are sent in the run's type, indices as before."""
     options = {"rounds": 3, "sampling": Listed.of(COHORTS), "eval_every": 3, "dtype": "float64"}
@@ -137,6 +139,7 @@ def test_bytes_of_a_float64_run_are_twice_as_many():
     np.testing.assert_array_equal(vertex.rounds["bytes_up"], [len(c) for c in COHORTS])
 
 
+@pytest.mark.full
 def test_many_clients_of_several_lengths_in_chunks():
     """The same count with two clients at a time: absent places of a chunk send nothing."""
     algorithm = fs.FedFW(L2Ball(12.0), split=SPLIT)

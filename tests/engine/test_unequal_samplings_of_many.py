@@ -12,6 +12,7 @@ import pytest
 from engine.test_samplings import cohorts_are_distinct, near, near_chi_square
 from fedsolve.core.sampling import Trace, Weighted
 from fedsolve.core.sampling.weighted import _client_of, bounds_of
+from harness import crossed
 
 CLIENTS, DRAWS = 5000, 6000
 
@@ -42,6 +43,7 @@ def test_weights_one_by_one():
     near_chi_square(times[:, 3], times[:, 3].mean())
 
 
+@pytest.mark.full
 def test_few_clients_with_most_of_the_weight():
     """Three weigh 10^9 times as much as others: they come first, each order as often. Of who is left client 900 weighs
     as much as all 4,996 together: it is next with chance 1/2, after one of them with 1/4 x 4,996 / 4,995.5.
@@ -84,7 +86,7 @@ def test_those_that_a_trace_shows():
             near_chi_square(first, first.mean())
 
 
-@pytest.mark.parametrize("sampling", [Weighted, Trace])
+@pytest.mark.parametrize("sampling", crossed([Weighted, Trace], [Weighted]))
 def test_the_same_cohort_wherever_it_is_drawn(sampling):
     """Operation by operation, compiled, with types of 64 bits, and under `vmap`."""
     given = np.arange(1, CLIENTS + 1) ** 0.5 if sampling is Weighted else np.ones((2, CLIENTS), bool)

@@ -81,6 +81,7 @@ def test_a_run(result):
     assert any("f1 is no mean over examples" in note for note in result.history.notes)
 
 
+@pytest.mark.full
 def test_averaged_iterates_and_a_resume(result):
     """At (w_t + w_{t-1}) / 2; the same numbers as in one go."""
     path = [fs.run(fs.FedAvg(0.3), make(), rounds=n, eval_every=n).params for n in (3, 4)]
@@ -92,6 +93,7 @@ def test_averaged_iterates_and_a_resume(result):
         np.testing.assert_array_equal(result.metrics[name], straight.metrics[name], err_msg=name)
 
 
+@pytest.mark.full
 def test_a_sweep(result):
     """Each lane's own model, on the test set: the lane of the run has its numbers."""
     rates = {"client_lr": [0.3, 0.01]}

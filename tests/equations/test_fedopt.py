@@ -50,13 +50,13 @@ def test_fedavgm(sampling, ema):
 PRESETS = {
     ("adagrad", "paper"): (1e-3, 0.99, 1e-6, False),
     ("adagrad", "flower"): (1e-9, 0.99, 0.0, False),
-    ("adagrad", "tff"): (1e-3, 0.999, 0.0, False),
+    ("adagrad", "google-research"): (1e-3, 0.999, 0.0, False),
     ("adam", "paper"): (1e-3, 0.99, 1e-6, False),
     ("adam", "flower"): (1e-9, 0.99, 0.0, True),
-    ("adam", "tff"): (1e-3, 0.999, 0.0, True),
+    ("adam", "google-research"): (1e-3, 0.999, 0.0, True),
     ("yogi", "paper"): (1e-3, 0.99, 1e-6, False),
     ("yogi", "flower"): (1e-3, 0.99, 0.0, False),
-    ("yogi", "tff"): (1e-3, 0.999, 0.0, True),
+    ("yogi", "google-research"): (1e-3, 0.999, 0.0, True),
 }
 METHODS = {"adagrad": fs.FedAdagrad, "adam": fs.FedAdam, "yogi": fs.FedYogi}
 

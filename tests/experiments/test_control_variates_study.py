@@ -18,6 +18,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
+from harness import crossed
 
 CENTRES = np.array([[1.0, 0.0], [-2.0, 1.0], [0.5, 3.0]])
 CURVES = np.array([[1.0, 0.5], [0.3, 2.0], [1.5, 1.0]])
@@ -113,7 +114,7 @@ def test_noise_alone_extrapolates_up_to_the_number_of_clients():
     assert np.mean(moved**2) / np.mean(moved.mean(1) ** 2) == pytest.approx(1 + 2 * 5, rel=0.05)
 
 
-@pytest.mark.parametrize("step", study.STEPPING)
+@pytest.mark.parametrize("step", crossed(study.STEPPING, ["FedExP"]))
 def test_measuring_changes_no_step(step):
     named = {
         "FedAvg": fs.FedAvg(RATE, weighting="uniform"),

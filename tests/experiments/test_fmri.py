@@ -31,6 +31,7 @@ def held_out(task):
     return {one.name: one for one in task.diagnostics if isinstance(one, fmri.HeldOut)}
 
 
+@pytest.mark.full
 def test_splits_test_each_run_once_and_validate_on_others():
     """Test, validation and training runs are disjoint, and together all; the validation runs are the same."""
     splits = [fmri.made_up(None, number) for number in range(6)]

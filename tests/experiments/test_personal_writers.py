@@ -40,6 +40,7 @@ def by_hand(rate):
     return np.mean(found)
 
 
+@pytest.mark.full
 def test_accuracy_after_steps():
     """From the better of two networks, at one of the two rates; and without steps."""
     params = jax.tree.map(lambda *x: np.stack(x), *NETWORKS)

@@ -43,6 +43,7 @@ def test_fista_without_psi_and_with_a_set():
     np.testing.assert_allclose(found.params["w"], 0.5 * mean / np.linalg.norm(mean), atol=1e-10)
 
 
+@pytest.mark.full
 def test_frank_wolfe_certifies_its_distance():
     """F - F* <= gap, and the optimum over an l1 ball agrees with FISTA's projections."""
     best = fs.baselines.fista(task(), L1Ball(1.0), dtype="float64", tolerance=1e-12)

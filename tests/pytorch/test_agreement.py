@@ -104,6 +104,7 @@ def check_round(module, loss, task):
         np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.full
 def test_padding_counts_in_no_moment_and_the_module_is_left_as_it_was():
     def loss(outputs, y):
         return F.cross_entropy(outputs[0], y) + 0.1 * outputs[1]

@@ -241,6 +241,7 @@ def test_a_loss_that_is_not_translated_and_where():
         fs.tasks.from_torch(nn.Linear(4, 3), middle, CLIENTS, translate=True)
 
 
+@pytest.mark.full
 def test_what_a_way_raises_that_is_not_taken(caplog):
     """BatchNorm refuses a batch of one example, which JAX would print."""
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))

@@ -22,6 +22,7 @@ def trained(module, clients, average, **options):
 
 
 @pytest.mark.parametrize("average", [pytest.param("both", marks=pytest.mark.full), "stack"])
+@pytest.mark.full
 def test_a_module_with_a_convolution_and_frozen_parameters(average):
     """Averaged factors change a matrix by rank 2; stacked ones by up to 2 for each of three clients."""
     torch.manual_seed(0)

@@ -252,6 +252,7 @@ class Frozen(nn.Module):
 
 
 @pytest.mark.parametrize("translated", [pytest.param(True, marks=pytest.mark.full), False])
+@pytest.mark.full
 def test_a_metric_of_no_sums_is_pytorchs_on_whole_sets(translated):
     """The largest value of a set, of two outputs; beside a weighted loss, with buffers and a frozen parameter."""
     draw = np.random.default_rng(0)

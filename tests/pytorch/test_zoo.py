@@ -44,4 +44,4 @@ def test_size() -> None:
     names = [entry.name for entry in ENTRIES]
     assert len(set(names)) == len(names)
     assert len(names) >= 150
-    assert len(rows(gate=True)) >= 15
+    assert len(rows(gate=True)) >= 12

@@ -45,6 +45,7 @@ def read(page):
     return reader
 
 
+@pytest.mark.full
 def test_the_page_has_every_setting_the_best_first_and_makes_no_request(tmp_path):
     sweep = make_sweep(limit=0.05, settings={"task.path": "<b>&"})
     page, *files = write_report(tmp_path, sweep, command="fedsolve run digits --set 'a={b=\"<c>\"}'")

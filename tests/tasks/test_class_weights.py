@@ -52,6 +52,7 @@ def test_margins_take_two_weights():
     assert float(loss(1.0, (x, y))) == pytest.approx((9 * own[0] + own[1] + own[2]) / 11)
 
 
+@pytest.mark.full
 def test_a_module_of_pytorch_with_weights_has_the_same_objective_in_simulation_and_on_nodes():
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(4, 3)).double()

@@ -91,6 +91,7 @@ def posts(*counts):
     return [Examples(rng.integers(1, 11, (n, 6)).astype(np.int32), rng.integers(0, 3, n)) for n in counts]
 
 
+@pytest.mark.full
 def test_updates_begin_as_the_model_and_add_to_its_matrices():
     base = start()
     for rank in (None, 2):

@@ -84,6 +84,7 @@ def test_a_run_is_that_of_the_rest_alone(tmp_path):
     assert abs(sizes[0] - sizes[1]) < 8 * sum(a.size for a in BODY.values())
 
 
+@pytest.mark.full
 def test_other_frozen_values_need_no_other_program(tmp_path):
     """They are arguments of the program, not constants in it; and another run than the folder's is refused."""
     task = frozen()
@@ -97,6 +98,7 @@ def test_other_frozen_values_need_no_other_program(tmp_path):
         fs.run(fs.FedAvg(0.1), other, out=tmp_path, resume=True, **GIVEN)
 
 
+@pytest.mark.full
 def test_it_goes_on_from_a_result():
     """Fine-tuning: what was trained is frozen, the rest trains from where it was."""
     first = fs.run(fs.FedAvg(0.1), known(), **GIVEN).params

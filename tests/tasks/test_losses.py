@@ -166,7 +166,7 @@ def test_check_labels_gives_int32():
         ([0, 1, -1, 7], r"label -1 in row 2 is outside 0 \.\. 2"),
         ([0, 3], "label 3 in row 1"),
         ([0.0, 1.5], r"label 1\.5 in row 1"),
-        ([0.0, np.nan], "label nan in row 1"),
+        ([0.0, np.nan], "no value for example 1"),
         (["a", "b"], "labels have type"),
         ([True, False], "labels have type bool"),
         ([[0, 1]], "shape"),

@@ -77,7 +77,9 @@ def test_counts_of_two_classes(threshold, weights):
         np.testing.assert_allclose(columns(metric, SCORE, Y, weights), values, rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHT], ids=["alike", "weighted"])
+@pytest.mark.parametrize(
+    "weights", [pytest.param(None, marks=pytest.mark.full), WEIGHT], ids=["alike", "weighted"]
+)
 @pytest.mark.filterwarnings("ignore:y_pred contains classes")
 def test_several_classes(weights):
     """One of which never occurs and is never predicted, and another that is predicted alone."""
@@ -167,7 +169,7 @@ def task(metrics):
 
 
 def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
-    """Of uneven clients in blocks; streamed, to the same bits; and a sweep the same."""
+    """Of uneven clients in blocks."""
     options = {"rounds": 2, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
     each = fs.callbacks.EachClient()
     found = fs.run(fs.FedAvg(0.3), task(METRICS), callbacks=[each], **options)
@@ -188,6 +190,13 @@ def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
         else:
             apart = abs(own.column("auc")[i] - theirs.roc_auc_score(y, x @ w))
             assert apart <= own.column("auc_error")[i] + 1e-12
+
+
+@pytest.mark.full
+def test_a_streamed_run_and_a_sweep_have_the_values_of_a_run():
+    """Streamed: to the same bits."""
+    options = {"rounds": 2, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
+    found = fs.run(fs.FedAvg(0.3), task(METRICS), **options)
     several, one = ({name: METRICS[name] for name in names} for names in (("weighted_auc", "n"), ("auc",)))
     streamed = fs.run(fs.FedAvg(0.3), task(several), residency="stream", **options)
     swept = fs.sweep("FedAvg", task(one), grid={"client_lr": [0.3, 0.1]}, **options)
@@ -236,6 +245,7 @@ def test_outputs_that_mix_examples_are_found():
         pytest.param(False, True, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.full
 def test_a_module_of_pytorch(translate, statistics):
     """With running statistics and a frozen weight, or neither."""
     torch = pytest.importorskip("torch")

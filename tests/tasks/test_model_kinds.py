@@ -131,6 +131,7 @@ def test_every_method_takes_the_model(kind, first, step):
 @pytest.mark.parametrize(
     "kind", crossed((equinox_linear, nnx_module), (nnx_module,)), ids=lambda f: f.__name__
 )
+@pytest.mark.full
 def test_the_model_trains_and_comes_back(kind, tmp_path):
     """A run with checkpoints gives the model back, trained, in its own class and to the same bits when resumed."""
     model, predict = kind()

@@ -159,6 +159,7 @@ def test_the_real_file_has_its_authors_and_tags():
 
 
 @needs(FILE)
+@pytest.mark.full
 def test_fedadam_learns_the_tags():
     result = fs.run(
         fs.FedAdam(20.0, server_lr=0.3), news(DATA), rounds=60, clients_per_round=10, eval_every=60

@@ -65,6 +65,7 @@ def test_binary_tasks_predict_zero_or_one(name, file):
     assert abs(np.mean(task.predict(params, test.x) == test.y) - accuracy) < 1e-6
 
 
+@pytest.mark.full
 def test_tokens_are_predicted_at_each_position():
     model = fs.tasks.LSTM(5, embedding=4, hidden=6)
     data, loss = windows(RNG.integers(1, 5, 60), 7), fs.tasks.NextToken(model)
@@ -186,6 +187,7 @@ def test_bytes_and_tokens_keep_their_type():
         task.predict(params, image.astype(int) + 1)
 
 
+@pytest.mark.full
 def test_a_stored_ready_task_predicts_without_further_arguments(tmp_path):
     task = fs.tasks.digits(num_clients=7, partition={"name": "labels", "k": 3}, model="softmax").hold_out(0.2)
     result = fs.run(fs.FedAvg(0.3), task, rounds=2)
@@ -207,6 +209,7 @@ def test_a_stored_ready_task_predicts_without_further_arguments(tmp_path):
         pytest.param(fs.FedRep("1.*", 0.3, passes=2), marks=pytest.mark.full),
     ],
 )
+@pytest.mark.full
 def test_personal_models_are_those_of_their_clients(method, tmp_path):
     task = fs.tasks.digits(num_clients=5)
     result = fs.run(method, task, rounds=4, callbacks=[each := fs.callbacks.EachClient({4})])
@@ -227,6 +230,7 @@ def test_personal_models_are_those_of_their_clients(method, tmp_path):
         shared.predict(task.test.x, client=1)
 
 
+@pytest.mark.full
 def test_an_equinox_model_predicts_by_its_call():
     equinox = pytest.importorskip("equinox")
     model, x = equinox.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)), RNG.normal(size=(20, 3)).astype(np.float32)

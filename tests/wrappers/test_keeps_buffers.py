@@ -130,6 +130,7 @@ def test_a_sweep_evaluates_with_the_servers():
         np.testing.assert_allclose(sweep.metrics[name][0, 0], result.metrics[name], rtol=1e-12)
 
 
+@pytest.mark.full
 def test_fine_tuning_moves_them_too():
     """Full steps from the server's model and statistics, by hand; evaluated with each client's own statistics."""
     held = [(RNG.normal(size=(n, 3)), RNG.normal(size=n)) for n in (2, 3, 1, 4)]
@@ -177,6 +178,7 @@ def test_methods_do_not_see_them(name):
     assert beside.iterates[-1, -1] == {"Robust": 4, "FedFW": 0}.get(name, 10)
 
 
+@pytest.mark.full
 def test_resume(tmp_path):
     """An interrupted run goes on with the same bits; bytes are the parameters' and the buffers'."""
     given = {"sampling": Listed.of(COHORTS), "eval_every": 1}
@@ -193,6 +195,7 @@ def test_resume(tmp_path):
         fs.run(fs.SCAFFOLD(RATE), other, rounds=3, out=tmp_path, resume=True, **given)
 
 
+@pytest.mark.full
 def test_beside_frozen_leaves():
     """With a frozen factor of 2 on the inputs: the run on inputs that are twice as large, statistics too."""
 

@@ -112,6 +112,7 @@ def model_of(method, task, **options):
     return np.asarray(fs.run(method, task, **given).params["w"])
 
 
+@pytest.mark.full
 def test_honest_clients_of_very_different_size_all_count():
     """Three clients of one example and one of 400, at a small rate: the bits of the plain mean."""
     task = uneven([1, 1, 1, 400])

@@ -95,12 +95,14 @@ def test_adaptive_clipping(run, gamma):
     compared(run, fs.FedAvg(LR, **UNIFORM), Average(1.0), 0, gamma)
 
 
+@pytest.mark.full
 def test_adaptive_clipping_of_feddudam():
     """Three parts of one release: displacement, |D_i|^2 within the C of the round, and the count."""
     compared(RUNS["some"], fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), 1, 0.5)
 
 
 @pytest.mark.parametrize("clipping", crossed(["fixed", "adaptive"], ["adaptive"]))
+@pytest.mark.full
 def test_client_and_server_clip_alike(clipping):
     """Where the clipping is done changes what travels and no bit of the model."""
     run = RUNS["some"]
@@ -116,7 +118,9 @@ def test_client_and_server_clip_alike(clipping):
     assert relative(both[0].iterates, both[1].iterates) < 1e-12
 
 
-@pytest.mark.parametrize("run", [RUNS["all"], RUNS["some"]], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "run", [pytest.param(RUNS["all"], marks=pytest.mark.full), RUNS["some"]], ids=["all", "some"]
+)
 def test_local(run):
     """Each client adds its own noise after clipping."""
     clients = make_clients()

@@ -78,9 +78,7 @@ BOUNDED = {
 
 @pytest.mark.parametrize(
     ("wrap", "name"),
-    crossed(
-        product((central, local), BOUNDED), [(central, "FedLiLU"), (central, "FedLiLS"), (local, "FedMiD")]
-    ),
+    crossed(product((central, local), BOUNDED), [(central, "FedLiLS"), (local, "FedMiD")]),
 )
 def test_bounds_make_a_refused_method_private(wrap, name):
     """0 leaves out what is only logged."""

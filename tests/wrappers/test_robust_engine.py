@@ -117,6 +117,7 @@ def test_without_a_reduction_it_does():
     )
 
 
+@pytest.mark.full
 def test_an_attacker_that_is_not_finite_is_as_absent():
     """Infinite displacements of client 4 are dropped and counted, before the reduction sees them; in the engine."""
     attacked = fs.attacks.Attacked(fs.FedAvg(0.3), fs.attacks.Scaled(1e200), (4, -1))
@@ -131,6 +132,7 @@ def test_an_attacker_that_is_not_finite_is_as_absent():
     check(found, robust(fed, found.iterates[0], LocalSGD(0.3), Average(1.0), "examples", median))
 
 
+@pytest.mark.full
 def test_a_round_that_failing_clients_leave_too_small_changes_nothing():
     """Krum(1) of five needs five: without client 4, whose message is infinite, no round has so many; a note says it."""
     attacked = fs.attacks.Attacked(fs.FedAvg(0.3), fs.attacks.Scaled(1e200), (4,))

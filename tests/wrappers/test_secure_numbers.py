@@ -86,6 +86,7 @@ def test_rounding_is_unbiased():
     assert abs(float(found.mean()) + 2.3) < 5 * math.sqrt(0.21 / 2**16)
 
 
+@pytest.mark.full
 def test_what_is_clipped_is_counted():
     """In the record of every round; a run without any has no warning."""
     few = fs.run(fs.Secure(fs.FedAvg(0.1), **{**SECURE, "bound": 0.01}), TASK, rounds=2)

@@ -6,12 +6,9 @@ import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from fedsolve.core.errors import InvalidInput, shown
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SEED_BITS = 32  # of a key: seeds 2^32 apart would be one
 
@@ -170,32 +167,6 @@ def check_path(name: str, value: object) -> Path:
     if not isinstance(value, str | Path) or "\0" in str(value):
         raise InvalidInput(f"{name} = {shown(value)} must be a path")
     return Path(value)
-
-
-def as_array(name: str, values: Any) -> np.ndarray:
-    """`values` as an array of numbers or truths; `InvalidInput` for anything else, and for a masked array.
-
-    >>> import numpy as np
-    >>> as_array("x", np.ma.masked_less([1.0, -1.0], 0))
-    Traceback (most recent call last):
-    ...
-    fedsolve.InvalidInput: x has masked entries, which an array cannot keep: fill them or leave their rows out
-    """
-    import numpy as np  # see `_number`
-
-    if np.ma.is_masked(values):
-        raise InvalidInput(
-            f"{name} has masked entries, which an array cannot keep: fill them or leave their rows out"
-        )
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError):  # rows of different lengths, a random key
-        raise InvalidInput(f"{name} = {shown(values)} is not an array of numbers") from None
-    if array.dtype.kind not in "biufcV" or array.dtype.names is not None:
-        raise InvalidInput(f"{name} is {shown(values)} of type {array.dtype}: it must be an array of numbers")
-    if array.dtype in (np.longdouble, np.clongdouble):
-        raise InvalidInput(f"{name} has type {array.dtype}, which JAX does not have: convert it to float64")
-    return array
 
 
 def _number(name: str, value: Any) -> float | None:

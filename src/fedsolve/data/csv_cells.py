@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.errors import InvalidInput, nearest, shown
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+_MISSING = frozenset((
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
+    "NaN", "None", "n/a", "nan", "null",
+))  # fmt: skip
+"""Cells without a value, as pandas reads them."""
 
 
 class InvalidTable(InvalidInput):
@@ -22,8 +35,17 @@ class InvalidTable(InvalidInput):
         )
 
 
-def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], Callable[[int], str]]:
+def read_columns(
+    path: Path, names: Sequence[str], known: Mapping[str, Collection[str]]
+) -> tuple[dict[str, list[str]], Callable[[int], str]]:
     """The cells of some columns without spaces around them, and a function that says where a row stands.
+
+    A cell that data frames take for missing, such as NA, is empty here, unless it is a known text of its column.
+
+    Args:
+        path: the file.
+        names: of the columns.
+        known: the categories or classes of a column.
 
     Raises:
         InvalidInput: no such file, no text in UTF-8, no row, a missing or doubled column, a row of another length.
@@ -34,14 +56,15 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]]
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             header = [name.strip() for name in next(reader, [])]
-            places = [(cells[name], _place(path, name, header)) for name in names]
+            places = [(cells[n], _place(path, n, header), _MISSING - {*known.get(n, ())}) for n in names]
             for row in filter(None, reader):
                 if len(row) != len(header):
                     raise InvalidInput(
                         f"{path}, line {reader.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
                     )
-                for column, place in places:
-                    column.append(row[place].strip())
+                for column, place, missing in places:
+                    cell = row[place].strip()
+                    column.append("" if cell in missing else cell)
                 lines.append(reader.line_num)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
@@ -84,15 +107,26 @@ def filled(cells: list[str], name: str, fill: str | None, where: Callable[[int],
 
 def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
     """The numbers of a column, shape (rows,), float64."""
-    try:
-        numbers = np.array(cells, float)
-        row = int(np.argmin(np.isfinite(numbers)))
-    except ValueError:
-        row = next(i for i, cell in enumerate(cells) if not _is_number(cell))
-    else:
-        if np.isfinite(numbers[row]):
-            return numbers
+    text = "".join(cells)
+    if text.isascii() and "_" not in text:  # Python then takes what `is_number` does, and all at once
+        with contextlib.suppress(ValueError):
+            numbers = np.array(cells, float)
+            if np.isfinite(numbers).all():
+                return numbers
+    row = next(i for i, cell in enumerate(cells) if not is_number(cell))
     raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
+
+
+def as_float32(numbers: np.ndarray, cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
+    """Numbers that the cells of a column make, shape (rows,), in the type of a model's inputs."""
+    if (row := first_beyond(numbers, np.float32)) is not None:
+        raise InvalidTable(
+            f"{where(row)}: column {name}",
+            cells[row],
+            "is beyond float32",
+            "use another unit, or scale the column",
+        )
+    return numbers.astype(np.float32)
 
 
 def numbers_of(
@@ -112,18 +146,20 @@ def numbers_of(
 def numbers_or_texts(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray | list[str]:
     """The cells of a column as numbers, NaN for an empty one, unless most are none; then as they are."""
     rows = [row for row, cell in enumerate(cells) if cell]
-    if sum(_is_number(cells[row]) for row in rows) <= len(rows) / 2:
+    if sum(is_number(cells[row]) for row in rows) <= len(rows) / 2:
         return cells
     numbers = np.full(len(cells), np.nan)
     numbers[rows] = as_floats([cells[row] for row in rows], name, lambda i: where(rows[i]))
     return numbers
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(np.array(cell, float)))
-    except ValueError:
-        return False
+def is_number(cell: str) -> bool:
+    """Whether a cell is a finite number as data frames read one: of ASCII digits, without marks between them.
+
+    >>> is_number("-1.5e3"), is_number("1_000"), is_number("1,5"), is_number("inf")
+    (True, False, False, False)
+    """
+    return _NUMBER.fullmatch(cell.strip()) is not None and math.isfinite(float(cell))
 
 
 @dataclass(frozen=True)
@@ -152,5 +188,6 @@ class Column:
         """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
         cells = filled(cells, self.name, self.fill, where)
         if not self.categories:
-            return ((as_floats(cells, self.name, where) - self.mean) / self.deviation)[:, None]
+            scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
+            return as_float32(scaled, cells, self.name, where)[:, None]
         return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]

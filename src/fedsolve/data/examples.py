@@ -50,10 +50,16 @@ class SparseRows(NamedTuple):
             InvalidInput: a longer row, or no such matrix.
         """
         check_integer("entries", entries, 1)
+        if (kind := getattr(matrix, "format", "csr")) != "csr":
+            raise InvalidInput(f"matrix is in SciPy's format {kind}: give matrix.tocsr()")
         try:
             indptr, columns, data = (np.asarray(getattr(matrix, n)) for n in ("indptr", "indices", "data"))
         except AttributeError as error:
             raise InvalidInput(f"matrix is not a CSR matrix ({error}): give SciPy's csr_matrix") from None
+        if data.dtype.kind not in "biuf" or not np.isfinite(data).all():
+            raise InvalidInput(
+                f"matrix has entries of type {data.dtype} that are no finite numbers: clean them"
+            )
         lengths = np.diff(indptr)
         if len(lengths) and lengths.max() > entries:
             row = int(np.argmax(lengths > entries))
@@ -64,3 +70,14 @@ class SparseRows(NamedTuple):
         indices, values = np.zeros(is_entry.shape, columns.dtype), np.zeros(is_entry.shape, data.dtype)
         indices[is_entry], values[is_entry] = columns, data
         return cls(indices, values)
+
+
+def in_words(tree: Any) -> str:
+    """The containers of examples in words, for an error."""
+    if isinstance(tree, dict):
+        return f"a dictionary of {', '.join(map(str, tree))}"
+    if isinstance(tree, SparseRows):
+        return "fs.SparseRows"
+    if isinstance(tree, tuple | list):
+        return f"a {type(tree).__name__} of {len(tree)} fields"
+    return "one array"

@@ -12,9 +12,13 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from fedsolve.core.checks import as_array, check_integer, check_number
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.arrays.precision import first_merged
+from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch
+from fedsolve.data.columns import Columns, in_order, named_arrays
+from fedsolve.data.forms import check_list, one_type, same_form
 from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
@@ -26,6 +30,8 @@ class FederatedData:
         examples: pytree of arrays of shape (total, ...), rows ordered by client.
         counts: examples of each client, shape (clients,), all at least 1.
         names: a name for each client.
+        columns: the names of the columns of each array, in the order of `jax.tree.leaves`, None for one without; ()
+            where none has any. Tables among `examples` bring their own.
 
     Raises:
         InvalidInput: no client, a client without examples, two clients of one name, fields of different length, or
@@ -35,6 +41,7 @@ class FederatedData:
     examples: Batch
     counts: np.ndarray
     names: tuple[str, ...] = ()
+    columns: Columns = ()
 
     def __post_init__(self) -> None:
         counts = as_array("counts", self.counts)
@@ -44,7 +51,9 @@ class FederatedData:
             )
         counts = counts.astype(np.int64)
         object.__setattr__(self, "counts", counts)
-        object.__setattr__(self, "examples", as_arrays("field", self.examples))
+        examples, columns = named_arrays("field", self.examples, self.columns, "its columns")
+        object.__setattr__(self, "examples", examples)
+        object.__setattr__(self, "columns", columns)
         if not isinstance(self.names, Sequence) or isinstance(self.names, str):
             raise InvalidInput(f"names = {shown(self.names)} must be a list, one for each client")
         if not self.names:
@@ -71,10 +80,10 @@ class FederatedData:
                 raise InvalidInput(f"field {where} has shape {leaf.shape}: its first axis must be {total}")
             row = first_bad_row(leaf)
             if row is not None:
-                client = int(np.searchsorted(self.offsets, row, side="right")) - 1
+                client, own = self._client_of(row)
                 raise InvalidInput(
-                    f"field {where} of {self.names[client]} holds a non-finite number in row "
-                    f"{row - int(self.offsets[client])}: clean the data first"
+                    f"field {where} of {self.names[client]} holds a non-finite number in row {own}: clean the data "
+                    "first"
                 )
 
     @property
@@ -91,6 +100,42 @@ class FederatedData:
     def offsets(self) -> np.ndarray:
         """First row of each client, shape (clients,)."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
+
+    def place(self, row: int, clients: np.ndarray | None = None, kind: str = "") -> str:
+        """Say where a row of `examples` stands, for an error.
+
+        Args:
+            row: its number.
+            clients: whose rows these are, one client after another; None for all.
+            kind: a word before the client's name.
+
+        Returns:
+            Its number at its client, and the client's name.
+        """
+        client, own = self._client_of(row, clients)
+        return f"row {own} of {kind}{self.names[client]}"
+
+    def _client_of(self, row: int, clients: np.ndarray | None = None) -> tuple[int, int]:
+        """The client that a row belongs to, and the row's number there."""
+        ends = np.cumsum(self.counts if clients is None else self.counts[clients])
+        i = int(np.searchsorted(ends, row, side="right"))
+        return (i if clients is None else int(clients[i])), int(row - (ends[i - 1] if i else 0))
+
+    @cached_property
+    def merged_in_float32(self) -> tuple[str, ...]:
+        """For each field with different numbers that are one in float32, where one of them stands (`precision.py`)."""
+        lines = []
+        for (path, leaf), names in zip(
+            jax.tree_util.tree_leaves_with_path(self.examples),
+            self.columns or (None,) * len(jax.tree.leaves(self.examples)),
+            strict=True,
+        ):
+            if (found := first_merged(leaf)) is not None:
+                column = "" if leaf.ndim < 2 else f", column {repr(names[found[0]]) if names else found[0]}"
+                lines.append(
+                    f"field {jax.tree_util.keystr(path) or 'of examples'}{column}, {self.place(found[1])}"
+                )
+        return tuple(lines)
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
         """The smallest and largest integer of an array of `examples`, if they are known without reading it.
@@ -202,7 +247,7 @@ class FederatedData:
             Data of those clients, in that order, with their names; numbers begin at 0 anew.
         """
         names = tuple(self.names[i] for i in clients)
-        return FederatedData(self.take(clients), self.counts[clients], names)
+        return FederatedData(self.take(clients), self.counts[clients], names, self.columns)
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
         """Hold out a random fraction of each client's examples: the remaining clients, and these examples together.
@@ -231,9 +276,7 @@ class FederatedData:
         rows = np.concatenate(held_out)
         if not len(rows):
             raise InvalidInput(f"validation = {share} holds out no example of clients this small: give more")
-        return FederatedData.from_partition(self.examples, remaining, self.names), jax.tree.map(
-            lambda a: a[rows], self.examples
-        )
+        return self._rows(remaining, self.names), jax.tree.map(lambda a: a[rows], self.examples)
 
     def hold_out_clients(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
         """Hold out a random fraction of the clients: the remaining clients, and the examples of the others together.
@@ -259,64 +302,67 @@ class FederatedData:
         rows = [int(o) + np.arange(int(n)) for o, n in zip(self.offsets, self.counts, strict=True)]
         remaining = np.sort(order[some:])
         held_out = np.concatenate([rows[i] for i in np.sort(order[:some])])
-        data = FederatedData.from_partition(
-            self.examples, [rows[i] for i in remaining], tuple(self.names[i] for i in remaining)
-        )
+        data = self._rows([rows[i] for i in remaining], tuple(self.names[i] for i in remaining))
         return data, jax.tree.map(lambda a: a[held_out], self.examples)
+
+    def _rows(self, parts: Sequence[np.ndarray], names: Sequence[str]) -> FederatedData:
+        """Clients with these rows each."""
+        order = np.concatenate(parts)
+        packed = jax.tree.map(lambda a: a[order], self.examples)
+        return FederatedData(packed, np.array([len(p) for p in parts]), tuple(names), self.columns)
+
+    def in_order(self, columns: Columns, name: str) -> FederatedData:
+        """The same with the columns of each array in an order, by their names where both have some.
+
+        Args:
+            columns: the names in that order, as `columns` has them.
+            name: what an error calls these data.
+
+        Returns:
+            The data themselves where they are in order.
+
+        Raises:
+            InvalidInput: other names.
+        """
+        if self.columns in ((), columns):
+            return self
+        examples = in_order(name, self.examples, self.columns, columns, "those that train")
+        return FederatedData(examples, self.counts, self.names, columns)
 
     @classmethod
     def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:
         """Make federated data from one pytree of arrays per client, all of the same structure.
 
         Args:
-            clients: for each a pytree of arrays of shape (examples, ...), at least one example.
+            clients: for each a pytree of arrays of shape (examples, ...), or of tables of pandas, Polars or Arrow, at
+                least one example. Columns with names go by name: they are put in the order of the first that have some.
             names: one for each client; empty for `client 0` and so on.
 
         Returns:
             The data, packed in the order given.
 
         Raises:
-            InvalidInput: no client, or clients that differ in structure, types or shapes.
+            InvalidInput: no client, clients that differ in structure, shapes or names of columns, a missing value, or
+                integers that the type of all clients together would round.
 
         >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
         array([3, 1])
         """
-        if not isinstance(clients, Sequence) or isinstance(clients, str):
-            raise InvalidInput(
-                f"clients = {shown(clients)} must be a list, one pytree of arrays for each client"
-            )
+        check_list("clients", clients, "one pytree of arrays for each client")
         if not clients:
             raise InvalidInput("federated data has no clients: give at least one")
         given = as_names(names)
         called = given if len(given) == len(clients) else Numbered(len(clients))
-        clients = [as_arrays(f"{called[i]}:", c) for i, c in enumerate(clients)]
-        shapes = [jax.tree.structure(c) for c in clients]
-        for i, shape in enumerate(shapes):
-            if shape != shapes[0]:
-                raise InvalidInput(
-                    f"{called[i]} has fields {shape}, {called[0]} has {shapes[0]}: give all the same"
-                )
-        counts = []
-        for i, c in enumerate(clients):
-            for (path, leaf), first in zip(
-                jax.tree_util.tree_leaves_with_path(c), jax.tree.leaves(clients[0]), strict=True
-            ):
-                where = f"{jax.tree_util.keystr(path)} of {called[i]}".strip()
-                if not leaf.ndim:
-                    raise InvalidInput(
-                        f"{where} is one number: give arrays with a row an example, of a list np.array(rows)"
-                    )
-                if leaf.shape[1:] != first.shape[1:]:
-                    raise InvalidInput(
-                        f"{where} has rows of shape {leaf.shape[1:]}, of {called[0]} {first.shape[1:]}: give all the "
-                        "same"
-                    )
-            lengths = {len(leaf) for leaf in jax.tree.leaves(c)}
-            if len(lengths) != 1:
-                raise InvalidInput(f"the fields of {called[i]} have different lengths {sorted(lengths)}")
-            counts.append(lengths.pop())
-        packed = jax.tree.map(lambda *parts: np.concatenate(parts), *clients)
-        return cls(packed, np.array(counts), given)
+        packed: list[Batch] = []
+        columns: Columns = ()
+        for i, client in enumerate(clients):
+            arrays, columns = named_arrays(f"{called[i]}:", client, columns)
+            packed.append(arrays)
+        counts = [same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
+        examples = jax.tree_util.tree_map_with_path(
+            lambda path, *parts: one_type(jax.tree_util.keystr(path) or "of examples", parts, called), *packed
+        )
+        return cls(examples, np.array(counts), given, columns)
 
     @classmethod
     def from_partition(
@@ -335,60 +381,47 @@ class FederatedData:
         Raises:
             InvalidInput: fields of different lengths, rows that are not there, or a client without any.
         """
-        packed, total = _pooled(examples)
-        if not isinstance(parts, Sequence | np.ndarray) or isinstance(parts, str):
-            raise InvalidInput(f"parts = {shown(parts)} must be a list, row numbers for each client")
+        packed, total, columns = _pooled(examples)
+        if not isinstance(parts, np.ndarray):
+            check_list("parts", parts, "row numbers for each client")
         rows = [as_rows(f"the rows of client {i}", part, total) for i, part in enumerate(parts)]
         order = np.concatenate(rows) if rows else np.zeros(0, np.int64)
         packed = jax.tree.map(lambda a: a[order], packed)
-        return cls(packed, np.array([len(r) for r in rows], np.int64), as_names(names))
+        return cls(packed, np.array([len(r) for r in rows], np.int64), as_names(names), columns)
 
     @classmethod
     def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:
         """Make federated data from pooled arrays and a group id per example, with one client for each id.
 
         Args:
-            examples: a pytree of arrays of shape (n, ...).
-            groups: an id for each example, shape (n,), of anything that NumPy sorts.
+            examples: a pytree of arrays of shape (n, ...), or of tables.
+            groups: an id for each example, shape (n,): integers of any size, text, or other values of one type with an
+                order. None may be missing.
 
         Returns:
             The data, clients in the order of their ids, which are their names.
 
         Raises:
-            InvalidInput: fields of different lengths, another number of ids, or ids that NumPy cannot sort.
+            InvalidInput: fields of different lengths, another number of ids, a missing id, or ids of several types.
 
         >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
         ('3', '7')
         """
-        column, (_, total) = check_column("groups", groups), _pooled(examples)
+        column, (_, total, _) = check_column("groups", groups), _pooled(examples)
         if len(column) != total:
             raise InvalidInput(f"{len(column)} group ids for {total} examples: give one for each example")
-        if column.dtype.kind == "f" and np.isnan(column).any():
-            raise InvalidInput(f"groups have no id for example {int(np.isnan(column).argmax())}: it is NaN")
-        try:
-            ids, inverse = np.unique(column, return_inverse=True)
-        except TypeError:
-            raise InvalidInput(
-                "groups hold ids of several types, which have no order: make them all text or all integers"
-            ) from None
+        ids, inverse = np.unique(column, return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
 
 
-def as_arrays(name: str, examples: Batch) -> Batch:
-    """Every leaf an array of numbers; `InvalidInput` names the one that is none."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: as_array(f"{name} {jax.tree_util.keystr(path)}".strip(), leaf), examples
-    )
-
-
-def _pooled(examples: Batch) -> tuple[Batch, int]:
-    """Pooled arrays and how many rows they have; `InvalidInput` unless all have as many."""
-    packed = as_arrays("field", examples)
+def _pooled(examples: Batch) -> tuple[Batch, int, Columns]:
+    """Pooled arrays, how many rows they have, and their columns; `InvalidInput` unless all have as many."""
+    packed, columns = named_arrays("field", examples)
     lengths = {len(leaf) if leaf.ndim else -1 for leaf in jax.tree.leaves(packed)}
     if len(lengths) != 1 or -1 in lengths:
         raise InvalidInput(f"the pooled fields have lengths {sorted(lengths)}: give arrays of one length")
-    return packed, lengths.pop()
+    return packed, lengths.pop(), columns
 
 
 def first_bad_row(array: np.ndarray) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.arrays.frames import beside
 from fedsolve.core.checks import check_flag, check_path
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch
@@ -70,16 +71,18 @@ def from_table(
     ids = sorted(counts)
     names, sizes = [str(i) for i in ids], np.array([counts[i] for i in ids], np.int64)
     columns = (x,) if y is None else (x, y)
+    labels = tuple(None if isinstance(c, str) else tuple(c) for c in columns)
+    labels = labels if any(labels) else ()
     if folder is None:
         leaves = _grouped(table, client, columns, ids, sizes, _Room(None))
-        return FederatedData(leaves[0] if y is None else Examples(*leaves), sizes, tuple(names))
+        return FederatedData(leaves[0] if y is None else Examples(*leaves), sizes, tuple(names), labels)
     above = check_path("folder", folder).absolute().parent
     try:
         above.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=above, prefix=".grouping-") as beside:
             room = _Room(Path(beside))
             leaves = _grouped(table, client, columns, ids, sizes, room)
-            return write(_clients(leaves, sizes, room), folder, names=names, resume=resume)
+            return write(_clients(leaves, sizes, room), folder, names=names, resume=resume, columns=labels)
     except OSError as error:
         raise InvalidInput(
             f"cannot write to {above}: {error.strerror or error}: free space or choose another folder"
@@ -139,7 +142,8 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
     check_whole(column, where)
     coded = column if arrow.types.is_dictionary(column.type) else column.dictionary_encode()
     kind = coded.type.value_type
-    if not (arrow.types.is_integer(kind) or arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+    texts = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
+    if not (arrow.types.is_integer(kind) or any(is_text(kind) for is_text in texts)):
         raise InvalidInput(f"{where} has type {kind}: client ids must be integers or text")
     check_whole(coded.dictionary, where)
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
@@ -212,7 +216,7 @@ def _array(columns: Columns, found: dict[str, Any], where: str) -> np.ndarray:
             raise InvalidInput(
                 f"{where}, column {name} holds lists and cannot be combined with other columns: give it alone"
             )
-    return np.stack(arrays, axis=1)
+    return beside([f"{where}, column {name}" for name in columns], arrays)
 
 
 def _changed(where: object) -> InvalidInput:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any, overload
 
 import numpy as np
 
-from fedsolve.core.checks import as_array
+from fedsolve.core.arrays.leaf import as_array, to_numpy
+from fedsolve.core.arrays.missing import missing
 from fedsolve.core.errors import InvalidInput, shown
 
 
@@ -97,13 +99,62 @@ def as_rows(name: str, values: Any, total: int) -> np.ndarray:
 
 
 def check_column(name: str, values: Any) -> np.ndarray:
-    """`values` as an array of shape (examples,), not empty; `InvalidInput` otherwise."""
+    """Ids, labels or categories as an array of shape (examples,): each stays what it is, and none is missing.
+
+    Lists and object arrays are looked at one by one, since NumPy would make one text or float of 1 and "1", or of
+    integers beyond 64 bits.
+
+    Raises:
+        InvalidInput: another shape, no example, a missing value (its example is named), values of several types.
+    """
     if np.ma.is_masked(values):
         raise InvalidInput(f"{name} have masked entries: fill them or leave their rows out")
-    try:
-        column = np.asarray(values)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name} = {shown(values)} is not an array: give one for each example") from None
+    column = to_numpy(name, values)
     if column.ndim != 1 or len(column) == 0:
-        raise InvalidInput(f"{name} have shape {column.shape}: give one for each example, shape (examples,)")
+        instead = ", of one-hot labels array.argmax(1)" if column.ndim == 2 else ""
+        raise InvalidInput(
+            f"{name} have shape {column.shape}: give one for each example, shape (examples,){instead}"
+        )
+    if isinstance(values, list | tuple) and not any(hasattr(v, "detach") for v in values):
+        column = np.fromiter(values, object, len(values))
+    none = missing(values if column.dtype != object else column)
+    if none.any():
+        raise InvalidInput(
+            f"{name} have no value for example {int(none.argmax())}: fill it, or leave the example out"
+        )
+    return _of_one_type(name, column) if column.dtype.kind in "OS" else column
+
+
+def _of_one_type(name: str, column: np.ndarray) -> np.ndarray:
+    """Objects of one type, which have an order; integers and texts in an array of theirs where that changes none."""
+    values = column.tolist()
+    kinds = {_kind(value) for value in values}
+    rounded = kinds == {"int", "float"} and any(abs(value) > 2**53 for value in values)
+    if len(kinds) > 1 and (kinds != {"int", "float"} or rounded):
+        raise InvalidInput(
+            f"{name} hold labels or ids of several types ({', '.join(sorted(kinds))}), which have no order: make them "
+            "all text or all integers"
+        )
+    if kinds == {"bytes"}:
+        try:
+            return np.array([value.decode() for value in values], object)
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{name} are bytes that are no UTF-8: decode them to text") from None
+    if kinds <= {"int", "float", "bool"}:  # those beyond 64 bits stay Python's
+        numbers = np.array(values)
+        return column if kinds == {"int"} and numbers.dtype.kind == "f" else numbers
+    try:
+        np.unique(column)
+    except TypeError:
+        raise InvalidInput(
+            f"{name} hold {kinds.pop()} objects, which have no order: make them text"
+        ) from None
     return column
+
+
+def _kind(value: object) -> str:
+    """What kind of label or id a value is."""
+    for kind, types in {"bool": bool | np.bool_, "int": Integral, "float": Real, "str": str}.items():
+        if isinstance(value, types):
+            return kind
+    return type(value).__name__

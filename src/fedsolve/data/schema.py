@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import as_array, check_path
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.arrays.precision import first_beyond
+from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.data.columns import named_arrays
 from fedsolve.data.csv_cells import (
     Column,
     InvalidTable,
+    as_float32,
     as_floats,
     filled,
     numbers_of,
@@ -26,6 +30,7 @@ from fedsolve.data.csv_cells import (
     read_columns,
 )
 from fedsolve.data.examples import Examples
+from fedsolve.data.names import check_column
 
 _KEYS = ("shape", "target", "classes", "columns")
 _COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
@@ -100,7 +105,8 @@ class Schema:
         x, cells, where = self._read(path, [self.target])
         targets = filled(cells[self.target], self.target, None, where)
         if not self.classes:
-            return Examples(x, as_floats(targets, self.target, where).astype(np.float32))
+            numbers = as_floats(targets, self.target, where)
+            return Examples(x, as_float32(numbers, targets, self.target, where))
         y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
         return Examples(x, y.astype(np.int32))
 
@@ -124,9 +130,15 @@ class Schema:
         """The inputs, the cells of these columns and of further ones, and where a row stands."""
         if not self.columns:
             raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
-        cells, where = read_columns(check_path("path", path), [*(c.name for c in self.columns), *further])
+        names = [*(c.name for c in self.columns), *further]
+        cells, where = read_columns(check_path("path", path), names, self._known)
         x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
-        return x.astype(np.float32), cells, where
+        return x.astype(np.float32, copy=False), cells, where
+
+    @property
+    def _known(self) -> dict[str, tuple[str, ...]]:
+        """The categories of each column, and the classes."""
+        return {**{c.name: c.categories for c in self.columns}, self.target: tuple(map(str, self.classes))}
 
     def raw_columns(self, path: str | Path) -> dict[str, np.ndarray | list[str]]:
         """The columns of a CSV file as they stand there, for `fs.data.statistics` and a client's `statistics`.
@@ -144,7 +156,7 @@ class Schema:
         categorical = {column.name for column in self.columns if column.categories}
         categorical |= {self.target} if self.classes else set()
         names = [*(column.name for column in self.columns), self.target]
-        cells, where = read_columns(check_path("path", path), names)
+        cells, where = read_columns(check_path("path", path), names, self._known)
         return {
             name: column if name in categorical else numbers_or_texts(column, name, where)
             for name, column in cells.items()
@@ -163,16 +175,26 @@ class Schema:
         Raises:
             InvalidInput: another shape, a number that is not finite, a label that is none.
         """
-        inputs, targets = as_array("x", x), as_array("y", y)
+        known = () if any(c.categories for c in self.columns) else tuple(c.name for c in self.columns)
+        inputs, _ = named_arrays("x", x, (known or None,), "the schema")
+        targets = check_column("y", y) if self.classes else as_array("y", y)
         if inputs.shape[1:] != self.shape or targets.shape != inputs.shape[:1]:
             wanted = f"(examples, {', '.join(map(str, self.shape))})"
             raise InvalidInput(
                 f"x has shape {inputs.shape} and y {targets.shape}: the schema has {wanted} and (examples,)"
             )
-        if not np.isfinite(inputs).all():
-            raise InvalidInput("x holds a number that is not finite: fill it, or leave the row out")
+        for name, array in {"x": inputs, "y": targets}.items():
+            if array.dtype.kind == "f" and (row := first_beyond(array, np.float32)) is not None:
+                raise InvalidInput(
+                    f"{name} holds a number in row {row} that is not finite in float32: fill it, leave the row out, or "
+                    "use another unit"
+                )
         if not self.classes:
             return Examples(inputs.astype(np.float32), targets.astype(np.float32))
+        if (targets.dtype.kind in "OU") != isinstance(self.classes[0], str):
+            raise InvalidInput(
+                f"y has labels of type {targets.dtype}, and the classes are {type(self.classes[0]).__name__}"
+            )
         order, labels = np.argsort(self.classes), np.sort(self.classes)
         places = np.clip(np.searchsorted(labels, targets), 0, len(labels) - 1)
         if not (labels[places] == targets).all():

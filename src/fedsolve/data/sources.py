@@ -139,7 +139,7 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
         The arrays by name, those of `fields` alone, in their order.
 
     Raises:
-        InvalidInput: missing, damaged, or without one of the fields.
+        InvalidInput: missing, damaged, with Python objects, or without one of the fields.
     """
     if not check_path("path", path).is_file():
         read_bytes(path)
@@ -150,6 +150,11 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
                 return {name: archive[name] for name in fields}
             known = ", ".join(archive.files) or "nothing"
     except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        if "Object arrays" in str(error):
+            raise InvalidInput(
+                f"{path} is not a readable npz file of numbers, it has Python objects: if you trust it, read them by "
+                "np.load(path, allow_pickle=True)[name].item(), and give the arrays inside"
+            ) from None
         raise InvalidInput(f"{path} is not a readable npz file ({error}): {_REMEDY}") from None
     raise InvalidInput(f"{path} has no field '{missing[0]}' (it holds {known}): {_REMEDY}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,37 +54,76 @@ class Table:
         Raises:
             InvalidInput: the file cannot be read.
         """
-        path = self.files[0]
+        return list(self._schema(self.files[0]).names)
+
+    def _schema(self, path: Path) -> Any:
+        """The names and types of a file's columns."""
         try:
             with path.open("rb") as file:
                 begin = file.read(6)
             if begin.startswith(b"PAR1"):
-                return list(self.arrow.parquet.read_schema(path).names)
+                return self.arrow.parquet.read_schema(path)
             with self.arrow.OSFile(str(path)) as source:
                 opened = self.arrow.ipc.open_file if begin == b"ARROW1" else self.arrow.ipc.open_stream
-                return list(opened(source).schema.names)
+                return opened(source).schema
         except (self.arrow.ArrowException, OSError) as error:
             raise _not_whole(path, error) from None
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Where some rows stand, in words, and their columns as Arrow's arrays.
+        """Where some rows stand, in words, and their columns as Arrow's arrays, of one type in all files.
 
         Raises:
-            InvalidInput: a file that cannot be read, that lacks a column, or has it in another type than the first.
+            InvalidInput: a file that cannot be read, that lacks a column, or has it in a type that has none in common
+                with those before, or a number that the common type would round.
         """
-        columns, types = list(dict.fromkeys(columns)), {}
+        columns = list(dict.fromkeys(columns))
+        types = self._types(columns)
         for path in self.files:
             try:
                 for where, batch in self._parts(path, columns):
-                    for name in columns:
-                        kind, first = batch.column(name).type, types.setdefault(name, batch.column(name).type)
-                        if kind != first:
-                            raise InvalidInput(
-                                f"{where}: column {name} has type {kind}, before {first}: give all rows the same"
-                            )
-                    yield where, {name: batch.column(name) for name in columns}
+                    yield (
+                        where,
+                        {name: self._as(types[name], batch.column(name), where, name) for name in columns},
+                    )
             except (self.arrow.ArrowException, OSError) as error:
                 raise _not_whole(path, error) from None
+
+    def _types(self, columns: list[str]) -> dict[str, Any]:
+        """The type of each column that holds those of all files: double for float and double, if they are of a kind."""
+        types: dict[str, Any] = {}
+        for path in self.files:
+            schema = self._schema(path)
+            _check_columns(path, columns, schema.names)
+            for name in columns:
+                kind = schema.field(name).type
+                before = types.setdefault(name, kind)
+                if kind != before and self._kind(kind) == self._kind(before):
+                    both = [self.arrow.schema([(name, t)]) for t in (before, kind)]
+                    with contextlib.suppress(self.arrow.ArrowException):  # then they are cast to the first
+                        types[name] = (
+                            self.arrow.unify_schemas(both, promote_options="permissive").field(0).type
+                        )
+        return types
+
+    def _kind(self, kind: Any) -> str:
+        """What a type is of, whatever its width."""
+        types = self.arrow.types
+        while hasattr(kind, "value_type") and not types.is_dictionary(kind):
+            kind = kind.value_type
+        texts = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        known = {"integers": types.is_integer(kind), "floats": types.is_floating(kind), "text": texts}
+        return next((name for name, is_one in known.items() if is_one), str(kind))
+
+    def _as(self, kind: Any, column: Any, where: str, name: str) -> Any:
+        """A column in another type of its kind; `InvalidInput` where that would change a number."""
+        if column.type == kind:
+            return column
+        if self._kind(column.type) == self._kind(kind):
+            with contextlib.suppress(self.arrow.ArrowException):
+                return column.cast(kind)
+        raise InvalidInput(
+            f"{where}: column {name} has type {column.type}, before {kind}: give all rows the same"
+        )
 
     def _parts(self, path: Path, columns: list[str]) -> Iterator[tuple[str, Any]]:
         """Rows of one file, by row group or record batch; its format is told by its first bytes."""
@@ -168,6 +208,7 @@ def numbers(array: Any, where: str) -> np.ndarray:
         InvalidInput: nulls, another type, or lists of different lengths.
     """
     import pyarrow as arrow
+    from pyarrow import compute
 
     check_whole(array, where)
     kind = array.type
@@ -177,8 +218,14 @@ def numbers(array: Any, where: str) -> np.ndarray:
         return numbers(array.storage, where)
     types = arrow.types
     fixed = types.is_fixed_size_list(kind)
-    if fixed or types.is_list(kind) or types.is_large_list(kind):
-        lengths = [kind.list_size] if fixed else np.unique(np.diff(array.offsets.to_numpy()))
+    if fixed or any(
+        f(kind) for f in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    ):
+        lengths = (
+            [kind.list_size]
+            if fixed
+            else np.unique(compute.call_function("list_value_length", [array]).to_numpy())
+        )
         if len(lengths) > 1 or not lengths[0]:
             raise InvalidInput(
                 f"{where} has lists of length {lengths[0]} to {lengths[-1]}: bring them to one, at least 1"

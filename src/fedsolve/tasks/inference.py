@@ -14,6 +14,7 @@ import numpy as np
 from fedsolve.core.building.build_record import Made
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
+from fedsolve.data.columns import Columns
 from fedsolve.tasks.inputs import as_inputs
 from fedsolve.tasks.loss_arguments import asked
 
@@ -34,6 +35,7 @@ class Inference:
         to_module: (model, buffers) -> the PyTorch module with these weights; None if the task has none.
         buffers: what the model keeps beside its parameters, as it is at first; None if it keeps nothing.
         made_by: how a configuration names the task; None if it does not.
+        columns: the names of the inputs' columns for each array of them, None for one without; () for no names.
     """
 
     task: str
@@ -43,6 +45,7 @@ class Inference:
     to_module: Callable[[Params, Any], Any] | None = None
     buffers: Any = None
     made_by: Made | None = None
+    columns: Columns = ()
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
         """See `Task.predict`."""
@@ -51,7 +54,7 @@ class Inference:
                 f"the task {self.task} does not say how its model predicts: give "
                 "Task.from_arrays(..., predict=f) with f(params, x) the outputs for inputs x"
             )
-        inputs, count = as_inputs(x, self.rows, self.task)
+        inputs, count = as_inputs(x, self.rows, self.task, self.columns)
         labels = None if scores else self.labels
         if self.to_module is not None:
             from fedsolve.tasks.torch_modules.module_outputs import in_batches

@@ -7,9 +7,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.data.examples import Examples, SparseRows
+from fedsolve.data.columns import Columns, named_arrays
+from fedsolve.data.examples import Examples, SparseRows, in_words
 from fedsolve.data.federated import FederatedData
+
+
+def input_columns(data: FederatedData) -> Columns:
+    """The names of the columns of the inputs, as `FederatedData.columns` has them."""
+    rows = input_rows(data)
+    return data.columns[: len(jax.tree.leaves(rows))] if any(data.columns) and rows is not None else ()
 
 
 def input_rows(data: FederatedData) -> Any:
@@ -20,25 +28,30 @@ def input_rows(data: FederatedData) -> Any:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), examples[0])
 
 
-def as_inputs(x: Any, rows: Any, task: str) -> tuple[Any, int]:
+def as_inputs(x: Any, rows: Any, task: str, columns: Columns = ()) -> tuple[Any, int]:
     """Inputs as a pytree of NumPy arrays with a common first axis, and how many there are.
 
     Args:
-        x: arrays, a pandas DataFrame of numbers, or a pytree of arrays as the task's inputs are.
+        x: arrays, a table of pandas, Polars or Arrow, or a pytree of these as the task's inputs are.
         rows: one input's shapes and types; None where they are unknown.
         task: the task's name.
+        columns: the names of the inputs' columns; a table with these in another order is put in order.
 
     Raises:
-        InvalidInput: what is no array of finite numbers, another structure or shape than the inputs of the task, or no
-            rows.
+        InvalidInput: other columns, what is no array of finite numbers, another structure or shape than the inputs of
+            the task, or no rows.
     """
     nested = isinstance(rows, jax.ShapeDtypeStruct) and isinstance(x, list)  # one array, as lists of numbers
-    given = _array(x) if nested else jax.tree.map(_array, x, is_leaf=_is_frame)
+    of = f"the inputs of {task}"
+    given = as_array("x", x) if nested else named_arrays("x", x, columns, of)[0]
     leaves = jax.tree.leaves(given)
+    for a in leaves:
+        if a.dtype.kind not in "biuf":
+            raise InvalidInput(f"x has type {a.dtype}: give arrays of real numbers")
     if rows is not None:
         if jax.tree.structure(given) != jax.tree.structure(rows):
             raise InvalidInput(
-                f"x is {_words(given)}, the inputs of {task} are {_words(rows)}: give them in that form, "
+                f"x is {in_words(given)}, the inputs of {task} are {in_words(rows)}: give them in that form, "
                 "to `predict` in Python (a file of inputs holds one array)"
             )
         sparse = isinstance(rows, SparseRows)
@@ -58,29 +71,6 @@ def as_inputs(x: Any, rows: Any, task: str) -> tuple[Any, int]:
     return given, counts.pop()
 
 
-def _is_frame(value: Any) -> bool:
-    """Whether something is a table of pandas or the like."""
-    return hasattr(value, "columns") and hasattr(value, "to_numpy")
-
-
-def _array(value: Any) -> np.ndarray:
-    if _is_frame(value):
-        for name in value.columns:
-            if np.asarray(value[name]).dtype.kind not in "biuf":
-                raise InvalidInput(
-                    f"column {name} of x holds no numbers: encode it as in training, or leave it out"
-                )
-    try:
-        a = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"x is {of_type(value)} and not an array: give the inputs alone ({error})"
-        ) from None
-    if a.dtype.kind not in "biuf":
-        raise InvalidInput(f"x has type {a.dtype}: give arrays of numbers")
-    return a
-
-
 def _like(a: np.ndarray, row: Any, task: str, sparse: bool) -> np.ndarray:
     """An array in the kind of numbers that the model was trained on."""
     if a.shape == row.shape and not sparse:
@@ -98,14 +88,3 @@ def _like(a: np.ndarray, row: Any, task: str, sparse: bool) -> np.ndarray:
             f"x holds numbers that are not {kind}, the type of the inputs of {task}: convert them"
         )
     return converted
-
-
-def _words(tree: Any) -> str:
-    """A pytree in words."""
-    if isinstance(tree, dict):
-        return f"a dictionary of {', '.join(map(str, tree))}"
-    if isinstance(tree, SparseRows):
-        return "fs.SparseRows"
-    if isinstance(tree, tuple | list):
-        return f"a {type(tree).__name__} of {len(tree)} arrays"
-    return "one array"

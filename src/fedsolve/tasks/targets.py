@@ -118,6 +118,8 @@ def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targ
     batch = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (2, *a.shape[1:])), examples)
     try:
         jax.eval_shape(lambda batch: targets.append(says(params(), batch)), batch)
+    except InvalidInput:
+        raise
     except Exception:  # a model that does not fit the examples: a run says in which way
         return None
     return targets[0]

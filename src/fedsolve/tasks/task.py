@@ -17,16 +17,19 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.examples import Examples as Examples
-from fedsolve.data.federated import FederatedData, as_arrays
+from fedsolve.data.federated import FederatedData
 from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.inference import Inference, predicted_by
-from fedsolve.tasks.inputs import input_rows
+from fedsolve.tasks.inputs import input_columns, input_rows
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
+    as_held_out,
+    as_unseen,
     check_data,
     check_diagnostics,
+    check_forms,
     check_functions,
     check_lengths,
     check_metrics,
@@ -34,9 +37,12 @@ from fedsolve.tasks.task_checks import (
     check_owners,
     check_sizes,
     check_targets,
-    check_unseen,
 )
 
+_MERGED = (
+    ": float32 cannot tell this number from another one in its column: subtract a constant that all clients share, "
+    "or run in float64"
+)
 _PREDICT = "Task.from_arrays(predict=f), f(params, x) the outputs for inputs x"
 
 
@@ -135,12 +141,17 @@ class Task:
         model = getattr(self.loss, "model", None) if self.buffers is None else None
         model = model or outputs_of(self.outputs, self.assemble)
         object.__setattr__(self, "metrics", on_model(self.metrics, model, _PREDICT))
-        held_out = {"test": self.test, "validation": self.validation}
-        check_data(self.data, **held_out)
+        check_data(self.data)
+        held_out = {
+            name: as_held_out(name, getattr(self, name), self.data) for name in ("test", "validation")
+        }
+        for name, examples in held_out.items():
+            object.__setattr__(self, name, examples)
+        object.__setattr__(self, "unseen", as_unseen(self.data, self.unseen))
         check_owners(self.data, self.validation, self.validation_clients)
-        check_unseen(self.data, self.unseen)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
+        check_forms(self.loss, self.init, self.frozen, self.buffers, self.data, **held_out)
         optional = {"outputs": self.outputs, "labels": self.labels}
         check_functions(**{name: function for name, function in optional.items() if function is not None})
         check_targets(self.loss, self.init, self.frozen, self.data, self.unseen, **held_out)
@@ -151,6 +162,9 @@ class Task:
             local_steps=self.local_steps,
             eval_examples=self.eval_examples,
         )
+        notes = [note for note in self.notes if not note.endswith(_MERGED)]  # of the data of before
+        notes += [where + _MERGED for where in self.data.merged_in_float32]
+        object.__setattr__(self, "notes", tuple(notes))
         check_metrics(self.metrics, self.whole)
         check_diagnostics(self.diagnostics)
 
@@ -175,17 +189,17 @@ class Task:
         if self.module is None and outputs is None and not jax.tree.leaves(self.frozen):
             outputs, predicted = predicted_by(self.loss)
             labels = labels or predicted
-        return Inference(
-            self.name, outputs, labels, input_rows(self.data), self.module, self.buffers, self.made_by
-        )
+        rows, columns = input_rows(self.data), input_columns(self.data)
+        return Inference(self.name, outputs, labels, rows, self.module, self.buffers, self.made_by, columns)
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
         """Predict new inputs in evaluation mode, in batches; compiled once for each shape.
 
         Args:
             params: the model, as `Result.params` is.
-            x: inputs, arrays of shape (n, ...) as the x of the task's examples: NumPy arrays, a pandas DataFrame of
-                numbers, `fs.SparseRows`, or a pytree of arrays where the task's inputs are one. n is at least 1.
+            x: inputs, arrays of shape (n, ...) as the x of the task's examples: arrays, a table of pandas, Polars or
+                Arrow, whose columns go by name where the clients' have names, `fs.SparseRows`, or a pytree of these
+                where the task's inputs are one. n is at least 1.
             buffers: what the model keeps beside its parameters, as `Result.buffers` is; None for the task's own.
             scores: return the model's outputs (logits, margins) in place of labels.
 
@@ -269,7 +283,7 @@ class Task:
         Args:
             loss: (params, batch) -> scalar, as `Task.loss`.
             params: where training starts; floating-point leaves of any shape.
-            clients: for each a pytree of arrays of shape (examples, ...), or `FederatedData`.
+            clients: for each a pytree of arrays of shape (examples, ...) or tables, or `FederatedData`.
             test: held-out examples, of the form of a client's; None for none.
             validation: examples likewise that decide what is stopped, kept or chosen.
             unseen: clients that never train, of the form of `clients`.
@@ -309,8 +323,8 @@ class Task:
             init=lambda key: trained,
             loss=wrap(loss),
             data=data,
-            test=None if test is None else as_arrays("test", test),
-            validation=None if validation is None else as_arrays("validation", validation),
+            test=test,
+            validation=validation,
             unseen=unseen
             if unseen is None or isinstance(unseen, FederatedData)
             else FederatedData.from_clients(unseen),

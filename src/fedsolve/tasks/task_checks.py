@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedsolve.core.checks import as_array, check_integer
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.metric_direction import check_direction
-from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
+from fedsolve.data.columns import named_arrays
+from fedsolve.data.examples import in_words
+from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import OnModel, SumMetric
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
@@ -49,24 +54,65 @@ def check_sizes(batch_size: Any, **sizes: Any) -> None:
             check_integer(name, size, 1)
 
 
-def check_data(data: object, **held_out: Any) -> None:
-    """Raise `InvalidInput` unless a task's examples are federated, and those held out, by name, whole and finite."""
+def check_data(data: object) -> None:
+    """Raise `InvalidInput` unless a task's examples are federated."""
     if not isinstance(data, FederatedData):
         raise InvalidInput(
             f"data = {shown(data)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
         )
+
+
+def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
+    """Held-out examples as arrays, their columns in the order of the clients'; None for None.
+
+    Raises:
+        InvalidInput: what holds no numbers, has other columns, fields of different lengths, or numbers not finite.
+    """
+    if examples is None:
+        return None
+    arrays, _ = named_arrays(name, examples, data.columns, "the clients")
+    lengths = {len(leaf) if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InvalidInput(
+            f"the fields of the {name} set have lengths {sorted(lengths)}: give all one, above 0"
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        row = first_bad_row(leaf)
+        if row is not None:
+            where = jax.tree_util.keystr(path) or "an example"
+            raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
+    return arrays
+
+
+def check_forms(
+    loss: Any, init: Any, frozen: Any, buffers: Any, data: FederatedData, **held_out: Any
+) -> None:
+    """Raise `InvalidInput` where held-out examples have other fields than the clients', unless the loss takes both."""
     for name, examples in held_out.items():
-        examples = as_arrays(name, examples)
-        lengths = {len(leaf) if leaf.ndim else 0 for leaf in jax.tree.leaves(examples)}
-        if len(lengths) > 1 or 0 in lengths:
+        if examples is None:
+            continue
+        if jax.tree.structure(examples) != jax.tree.structure(data.examples):
             raise InvalidInput(
-                f"the fields of the {name} set have lengths {sorted(lengths)}: give all one, above 0"
+                f"the {name} set is {in_words(examples)}, a client's examples are {in_words(data.examples)}: give both "
+                "the same"
             )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
-            row = first_bad_row(leaf)
-            if row is not None:
-                where = jax.tree_util.keystr(path) or "an example"
-                raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
+        own, clients = ([a.shape[1:] for a in jax.tree.leaves(e)] for e in (examples, data.examples))
+        takes = partial(_takes, loss, init, frozen, buffers)
+        if own != clients and takes(data.examples) and not takes(examples):
+            raise InvalidInput(
+                f"the {name} set has rows of shapes {own}, the clients {clients}, and the loss does not take the "
+                "former: give both the same"
+            )
+
+
+def _takes(loss: Any, init: Any, frozen: Any, buffers: Any, examples: Any) -> bool:
+    """Whether a loss can be traced with such examples; weights are not given, a key where it asks for one."""
+    batch = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (2, *a.shape[1:])), examples)
+    try:
+        jax.eval_shape(lambda b: call(loss, with_frozen(_start(init), frozen), b, buffers=buffers)[0], batch)
+    except Exception:  # of any kind: it is only compared with that of the clients' examples
+        return False
+    return True
 
 
 def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
@@ -89,19 +135,33 @@ def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
         raise InvalidInput(f"validation_clients hold {bad}: clients are numbered 0 to {data.num_clients - 1}")
 
 
-def check_unseen(data: FederatedData, unseen: object) -> None:
-    """Raise `InvalidInput` unless held-out clients have examples as those that train."""
+def as_unseen(data: FederatedData, unseen: object) -> FederatedData | None:
+    """Held-out clients with columns in the order, and numbers in the types, of those that train; None for None.
+
+    Raises:
+        InvalidInput: what is not federated, or has other columns, shapes or wider types.
+    """
     if unseen is None:
-        return
+        return None
     if not isinstance(unseen, FederatedData):
         raise InvalidInput(
             f"unseen = {shown(unseen)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
         )
+    unseen = unseen.in_order(data.columns, "unseen")
     fields = [jax.tree.map(lambda a: (a.shape[1:], a.dtype), d.examples) for d in (data, unseen)]
-    if fields[0] != fields[1]:
+    if fields[0] == fields[1]:
+        return unseen
+    leaves = [jax.tree.leaves(d.examples) for d in (data, unseen)]
+    alike = jax.tree.structure(data.examples) == jax.tree.structure(unseen.examples) and all(
+        a.shape[1:] == b.shape[1:] and np.can_cast(b.dtype, a.dtype, "safe")
+        for a, b in zip(*leaves, strict=True)
+    )
+    if not alike:
         raise InvalidInput(
             f"the unseen clients have fields {shown(fields[1])}, those that train {shown(fields[0])}: give all the same"
         )
+    examples = jax.tree.map(lambda a, b: b.astype(a.dtype), data.examples, unseen.examples)
+    return FederatedData(examples, unseen.counts, unseen.names, unseen.columns)
 
 
 def check_lengths(loss: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any) -> None:
@@ -157,8 +217,7 @@ class _Set:
         """Where a row stands, for an error."""
         if self.data is None:
             return f"row {row} of {self.name}"
-        i = int(np.searchsorted(self.data.offsets, row, side="right")) - 1
-        return f"row {row - self.data.offsets[i]} of {self.kind}{self.data.names[i]}"
+        return self.data.place(row, kind=self.kind)
 
 
 def _sets(data: FederatedData, unseen: FederatedData | None, held_out: Mapping[str, Any]) -> Iterator[_Set]:

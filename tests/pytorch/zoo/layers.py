@@ -244,7 +244,7 @@ ENTRIES = [
         bags,
         verdict=refused("mode='max'"),
     ),
-    Entry("tied language model with ignored targets", Tied, next_words, gate=True),
+    Entry("tied language model with ignored targets", Tied, next_words),
     Entry(
         "one layer used twice",
         lambda: Net(lambda m, x: m.o(m.a(m.a(x).tanh())), a=nn.Linear(6, 6), o=nn.Linear(6, 3)),

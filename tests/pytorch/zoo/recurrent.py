@@ -119,7 +119,7 @@ ENTRIES = [
     layer("rnn of two layers and directions", lambda: nn.RNN(4, 5, 2, bidirectional=True, **FIRST), 10),
     layer("gru", lambda: nn.GRU(4, 5, **FIRST), 5),
     layer("gru of two layers and directions", lambda: nn.GRU(4, 5, 2, bidirectional=True, **FIRST), 10),
-    layer("lstm", lambda: nn.LSTM(4, 5, **FIRST), 5, gate=True),
+    layer("lstm", lambda: nn.LSTM(4, 5, **FIRST), 5),
     layer("lstm of two layers and directions", lambda: nn.LSTM(4, 5, 2, bidirectional=True, **FIRST), 10),
     layer("lstm with projection", lambda: nn.LSTM(4, 5, proj_size=2, **FIRST), 2),
     layer("lstm without bias", lambda: nn.LSTM(4, 5, bias=False, **FIRST), 5),

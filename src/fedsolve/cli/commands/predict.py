@@ -39,7 +39,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Columns to use, in the order of training (default: all, in the order of the file).",
+            help="Columns to use, in the order of training (default: those of training by their names where the model "
+            "has them, else all in the order of the file).",
         ),
     ] = None,
     scores: Annotated[
@@ -68,7 +69,7 @@ def predict(
             f"{folder} names no task that a command can build: predict in Python with fs.load('{folder}', task), "
             "the task that was trained"
         )
-    inputs = read_inputs(source, chosen)
+    inputs = read_inputs(source, chosen, getattr(result.inference, "columns", ()))
     try:
         found = result.predict(inputs, scores=scores)
     except InvalidInput as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.data.columns import Columns, check_same_columns
+from fedsolve.data.csv_cells import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
 
@@ -26,12 +27,13 @@ def check_suffix(option: str, path: Path) -> None:
         raise InvalidInput(f"{option} {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
 
 
-def read_inputs(path: Path, columns: Sequence[str] | None) -> np.ndarray:
+def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) -> np.ndarray:
     """The inputs in a file, a row for each.
 
     Args:
         path: CSV with a header or Parquet: a column for each feature; npz: an array `x` of shape (n, ...).
-        columns: of a table, in the order of training; None for all, as they stand.
+        columns: of a table, in the order of training; None for the known ones, or else all as they stand.
+        known: the names of the columns that the model was trained on, one tuple; empty for a model without names.
 
     Raises:
         InvalidInput: the file cannot be read, has no such column, or holds what is no number (where is said).
@@ -43,6 +45,10 @@ def read_inputs(path: Path, columns: Sequence[str] | None) -> np.ndarray:
         if columns is not None:
             raise InvalidInput("--columns names columns of a table, and an npz file has none: leave it out")
         return _read_npz(path)
+    trained = known[0] if len(known) == 1 else None
+    if trained is not None:
+        check_same_columns("--columns", (tuple(columns or trained),), known, "the model")
+        columns = trained
     return _read_csv(path, columns) if kind == ".csv" else _read_parquet(path, columns)
 
 
@@ -75,11 +81,16 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
 
 def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) -> list[int]:
     """Where the columns stand."""
-    if header and all(_is_number(name) for name in header):
+    if header and all(is_number(name) for name in header):
         raise InvalidInput(f"{path} has numbers in its first line: write the names of the columns there")
     for name in columns or ():
         if name not in header:
             raise unknown(f"column of {path}", name, header)
+    for name in columns or header:
+        if header.count(name) > 1:
+            raise InvalidInput(
+                f"{path} has {header.count(name)} columns called {name}: give each its own name"
+            )
     return [header.index(name) for name in columns or header]
 
 
@@ -87,19 +98,12 @@ def _row(path: Path, number: int, line: Sequence[str], header: Sequence[str], pl
     if len(line) != len(header):
         raise InvalidInput(f"{path}, line {number}: it has {len(line)} columns, the header {len(header)}")
     for place in places:
-        if not _is_number(line[place]):
+        if not is_number(line[place]):
             raise InvalidInput(
                 f"{path}, line {number}, column {header[place]}: {line[place][:30]!r} is not a finite number: encode "
                 "it as in training, or choose other --columns"
             )
     return [float(line[place]) for place in places]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> np.ndarray:

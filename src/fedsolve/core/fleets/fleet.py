@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.building.registry import Registry
-from fedsolve.core.checks import as_array, check_integer, check_number
+from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput
 
 _ABOVE_ZERO = ("step_seconds", "download", "upload")

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 import jax
 from jaxtyping import Array, Bool, Int
 
-from fedsolve.core.checks import as_array, check_integer
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling.shuffle import is_few
 from fedsolve.core.types import Scalar

@@ -126,6 +126,12 @@ class Rounds:
         for name, request in list(self.requests.items()):
             valid = {client: of[name] for client, of in sorted(replies.items()) if name in of}
             believed = self._believed(name, request, valid)
+            texts = [client for client, reply in believed.items() if isinstance(reply, CategoryNames)]
+            if isinstance(request, FindRange) and not request.categorical and 0 < len(texts) < len(believed):
+                self.note(
+                    f"{self._names(texts[0])}, column {name}: text where other clients have numbers: all are counted "
+                    "as categories, and 1.0 is called 1 where a column is of numbers"
+                )
             self._advance(name, Gathered(len(believed), list(believed.values())))
 
     def add_sums(self, sums: Mapping[str, Gathered]) -> None:

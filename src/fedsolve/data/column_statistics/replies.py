@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.arrays.leaf import to_numpy
+from fedsolve.core.arrays.missing import missing
 from fedsolve.core.errors import InvalidInput, of_type, unknown
 from fedsolve.data.column_statistics.messages import (
     LARGEST,
@@ -66,17 +68,17 @@ def as_column_values(column: Any) -> np.ndarray | list[str]:
     """
     if isinstance(column, np.ma.MaskedArray) and np.ma.is_masked(column):  # arrays of pandas have masks, too
         raise InvalidInput("it has masked entries: give NaN for a number that is missing, '' for a text")
-    try:
-        values = np.asarray(column)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"it is {of_type(column)}: give an array of shape (rows,)") from None
+    if isinstance(column, list | tuple):  # NumPy would make text of a NaN among texts
+        column = np.fromiter(column, object, len(column))
+    values = to_numpy("it", column)
     if values.ndim != 1:
         raise InvalidInput(f"it has shape {values.shape}: give an array of shape (rows,)")
+    none = missing(column)
     if values.dtype.kind in "biuf":
-        return values.astype(np.float64)
+        return np.where(none, np.nan, values.astype(np.float64))
     if values.dtype.kind not in "OUT":
         raise InvalidInput(f"it is of type {values.dtype}: give numbers or text")
-    cells = [None if _is_missing(value) else value for value in values.tolist()]
+    cells = [None if gone else value for gone, value in zip(none.tolist(), values.tolist(), strict=True)]
     if all(isinstance(cell, int | float) for cell in cells if cell is not None):
         return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
     return [_text(cell) for cell in cells]
@@ -112,11 +114,6 @@ def histogram(values: np.ndarray, edges: np.ndarray) -> tuple[int, ...]:
     if edges[-1] == np.inf:
         places[values == edges[-2]] = last - 1
     return tuple(np.bincount(places, minlength=last + 1).tolist())
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a value stands for none, as data frames write it: None, NaN or pandas' NA."""
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.types import Batch
+from fedsolve.data.columns import Columns
 from fedsolve.data.examples import Examples, SparseRows
 from fedsolve.folders.sealed_arrays import checksum
 from fedsolve.folders.untrusted import loads
@@ -67,6 +68,7 @@ class Description:
         structure: the examples' containers, with the numbers of `leaves` for arrays (see `structure_of`).
         leaves: the examples' arrays.
         index: counts of the clients, and the file of names with their ends where there are names.
+        columns: the names of the arrays' columns, as `FederatedData.columns` has them.
     """
 
     clients: int
@@ -74,6 +76,7 @@ class Description:
     structure: Any
     leaves: tuple[Column, ...]
     index: tuple[Column, ...]
+    columns: Columns = ()
 
     def text(self) -> str:
         """The file's text, with its seal."""
@@ -81,6 +84,8 @@ class Description:
         for column in (*facts["leaves"], *facts["index"]):
             if column["low"] is None:  # then a folder from before there were ranges keeps its digest
                 del column["low"], column["high"]
+        if not self.columns:  # likewise
+            del facts["columns"]
         body = json.dumps(facts, sort_keys=True)
         return json.dumps({"seal": checksum(body.encode()), "data": body}, indent=0) + "\n"
 
@@ -135,7 +140,18 @@ def _checked(given: dict[str, Any]) -> Description:
     for column, dtype in zip(index, ("<i8", "|u1", "<i8"), strict=False):
         if (column.dtype, column.shape) != (dtype, ()) or (dtype == "<i8" and column.rows != clients):
             raise ValueError("an index of another form")
-    return Description(clients, examples, given["structure"], leaves, index)
+    return Description(clients, examples, given["structure"], leaves, index, _names(given, leaves))
+
+
+def _names(given: dict[str, Any], leaves: tuple[Column, ...]) -> Columns:
+    """The names of the arrays' columns, where they were noted."""
+    names = given.get("columns", [])
+    if names and len(names) != len(leaves):
+        raise ValueError("names of columns of another number of arrays")
+    for own, leaf in zip(names, leaves, strict=False):
+        if own is not None and (not all(isinstance(n, str) for n in own) or leaf.shape != (len(own),)):
+            raise ValueError("names of another number of columns")
+    return tuple(None if own is None else tuple(own) for own in names)
 
 
 def _column(given: dict[str, Any]) -> Column:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.data.columns import Columns
 from fedsolve.data.on_disk.description import NAMES, Column
 from fedsolve.folders.append_log import open_to_append, sync
 from fedsolve.folders.files import write_atomically
@@ -74,11 +75,13 @@ class Progress:
         clients: how many.
         structure: of their examples.
         parts: the files: arrays, counts, and those of names.
+        columns: the names of the arrays' columns, as `FederatedData.columns` has them.
     """
 
     clients: int
     structure: Any
     parts: list[Part] = field(default_factory=list)
+    columns: Columns = ()
 
     @classmethod
     def read(cls, folder: Path) -> Progress | None:
@@ -89,7 +92,8 @@ class Progress:
         try:
             found = loads(path.read_text("utf-8"))
             parts = [Part(**{**part, "shape": tuple(part["shape"])}) for part in found["parts"]]
-            return cls(found["clients"], found["structure"], parts)
+            columns = tuple(None if own is None else tuple(own) for own in found.get("columns", ()))
+            return cls(found["clients"], found["structure"], parts, columns)
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidInput(f"{path} is damaged ({error}): remove {folder} and write it again") from None
 

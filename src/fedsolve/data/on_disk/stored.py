@@ -7,6 +7,7 @@ import mmap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import jax
@@ -44,6 +45,11 @@ class StoredData(FederatedData):
 
     def _check(self) -> None:
         """Numbers were checked when they were written, sizes and the index when the folder was opened."""
+
+    @cached_property
+    def merged_in_float32(self) -> tuple[str, ...]:
+        """Not looked for: it would read all files."""
+        return ()
 
     def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """See `FederatedData`; by reading neighbours at once, not through the map, whose pages would stay in memory.
@@ -127,6 +133,7 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
         counts=counts,
         names=_Names(*names) if names else Numbered(description.clients),  # pyright: ignore[reportArgumentType]
         folder=folder,
+        columns=description.columns,
         digest=hashlib.sha256(description.text().encode()).hexdigest()[:16],
         _columns=description.leaves,
     )

@@ -18,7 +18,8 @@ import numpy as np
 from fedsolve.core.checks import check_flag, check_path
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch
-from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
+from fedsolve.data.columns import Columns, named_arrays
+from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.data.names import Numbered, check_names, check_written_names
 from fedsolve.data.on_disk.description import (
     COUNTS,
@@ -45,6 +46,7 @@ def write(
     *,
     names: Iterable[str] = (),
     resume: bool = False,
+    columns: Columns = (),
 ) -> StoredData:
     """Write clients' examples to a folder for `fs.data.open`; one client is in memory at a time.
 
@@ -56,6 +58,8 @@ def write(
         names: one for each client, an iterable too; by default those of `FederatedData`, else `client 0` and so on.
         resume: go on with an interrupted writing: the clients that the folder has are passed over (of a list they are
             not looked at), and the last of them must be as it was.
+        columns: names of the columns of each array, as `FederatedData.columns` has them, None for one without; by
+            default those of `FederatedData`, else of the first client's tables. Later tables are put in their order.
 
     Returns:
         The data of the folder, opened.
@@ -71,6 +75,7 @@ def write(
         raise InvalidInput(f"names = {shown(names)} must be a list of names, one for each client")
     if isinstance(clients, FederatedData):
         names = names or (() if type(clients.names) is Numbered else clients.names)
+        columns = clients.columns
     elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
         raise InvalidInput(f"clients = {shown(clients)} must be a list or a generator of pytrees of arrays")
     if isinstance(names, Sequence):  # what is drawn one by one is compared when all of it was written
@@ -83,7 +88,7 @@ def write(
                 f"{folder} holds unfinished data: continue with resume=True, or choose another folder"
             )
         try:
-            _write(clients, iter(names) if names else None, folder)
+            _write(clients, iter(names) if names else None, folder, columns)
         except OSError as error:
             raise InvalidInput(
                 f"cannot write to {folder}: {error.strerror or error}; written data are kept: free space and continue "
@@ -92,7 +97,9 @@ def write(
     return open_stored(folder)
 
 
-def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None, folder: Path) -> None:
+def _write(
+    clients: FederatedData | Iterable[Batch], names: Iterator[str] | None, folder: Path, columns: Columns
+) -> None:
     progress = Progress.read(folder)
     have = 0 if progress is None else progress.clients
     rest = iter(_from(clients, max(have - 1, 0)))
@@ -104,8 +111,8 @@ def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None
     if first is None and progress is None:
         raise InvalidInput("there are no clients: give at least one")
     if progress is None:
-        leaves = [_little(a) for a in _leaves(0, first)]
-        progress = Progress(0, structure_of(as_arrays("client 0:", first)))
+        leaves, columns = _leaves(0, first, columns)
+        progress = Progress(0, structure_of(first), columns=columns)
         progress.parts = [
             Part(f"examples-{i}.npy", a.dtype.str, a.shape[1:]) for i, a in enumerate(leaves)
         ] + [Part(COUNTS, "<i8")]
@@ -133,12 +140,17 @@ def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None
         for file in files:
             file.close()
     arrays = sum(part.file.startswith("examples-") for part in progress.parts)
-    columns = tuple(Column(**asdict(part)) for part in progress.parts)
+    written = tuple(Column(**asdict(part)) for part in progress.parts)
     described = Description(
-        progress.clients, columns[0].rows, progress.structure, columns[:arrays], columns[arrays:]
+        progress.clients,
+        written[0].rows,
+        progress.structure,
+        written[:arrays],
+        written[arrays:],
+        progress.columns,
     )
     if names is not None:
-        text, ends = (np.memmap(folder / c.file, c.dtype, "r", c.start) for c in columns[arrays + 1 :])
+        text, ends = (np.memmap(folder / c.file, c.dtype, "r", c.start) for c in written[arrays + 1 :])
         check_written_names(text.data, ends)
     write_atomically(folder / DESCRIPTION, described.text())
     (folder / PROGRESS).unlink()
@@ -170,7 +182,7 @@ def _one_by_one(
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
     """The rows and the count of each client, which must have the types and shapes of the first."""
     for i, client in enumerate(clients, progress.clients):
-        leaves = [_little(a) for a in _leaves(i, client)]
+        leaves, progress.columns = _leaves(i, client, progress.columns)
         if structure_of(client) != progress.structure:
             raise InvalidInput(f"client {i} has fields unlike those of client 0: give all the same")
         for part, a in zip(progress.parts, leaves, strict=False):
@@ -207,9 +219,10 @@ def _append(
     return sum(written)
 
 
-def _leaves(i: int, client: Any) -> list[np.ndarray]:
-    """A client's arrays, each with as many rows, at least one, of finite numbers."""
-    given = jax.tree_util.tree_leaves_with_path(as_arrays(f"client {i}:", client))
+def _leaves(i: int, client: Any, columns: Columns) -> tuple[list[np.ndarray], Columns]:
+    """A client's arrays, each with as many rows, at least one, of finite numbers, and the names of their columns."""
+    arrays, columns = named_arrays(f"client {i}:", client, columns)
+    given = jax.tree_util.tree_leaves_with_path(arrays)
     lengths = {len(a) if a.ndim else 0 for _, a in given}
     if len(lengths) != 1 or 0 in lengths:
         raise InvalidInput(
@@ -225,7 +238,7 @@ def _leaves(i: int, client: Any) -> list[np.ndarray]:
             raise InvalidInput(
                 f"{where} holds a number that is not finite in row {row}: clean the data first"
             )
-    return [a for _, a in given]
+    return [_little(a) for _, a in given], columns
 
 
 def _little(array: np.ndarray) -> np.ndarray:
@@ -236,7 +249,7 @@ def _check_last(folder: Path, progress: Progress, rest: Iterator[Batch]) -> None
     """The last client that the folder has must be what is given in its place: these are the same clients."""
     i = progress.clients - 1
     given = next(rest, None)
-    leaves = [] if given is None else [_little(a) for a in _leaves(i, given)]
+    leaves = [] if given is None else _leaves(i, given, progress.columns)[0]
     same = given is not None and structure_of(given) == progress.structure
     for part, a in zip(progress.parts, leaves, strict=False):
         with (folder / part.file).open("rb") as file:

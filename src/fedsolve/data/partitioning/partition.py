@@ -33,7 +33,7 @@ class Partition(ABC):
         """Assign examples to clients: row numbers that are ascending and disjoint, at least one for each client.
 
         Args:
-            labels: one for each example, shape (examples,).
+            labels: one for each example, shape (examples,), of one type; none may be missing.
             num_clients: clients to deal to, at most one for each example.
             seed: of NumPy's default generator, >= 0.
 

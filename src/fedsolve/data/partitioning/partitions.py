@@ -63,7 +63,8 @@ class Dirichlet(Partition):
         """See `Partition`."""
         column, clients, rng = begin(labels, num_clients, seed)
         owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
-        for label in np.unique(column):
+        classes, column = np.unique(column, return_inverse=True)
+        for label in range(len(classes)):
             rows = rng.permutation(np.flatnonzero(column == label))
             shares = rng.dirichlet(np.full(clients, float(self.alpha)))
             cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)

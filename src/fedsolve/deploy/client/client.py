@@ -26,7 +26,7 @@ from fedsolve.deploy.messages.allowed_classes import trusted_parts
 from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
 from fedsolve.deploy.messages.message import EVALUATE, TRAIN, EvaluateRequest, Reply, TrainRequest
 from fedsolve.deploy.messages.sanitize import sanitize
-from fedsolve.deploy.messages.signature import signature
+from fedsolve.deploy.messages.signature import constant_digests, signature
 from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
 from fedsolve.deploy.monitoring.versions import own_versions
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
@@ -117,7 +117,9 @@ def client_app(
         try:
             with kept.during(run, node) as problem:
                 shapes, framework = signature(problem.params), problem.framework
+                constants = constant_digests(problem.constants)
             facts: dict[str, Any] = {"client": node.client, "signature": shapes}
+            facts |= {"constants": constants} if constants else {}
             facts |= {"site": node.site} if node.site else {}
             return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
         except Exception as error:  # no number is claimed yet by which the server could name it

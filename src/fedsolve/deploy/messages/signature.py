@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -42,6 +44,37 @@ def compare_signatures(ours: str, theirs: str, client: int) -> None:
     raise InvalidInput(
         f"the model of client {client} has {mine} where the server's has {wanted}: build both from the same code"
     )
+
+
+def constant_digests(constants: Mapping[str, Any]) -> list[str]:
+    """`name digest` of each array, in the order of names: of its shape, type and bytes."""
+
+    def of(array: np.ndarray) -> str:
+        return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).hexdigest()[:16]
+
+    return [f"{name} {of(x)}" for name, x in sorted(constants.items())]
+
+
+def check_constants(digests: Any) -> list[str]:
+    """What another one sent as `constant_digests`; `InvalidInput` for anything else."""
+    if not isinstance(digests, list) or not all(
+        isinstance(d, str) and " " in d and len(d) < 1000 for d in digests
+    ):
+        raise InvalidInput("its constants are no names and digests: another version of fedsolve?")
+    return digests
+
+
+def compare_constants(ours: Sequence[str], client: int, theirs: Sequence[str], other: int) -> None:
+    """Raise `InvalidInput`, naming the first difference, unless two clients have the same constants."""
+    mine, wanted = (dict(pair.rsplit(" ", 1) for pair in pairs) for pairs in (ours, theirs))
+    for name in sorted(mine.keys() | wanted.keys()):
+        if name == "columns" and not (name in mine and name in wanted):
+            continue  # a site may have an array where another one has a table
+        if mine.get(name) != wanted.get(name):
+            raise InvalidInput(
+                f"client {client} has another '{name}' than client {other}, which decides results and is in no "
+                "message: give all clients the same"
+            )
 
 
 def float_type(params: Params) -> Any:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.messages.sanitize import reading, sanitize
-from fedsolve.deploy.messages.signature import compare_signatures
+from fedsolve.deploy.messages.signature import check_constants, compare_constants, compare_signatures
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.monitoring.versions import read_versions
 from fedsolve.deploy.nodes.node_bindings import NodeBindings, key_digest
@@ -26,11 +26,14 @@ _SHOWN = 3  # of the reasons why all have refused
 
 
 class _Claim(NamedTuple):
-    """What a node says of itself: its client's number, its site's name ('' if it does not say), its versions."""
+    """What a node says of itself: its client's number, its site's name ('' if it does not say), its versions, and
+    digests of what all clients must share.
+    """
 
     client: int
     site: str
     versions: dict[str, str]
+    constants: list[str]
 
 
 class ClientRegistry:
@@ -208,7 +211,11 @@ class ClientRegistry:
         if not isinstance(signature, str):
             raise InvalidInput(f"client {client} does not say which model it has")
         compare_signatures(signature, self._signature, client)
-        return _Claim(client, check_site(facts["site"]) if "site" in facts else "", versions)
+        constants = check_constants(facts.get("constants", []))
+        different = {tuple(claim.constants): claim.client for claim in self._claimed.values() if claim}
+        for theirs, other in different.items():
+            compare_constants(constants, client, theirs, other)
+        return _Claim(client, check_site(facts["site"]) if "site" in facts else "", versions, constants)
 
     def _refuse(self, node: int, reason: str) -> None:
         reason = sanitize(reason)

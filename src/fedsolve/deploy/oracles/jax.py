@@ -86,7 +86,7 @@ class JaxOracle(LocalProblem):
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
         work = _with_products(work, matmul_dtype)
-        held = None if validation is None else held_out(validation, data.examples)
+        held = None if validation is None else held_out(validation, data)
         check_targets(loss, lambda key: params, (), data, None, validation=held)
         self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
         self._measures(named, held)
@@ -147,6 +147,8 @@ class JaxOracle(LocalProblem):
             model = WithBuffers(with_frozen(params, task.frozen), first)
             check_buffers(task, work, model, task.data.examples)
             new.beside = first
+        leaves = jax.tree_util.tree_leaves_with_path(task.frozen)
+        new.constants = {jax.tree_util.keystr(path) or "frozen": np.asarray(x) for path, x in leaves}
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
         new._measures(task.metrics, client_validation(task, client), task.whole)
         return new

@@ -108,9 +108,10 @@ def _count(function: Any, count: float) -> float:
     return _NO_COUNT if count and getattr(function, "size", None) is None else count
 
 
-def held_out(validation: Batch, examples: Batch) -> Batch:
-    """Validation examples as arrays, of the fields of the training examples."""
-    arrays = FederatedData.from_clients([validation], ["the validation examples"]).examples
+def held_out(validation: Batch, training: FederatedData) -> Batch:
+    """Validation examples as arrays, of the fields of the training examples and with their order of columns."""
+    given, examples = FederatedData.from_clients([validation], ["the validation examples"]), training.examples
+    arrays = given.in_order(training.columns, "validation").examples
     shapes = [jax.tree.map(lambda a: (a.shape[1:], a.dtype.kind), x) for x in (arrays, examples)]
     if shapes[0] != shapes[1]:
         raise InvalidInput(

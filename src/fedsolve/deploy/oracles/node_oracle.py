@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class LocalProblem(ABC):
         exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
             parameters and step; a line search compares such losses.
         metrics: names of what it can measure a model by.
+        constants: arrays by name that all clients must share and no message has, such as frozen parameters. A client
+            that connects with others than those before it is refused.
         framework: the distribution that its own code runs on, as the server is told it.
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.
@@ -37,6 +40,7 @@ class LocalProblem(ABC):
     num_examples: int
     exact_loss: bool = True
     metrics: Collection[str] = ()
+    constants: Mapping[str, np.ndarray] = MappingProxyType({})
     framework: str = "jax"
     beside: Buffers | None = None
 

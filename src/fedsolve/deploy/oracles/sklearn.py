@@ -11,8 +11,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.checks import as_array, check_integer, check_same
+from fedsolve.core.arrays.frames import columns_of
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import check_integer, check_same
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.data.columns import check_same_columns
+from fedsolve.data.names import check_column
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.sklearn_losses import (
     LinearLoss,
@@ -81,17 +85,20 @@ class SklearnOracle(JaxOracle):
         sample_weight: Any = None,
         metrics: Mapping[str, Callable[..., Any] | SumMetric] | None = None,
     ) -> None:
+        constants = _constants(estimator) | _names(x)
         transform, estimator = _transform_of(estimator), final_step(estimator)
         outputs, labels = 1, None
         if is_classifier(estimator):
             labels = self.classes = check_classes(y if classes is None else classes)
             outputs = _outputs(labels)
-        examples = _examples(transform(x), y, labels, sample_weight)
+            constants["classes"] = np.array(list(map(str, labels)))
+        examples = _examples(_inputs("x", transform(x)), y, labels, sample_weight)
         held_out = None
         if validation is not None:
             inputs, targets, *weights = validation
             ones = None if sample_weight is None else np.ones(len(targets))
-            held_out = _examples(transform(inputs), targets, labels, *(weights or [ones]))
+            inputs = _inputs("validation x", transform(_in_order("validation x", inputs, _labels(x), "x")))
+            held_out = _examples(inputs, targets, labels, *(weights or [ones]))
         params = parameters(estimator, examples.x.shape[1], labels)
         loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
         super().__init__(
@@ -105,13 +112,36 @@ class SklearnOracle(JaxOracle):
             predict=linear,
             validation=held_out,
         )
+        self.constants = constants
 
 
-def _examples(x: Any, y: Any, labels: np.ndarray | None, weight: Any = None) -> Examples | WeightedExamples:
-    """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
+def _in_order(name: str, x: Any, wanted: list[Any], of: str) -> Any:
+    """Inputs, of a table with the columns in the order of the names; `InvalidInput` if it has others."""
+    own = _labels(x)
+    if not own or not wanted or own == wanted:
+        return x
+    columns, known = ((tuple(map(str, labels)),) for labels in (own, wanted))
+    check_same_columns(name, columns, known, of)
+    return x.select(wanted) if hasattr(x, "select") else x[wanted]
+
+
+def _labels(x: Any) -> list[Any]:
+    """The names of a table's columns; none of what is no table."""
+    return [label for label, _ in columns_of(x) or ()]
+
+
+def _inputs(name: str, x: Any) -> np.ndarray:
+    """Inputs as an array."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
-        raise InvalidInput("x is a sparse matrix: give a dense array, x.toarray()")
-    x, y = np.asarray(x), np.asarray(y)
+        raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
+    return as_array(name, x)
+
+
+def _examples(
+    x: np.ndarray, y: Any, labels: np.ndarray | None, weight: Any = None
+) -> Examples | WeightedExamples:
+    """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
+    y = as_array("y", y) if labels is None else check_column("y", y) if np.size(y) else np.asarray(y)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise InvalidInput(
             f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"
@@ -134,6 +164,24 @@ def final_step(estimator: Any) -> Any:
     return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
 
 
+def _constants(estimator: Any) -> dict[str, np.ndarray]:
+    """The numbers that a pipeline's steps were fitted to, such as means; not on how many rows."""
+    steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
+    fitted = [
+        (f"{step}.{name}", value)
+        for step, part in steps
+        for name, value in getattr(part, "__dict__", {}).items()
+    ]
+    arrays = [(name, np.asarray(value)) for name, value in fitted if name.endswith("_") and ".n_" not in name]
+    return {name: array for name, array in arrays if array.dtype.kind in "biuf"}
+
+
+def _names(x: Any) -> dict[str, np.ndarray]:
+    """The columns of a table of inputs."""
+    labels = _labels(x)
+    return {"columns": np.array(list(map(str, labels)))} if labels else {}
+
+
 def _transform_of(estimator: Any) -> Callable[[Any], Any]:
     """What a pipeline does to inputs before its last step.
 
@@ -153,8 +201,16 @@ def _transform_of(estimator: Any) -> Callable[[Any], Any]:
             ) from None
 
     def transform(x: Any) -> Any:
-        for _, step in steps:
-            x = step.transform(x)
+        for name, step in steps:
+            fitted = [*getattr(step, "feature_names_in_", ())]
+            x = _in_order("x", x, fitted, f"what step '{name}' of the pipeline was fitted on")
+            try:
+                x = step.transform(x)
+            except (TypeError, ValueError) as error:  # whose words may have values of x
+                raise InvalidInput(
+                    f"step '{name}' of the pipeline does not take x ({type(error).__name__}): give the columns that it "
+                    "was fitted on"
+                ) from None
         return x
 
     return transform
@@ -239,7 +295,9 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
 
 def check_classes(labels: Any) -> np.ndarray:
     """The classes among some labels, sorted as scikit-learn has them; `InvalidInput` if fewer than two."""
-    classes = np.unique(np.asarray(labels))
+    classes = np.unique(check_column("classes", labels)) if np.size(labels) else np.zeros(0)
+    if classes.dtype == object and isinstance(classes[0], str):
+        classes = classes.astype(str)  # as scikit-learn has them
     if len(classes) < 2:
         raise InvalidInput(
             f"there is only one class, {classes.tolist()}: give classes = all labels of the federation"
@@ -249,6 +307,10 @@ def check_classes(labels: Any) -> np.ndarray:
 
 def numbered(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Labels as numbers of their classes, int32."""
+    if len(labels) and (classes.dtype.kind in "OU") != (labels.dtype.kind in "OU"):
+        raise InvalidInput(
+            f"y has labels of type {labels.dtype}, and classes = {classes.tolist()} are of another: give both the same"
+        )
     index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     wrong = classes[index] != labels
     if wrong.any():

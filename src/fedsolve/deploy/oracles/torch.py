@@ -27,7 +27,7 @@ from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
 from fedsolve.pytorch.callback.seeds import kept_generators
 from fedsolve.pytorch.comparison.unchanged import as_before
-from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
+from fedsolve.pytorch.translation.arrays import assign, buffers, constant_tensors, parameters
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -88,7 +88,7 @@ class TorchOracle(LocalProblem):
         device: str | torch.device | None = None,
         exact_loss: bool = True,
     ) -> None:
-        self.params, self.exact_loss = parameters(module), exact_loss
+        self.params, self.exact_loss, self._own_module = parameters(module), exact_loss, module
         with kept_generators(loader):
             batches = Minibatches(loader)
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
@@ -121,6 +121,12 @@ class TorchOracle(LocalProblem):
         """The module's buffers by name, such as running statistics, after all work so far."""
         jax.effects_barrier()
         return self._module.saved()
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Frozen parameters, and buffers that are not sent, as bytes."""
+        tensors = constant_tensors(self._own_module)
+        return {name: t.cpu().contiguous().view(-1).view(torch.uint8).numpy() for name, t in tensors.items()}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""

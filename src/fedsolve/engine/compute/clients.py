@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedsolve.core import trees
+from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
@@ -146,7 +147,7 @@ def pack(
     work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
     first, counts, steps = (jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps))
     data.check_ranges(jax.tree.leaves(data.examples))
-    examples, frozen = on_device(data.examples, dtype), on_device(frozen, dtype)
+    examples, frozen = on_device(data.examples, dtype, data.place), on_device(frozen, dtype)
     return PackedClients(examples, first, counts, steps, frozen), work
 
 
@@ -182,8 +183,13 @@ def local_work(
     return work, steps
 
 
-def on_device(examples: Batch, dtype: Any) -> Batch:
+def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}".format) -> Batch:
     """Arrays on the device, floating-point ones in the run's type, integers of 64 bits in 32 where that is float32.
+
+    Args:
+        examples: arrays.
+        dtype: the run's type.
+        place: row -> where it stands, for an error.
 
     Raises:
         InvalidInput: a number that does not fit its type there.
@@ -196,13 +202,12 @@ def on_device(examples: Batch, dtype: Any) -> Batch:
         floating = np.issubdtype(a.dtype, np.floating)
         to = jnp.dtype(dtype) if floating else jax.dtypes.canonicalize_dtype(a.dtype)
         if a.size and to.itemsize < a.dtype.itemsize and a.dtype.kind in "iuf":
-            most, least = a.max(), a.min()
-            limits: Any = jnp.finfo(to) if floating else jnp.iinfo(to)
-            if most > limits.max or least < limits.min:
-                bad, where = most if most > limits.max else least, jax.tree_util.keystr(path) or "a field"
+            row = first_beyond(a, to)
+            if row is not None:
+                where = jax.tree_util.keystr(path) or "a field"
                 raise InvalidInput(
-                    f"{where} of the examples holds {bad}, which {to} cannot: give smaller numbers (ids from 0, "
-                    "another unit), or run in float64"
+                    f"{where} of the examples holds a number in {place(row)} that {to} cannot: give smaller numbers "
+                    "(ids from 0, another unit), or run in float64"
                 )
         return jnp.asarray(a, to)
 

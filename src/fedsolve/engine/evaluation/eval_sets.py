@@ -94,7 +94,7 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
     """
     task, packed, population = requested.task, placed.clients, placed.population
     dtype, frozen = jnp.dtype(requested.options.dtype), placed.clients.frozen
-    test = None if task.test is None else on_device(task.test, dtype)
+    test = None if task.test is None else on_device(task.test, dtype, "row {} of the test set".format)
     mixing = check_task(task, placed.params, packed, test)
     remarks = [_MIXING.format(name, seen) for name, seen in mixing.items()]
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
@@ -118,7 +118,9 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
     sets = EvalSets(
         training=training,
         test=test,
-        validation=None if task.validation is None else on_device(task.validation, dtype),
+        validation=None
+        if task.validation is None
+        else on_device(task.validation, dtype, "row {} of the validation set".format),
         owners=task.validation_clients,
         unseen=None
         if unseen is None

@@ -10,7 +10,7 @@ from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.outcomes.several_seeds import Seeds
-from fedsolve.engine.outcomes.stored_task import StoredTask, in_task, is_personal, of_module
+from fedsolve.engine.outcomes.stored_task import StoredTask, as_trained, in_task, is_personal, of_module
 from fedsolve.engine.result import Result
 from fedsolve.engine.sweep.sweep_result import Sweep
 from fedsolve.results import sweep_files
@@ -75,7 +75,7 @@ def _run(folder: Path, task: Task | None, module: Any) -> Result:
     if task is None:
         return Result(params, history, buffers, StoredTask(folder), client_models=personal)
     model, own = in_task(folder, task, params, buffers)
-    return Result(model, history, own, task.inference, client_models=personal)
+    return Result(model, history, own, as_trained(folder, task.inference), client_models=personal)
 
 
 def _seeds(folder: Path, task: Task | None, module: Any) -> Seeds:

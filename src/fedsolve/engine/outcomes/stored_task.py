@@ -13,6 +13,7 @@ import numpy as np
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Params
+from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.engine.compute.keys import start_params
 from fedsolve.engine.records.configuration import task_table
 from fedsolve.results.record_files import MODEL, like, model_facts
@@ -21,7 +22,7 @@ from fedsolve.tasks.inference import Inference
 from fedsolve.tasks.task import Task
 
 _CLASSES = "classes"
-_TASK, _PREDICTS, _PERSONAL = "made_by", "predicts", "personal"
+_TASK, _PREDICTS, _PERSONAL, _COLUMNS = "made_by", "predicts", "personal", "columns"
 
 
 def facts_of(inference: Any, personal: bool) -> dict[str, Any]:
@@ -31,6 +32,8 @@ def facts_of(inference: Any, personal: bool) -> dict[str, Any]:
         return facts
     if inference.to_module is not None and inference.labels is not None:
         facts[_PREDICTS] = _CLASSES
+    if inference.columns:
+        facts[_COLUMNS] = inference.columns
     made, unnamed = inference.made_by, dict[str, str]()
     if made is None or made.name not in TASKS:
         return facts
@@ -129,8 +132,36 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     )  # a module that ran in PyTorch has no frozen ones stored
     classes = model_facts(folder / MODEL).get(_PREDICTS) == _CLASSES
     return Inference(
-        task, None, likeliest if classes else None, None, partial(trained_copy, copied(module)), buffers
+        task,
+        None,
+        likeliest if classes else None,
+        None,
+        partial(trained_copy, copied(module)),
+        buffers,
+        columns=_columns(folder),
     )
+
+
+def as_trained(folder: Path, inference: Inference) -> Inference:
+    """How a task's model predicts, with the columns in the order of the stored model's training.
+
+    Raises:
+        InvalidInput: the task's columns have other names.
+    """
+    stored = _columns(folder)
+    if not stored or stored == inference.columns:
+        return inference
+    check_same_columns(f"the task {inference.task}", inference.columns, stored, f"the model in {folder}")
+    return replace(inference, columns=stored)
+
+
+def _columns(folder: Path) -> Columns:
+    """The names of the inputs' columns that a model's file has; () if it has none."""
+    given = model_facts(folder / MODEL).get(_COLUMNS, ())
+    try:
+        return tuple(None if own is None else tuple(map(str, own)) for own in given)
+    except TypeError:
+        raise InvalidInput(f"{folder / MODEL} is damaged (columns): restore a copy") from None
 
 
 def is_personal(folder: Path) -> bool:

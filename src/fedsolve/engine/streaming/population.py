@@ -129,7 +129,10 @@ class Packer:
         counts = data.counts[clients]
         facts = (np.cumsum(counts) - counts, counts, population.steps[clients])
         offsets, own, work = (jnp.asarray(padded(self.slots, a), jnp.int32) for a in facts)
-        packed = PackedClients(on_device(examples, population.dtype), offsets, own, work, population.frozen)
+        place = lambda row: data.place(row, clients)  # noqa: E731
+        packed = PackedClients(
+            on_device(examples, population.dtype, place), offsets, own, work, population.frozen
+        )
         return jax.block_until_ready(packed)
 
 

@@ -206,4 +206,4 @@ def flip_labels(task: TaskT, attackers: Sequence[int], classes: int) -> TaskT:
         own = slice(start, start + int(data.counts[client]))
         labels[own] = classes - 1 - labels[own]
     examples = data.examples._replace(y=labels)
-    return dataclasses.replace(task, data=FederatedData(examples, data.counts, data.names))
+    return dataclasses.replace(task, data=FederatedData(examples, data.counts, data.names, data.columns))

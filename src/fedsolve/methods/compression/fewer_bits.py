@@ -16,10 +16,13 @@ from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
+from fedsolve.core.xla.decompositions import orthonormal
 from fedsolve.methods.compression.compressor import Compressor, blocks, check_bits, from_blocks
 from fedsolve.methods.compression.hadamard import hadamard, random_signs, row_size
 
 _QSGD_BLOCK = 512
+_FEWEST_FOR_HADAMARD = 128
+_HADAMARDS = 3
 _MANTISSA = {"bfloat16": 8, "float16": 11}
 
 
@@ -99,13 +102,14 @@ class QSGD(Compressor):
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Packed, Array]:
         """Levels from 0 to 2 s, and the norms of blocks."""
-        rows = blocks(x, _QSGD_BLOCK)
+        rows, exponents = _scaled(blocks(x, _QSGD_BLOCK))
         norms = jnp.linalg.norm(rows, axis=1)
         scaled = self._most * jnp.abs(rows) / jnp.where(norms > 0, norms, 1)[:, None]
         levels = jnp.floor(scaled + jax.random.uniform(key, rows.shape, rows.dtype))
         signed = jnp.where(rows < 0, -levels, levels).astype(jnp.int32) + self._most
         # more than s by rounding, or whatever NaN becomes
-        return Packed(jnp.clip(signed, 0, 2 * self._most).ravel()[: x.size], self.bits), norms
+        levels = jnp.clip(signed, 0, 2 * self._most).ravel()[: x.size]
+        return Packed(levels, self.bits), jnp.ldexp(norms, exponents)
 
     def decode(self, sent: tuple[Packed, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
         """Levels times norms."""
@@ -125,10 +129,13 @@ class EDEN(Compressor):
 
         z = sqrt(D) R x / |x|,  q = nearest levels,  Q(x) = S R' q,  S = |x|^2 / <R x, q>
 
-    on blocks of D = 1,024 entries (a power of two that is smaller where the array is), R a randomised Hadamard
-    transform. Unbiased with uniformly random rotations, and close to it with these: omega = v / (1 - v), v the mean
+    on blocks of D = 1,024 entries (a power of two that is smaller where the array is). omega = v / (1 - v), v the mean
     squared error of the levels (0.363 at 1 bit, 0.117 at 2, 0.0345 at 3, 0.0095 at 4). One bit is DRIVE.
     Sent: bits an entry, a number a block, and the rotation's seed (8 bytes).
+
+    Unbiased where R is uniformly random, which it is below D = 128. Above, three randomised Hadamard transforms stand
+    for it, with a bias that 4,000 draws do not show (less than 0.01 |x|), also where one entry is 1,000 times the
+    others. Omega is of full blocks; of one that is filled up with zeros the error is less.
 
     Args:
         bits: of an entry, 1 to 8.
@@ -144,24 +151,21 @@ class EDEN(Compressor):
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Packed, Array, Array]:
         """The number of each entry's level, the scale of each block, and the seed of the rotation."""
         words = jax.random.key_data(key)
-        rows = blocks(x, row_size(x.size))
-        rotated = hadamard(rows * _signs(words, rows.shape[1], rows.dtype))
+        rows, exponents = _scaled(blocks(x, row_size(x.size)))
+        rotated = _rotated(rows, words)
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         levels = jnp.asarray(levels_of_normal(self.bits), rows.dtype)
         z = math.sqrt(rows.shape[1]) * rotated / jnp.where(norms > 0, norms, 1)
         nearest = jnp.searchsorted((levels[1:] + levels[:-1]) / 2, z).astype(jnp.int32)
         dot = jnp.sum(rotated * levels[nearest], axis=1)
         scales = jnp.where(norms[:, 0] > 0, norms[:, 0] ** 2 / jnp.where(dot > 0, dot, 1), 0)
-        return Packed(nearest, self.bits), scales, words
+        return Packed(nearest, self.bits), jnp.ldexp(scales, exponents), words
 
     def decode(self, sent: tuple[Packed, Array, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
         """Levels, rotated back and scaled."""
         nearest, scales, words = sent
         levels = jnp.asarray(levels_of_normal(self.bits), like.dtype)
-        rows = hadamard(levels[nearest.value] * scales[:, None]) * _signs(
-            words, nearest.value.shape[1], like.dtype
-        )
-        return from_blocks(rows, like)
+        return from_blocks(_rotated(levels[nearest.value] * scales[:, None], words, back=True), like)
 
     def error(self, size: int) -> float:
         """Omega of the levels."""
@@ -188,5 +192,23 @@ def _masses(levels: np.ndarray) -> np.ndarray:
     return np.diff(below)
 
 
-def _signs(words: Array, size: int, dtype: Any) -> Array:
-    return random_signs(jax.random.wrap_key_data(words), (size,), dtype)
+def _scaled(rows: Array) -> tuple[Array, Array]:
+    """Rows times a power of two each, so that their squares are numbers, and its negative exponent; no bit is lost."""
+    exponents = jnp.frexp(jnp.max(jnp.abs(rows), axis=1))[1]
+    return jnp.ldexp(rows, -exponents[:, None]), exponents
+
+
+def _rotated(rows: Array, words: Array, back: bool = False) -> Array:
+    """R of each row, or R'. After one Hadamard transform an entry that is alone is in equal parts, and the levels drop
+    what lies beside it: a bias of up to |x|. After two it is 0.04 |x| (D = 256, one bit), after three none is seen."""
+    key, size = jax.random.wrap_key_data(words), rows.shape[1]
+    if size < _FEWEST_FOR_HADAMARD:
+        # normal numbers, the same ones in every type; LAPACK's Q alone is not uniform, its signs are of its making
+        bits = jax.random.bits(key, (size, size), jnp.uint32) >> 9
+        normal = jax.scipy.special.erfinv((2 * bits.astype(rows.dtype) + 1) / 2**23 - 1)
+        rotation = orthonormal(normal) * random_signs(jax.random.fold_in(key, 1), (size,), rows.dtype)
+        return rows @ (rotation.T if back else rotation)
+    signs = random_signs(key, (_HADAMARDS, size), rows.dtype)
+    for sign in reversed(signs) if back else signs:
+        rows = hadamard(rows) * sign if back else hadamard(rows * sign)
+    return rows

@@ -21,7 +21,7 @@ from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 SecondMoment = Literal["adagrad", "adam", "yogi"]
-Preset = Literal["paper", "flower", "tff"]
+Preset = Literal["paper", "flower", "google-research"]
 
 SECOND_MOMENTS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "adagrad": lambda v, d2, b2: v + d2,
@@ -55,7 +55,7 @@ class Adaptive(ServerOptimizer):
         initial: v before the first round, at least 0; None is tau^2, the smallest the paper allows.
         second: which line updates v.
         bias_correction: multiply lr by sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) in round t = 1, 2, ..., as
-            Flower's FedAdam and TFF's Adam and Yogi do; the paper has none.
+            Flower's FedAdam and the paper's public code do; the paper has none, and TFF's Adam and Yogi have t.
 
     Raises:
         InvalidInput: a number out of its range, an unknown second moment.
@@ -109,17 +109,17 @@ _PRESETS: dict[SecondMoment, dict[Preset, tuple[float, float, float, float | Non
     "adagrad": {
         "paper": (0.1, 1e-3, 0.99, None, False),
         "flower": (0.1, 1e-9, 0.99, 0.0, False),
-        "tff": (0.1, 1e-3, 0.999, 0.0, False),
+        "google-research": (0.1, 1e-3, 0.999, 0.0, False),
     },
     "adam": {
         "paper": (0.1, 1e-3, 0.99, None, False),
         "flower": (0.1, 1e-9, 0.99, 0.0, True),
-        "tff": (0.1, 1e-3, 0.999, 0.0, True),
+        "google-research": (0.1, 1e-3, 0.999, 0.0, True),
     },
     "yogi": {
         "paper": (0.1, 1e-3, 0.99, None, False),
         "flower": (0.01, 1e-3, 0.99, 0.0, False),
-        "tff": (0.1, 1e-3, 0.999, 0.0, True),
+        "google-research": (0.1, 1e-3, 0.999, 0.0, True),
     },
 }
 
@@ -158,7 +158,8 @@ def FedAdagrad(
             a round where |D| >> tau. None is the preset's: 0.1. The paper tunes it.
         tau: degree of adaptivity, at least 0, in units of D. None is the preset's: 1e-3 (the paper's), `flower` 1e-9.
         beta1: decay of m, in [0, 1); 0, no momentum: the paper states 0.9 for Adam and Yogi alone.
-        preset: constants where none are given: `paper` (v starts at tau^2), `flower` or `tff` (v starts at 0).
+        preset: constants where none are given: `paper` (v starts at tau^2), `flower` or `google-research` (v starts at
+            0).
         weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
@@ -200,9 +201,11 @@ def FedAdam(
             a round where |D| >> tau. None is the preset's: 0.1. The paper tunes it.
         tau: degree of adaptivity, at least 0, in units of D. None is the preset's: 1e-3 (the paper's), `flower` 1e-9.
         beta1: decay of m, in [0, 1) (0.9, the paper's).
-        beta2: decay of v, in [0, 1). None is the preset's: 0.99 (the paper's), `tff` 0.999 (what its code ran with).
-        preset: constants where none are given: `paper` (v starts at tau^2, no bias correction), `flower` or `tff`
-            (v starts at 0; eta times sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) in round t = 1, 2, ..., as their code does).
+        beta2: decay of v, in [0, 1). None is the preset's: 0.99 (the paper's), `google-research` 0.999 (what its code
+            ran with).
+        preset: constants where none are given: `paper` (v starts at tau^2, no bias correction), `flower` or
+            `google-research` (v starts at 0; eta times sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) in round t = 1, 2, ..., as
+            their code does).
         weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
@@ -247,9 +250,10 @@ def FedYogi(
             a round where |D| >> tau. None is the preset's: 0.1, `flower` 0.01. The paper tunes it.
         tau: degree of adaptivity, at least 0, in units of D. None is the preset's: 1e-3 (the paper's).
         beta1: decay of m, in [0, 1) (0.9, the paper's).
-        beta2: decay of v, in [0, 1). None is the preset's: 0.99 (the paper's), `tff` 0.999 (what its code ran with).
-        preset: constants where none are given: `paper` (v starts at tau^2), `flower` (v starts at 0) or `tff` (v
-            starts at 0, the bias corrected as in `FedAdam`).
+        beta2: decay of v, in [0, 1). None is the preset's: 0.99 (the paper's), `google-research` 0.999 (what its code
+            ran with).
+        preset: constants where none are given: `paper` (v starts at tau^2), `flower` (v starts at 0) or
+            `google-research` (v starts at 0, the bias corrected as in `FedAdam`).
         weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 

@@ -102,7 +102,7 @@ def MoFedSAM(
 
     Up: y - w (d numbers), K eta_l and the mean local loss. Down: w and m (2 d). Kept: m on the server. It is
     `SharpMomentum(FedAvg(...))`; alpha = 1 is `FedSAM`. Where clients take other numbers of steps, K eta_l is the
-    mean over the cohort. Clipping and weight decay act on the mixed gradient.
+    mean over the cohort with the weights p_i. Clipping and weight decay act on the mixed gradient.
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.

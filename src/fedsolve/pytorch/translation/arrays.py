@@ -123,6 +123,13 @@ def buffer_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {n: b for n, b in module.named_buffers() if n in saved and b.dtype != torch.bool}
 
 
+def constant_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What outputs depend on and no message has: frozen parameters, and buffers that are not saved or are truths."""
+    sent = trainable(module).keys() | buffer_tensors(module).keys()
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor.detach() for name, tensor in tensors if name not in sent}
+
+
 def as_tensor(value: Any, like: Tensor) -> Tensor:
     """An array in the type and on the device of a tensor; a mean of integers is rounded."""
     array = np.asarray(value)

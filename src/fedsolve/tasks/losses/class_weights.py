@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import as_array
+from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch, Params
 from fedsolve.tasks.losses.sums import of_batch

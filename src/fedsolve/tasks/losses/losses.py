@@ -104,7 +104,9 @@ class CrossEntropy(ClassWeighted, OfOutputs):
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         """The targets that it takes: a class for each of the model's outputs."""
-        return Classes(self.model(params, batch[0]).shape[-1])
+        logits = self.model(params, batch[0])
+        check_label_shapes(logits, batch[1])
+        return Classes(logits.shape[-1])
 
     def labels(self, outputs: Array) -> Array:
         """The class of the largest logit, the first of equal ones, int32."""
@@ -112,6 +114,7 @@ class CrossEntropy(ClassWeighted, OfOutputs):
 
     def of(self, outputs: Array, y: Array) -> Array:
         """-log softmax(outputs)[y] of each example."""
+        check_label_shapes(outputs, y)
         logits = outputs.T
         return self.weighted(cross_entropy(logits, y), y == jnp.arange(logits.shape[0])[:, None])
 
@@ -127,6 +130,10 @@ class SquaredError(OfOutputs):
 
     model: Model
     half: bool = False
+
+    def targets(self, params: Params, batch: Examples) -> None:
+        """It takes numbers of the outputs' shape, whatever they are."""
+        check_shapes(self.model(params, batch[0]), batch[1])
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The mean squared error over the entries of each example."""
@@ -154,6 +161,7 @@ class Logistic(ClassWeighted, OfOutputs):
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         """The targets that it takes: labels of two classes."""
+        check_shapes(self.model(params, batch[0]), batch[1])
         return TwoSides()
 
     def labels(self, outputs: Array) -> Array:
@@ -185,7 +193,11 @@ class BinaryCrossEntropy(OfOutputs):
     def targets(self, params: Params, batch: Examples) -> Targets:
         """The targets that it takes: 0 or 1 for every tag, or sparse rows with a column for each output."""
         x, y = batch
-        return Tags(self.model(params, x).shape[-1]) if isinstance(y, SparseRows) else TwoSides()
+        outputs = self.model(params, x)
+        if isinstance(y, SparseRows):
+            return Tags(outputs.shape[-1])
+        check_shapes(outputs, y)
+        return TwoSides()
 
     def labels(self, outputs: Array) -> Array:
         """1 for the tags whose output is above 0, otherwise 0, int32."""
@@ -298,7 +310,20 @@ class Ridge:
 def check_shapes(outputs: Array, y: Array) -> None:
     """One output for each target: (n,) against (n, 1) would broadcast to (n, n)."""
     if outputs.shape != y.shape:
-        raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree")
+        remedy = ", give y[..., 0]" if y.shape == (*outputs.shape, 1) else ""
+        remedy = ", take the model's outputs[..., 0]" if outputs.shape == (*y.shape, 1) else remedy
+        raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree{remedy}")
+
+
+def check_label_shapes(outputs: Array, y: Array) -> None:
+    """The number of a class for each row of outputs: `InvalidInput` for labels of another shape, such as one-hot."""
+    rows = outputs.shape[:-1]
+    if y.shape != rows:
+        remedy = {outputs.shape: "give the number of the class, y.argmax(-1)", (*rows, 1): "give y[..., 0]"}
+        raise InvalidInput(
+            f"the labels of an example have shape {y.shape[1:]}, its outputs {outputs.shape[1:]}: "
+            f"{remedy.get(y.shape, f'give labels of shape {rows[1:]}')}"
+        )
 
 
 def check_labels(y: Any, classes: int) -> np.ndarray:

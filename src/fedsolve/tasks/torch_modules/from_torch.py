@@ -12,6 +12,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.federated import FederatedData
+from fedsolve.data.forms import check_list
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
@@ -154,8 +155,7 @@ def _dtype(module: nn.Module) -> torch.dtype:
 
 
 def _federated(clients: Any, drawn: list[str]) -> FederatedData:
-    if not isinstance(clients, Sequence) or isinstance(clients, str):
-        raise InvalidInput(f"clients = {shown(clients)} must be a list, (inputs, targets) for each client")
+    check_list("clients", clients, "(inputs, targets) for each client")
     return FederatedData.from_clients([_examples(f"client {i}", c, drawn) for i, c in enumerate(clients)])
 
 
@@ -178,7 +178,8 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
         data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
-    convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else np.asarray(a)  # noqa: E731
+    # tables keep the names of their columns: FederatedData makes arrays of them
+    convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else a  # noqa: E731
     return Examples(*(jax.tree.map(convert, part) for part in data))
 
 

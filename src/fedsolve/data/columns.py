@@ -1,0 +1,94 @@
+"""Names of the columns of examples: kept beside the arrays, compared, and put in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from fedsolve.core.arrays.frames import columns_of
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import is_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Batch
+
+Columns = tuple[tuple[str, ...] | None, ...]
+"""For each leaf in the order of `jax.tree.leaves` the names of its columns, None if they have none; () if none has."""
+
+_SHOWN = 3  # names in an error
+
+
+def named_arrays(
+    name: str, examples: Batch, known: Columns = (), of: str = "the clients before"
+) -> tuple[Batch, Columns]:
+    """Every leaf as an array of numbers, and the names of its columns.
+
+    Tables (of pandas, Polars, Arrow) have names; arrays have none and are taken by position, as are tables whose names
+    are the numbers 0, 1, ..., which pandas gives to those without.
+
+    Args:
+        name: what an error calls the examples.
+        examples: a pytree of arrays and tables.
+        known: the names that the columns should have: a table with the same in another order is put in order.
+        of: whose these are.
+
+    Returns:
+        Arrays in the structure of `examples`, and their columns' names, those of `known` where they have none.
+
+    Raises:
+        InvalidInput: a leaf that holds no numbers, a name that comes twice, or other names than the known ones.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(examples)
+    known = known if len(known) == len(paths) else (None,) * len(paths)
+    arrays: list[np.ndarray] = []
+    found: list[tuple[str, ...] | None] = []
+    for (path, leaf), wanted in zip(paths, known, strict=True):
+        where = f"{name} {jax.tree_util.keystr(path)}".strip()
+        array, labels, own = as_array(where, leaf), [label for label, _ in columns_of(leaf) or ()], None
+        if all(map(is_integer, labels)) and sorted(labels) == list(range(len(labels))):
+            order = None if labels == sorted(labels) else np.argsort(labels)
+        else:
+            own = tuple(map(str, labels))
+            order = _order(where, own, wanted, of)
+        arrays.append(array if order is None else array[:, order])
+        found.append(wanted or own)
+    return jax.tree.unflatten(structure, arrays), tuple(found) if any(found) else ()
+
+
+def in_order(name: str, arrays: Batch, columns: Columns, known: Columns, of: str) -> Batch:
+    """Arrays whose columns have the names `columns`, with their columns in the order of `known`.
+
+    Raises:
+        InvalidInput: other names.
+    """
+    leaves, structure = jax.tree.flatten(arrays)
+    for i, order in enumerate(check_same_columns(name, columns, known, of)):
+        leaves[i] = leaves[i] if order is None else leaves[i][:, order]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def check_same_columns(name: str, columns: Columns, known: Columns, of: str) -> list[list[int] | None]:
+    """Where each known column of a leaf stands, None of a leaf in order; `InvalidInput` if the names are others."""
+    pairs = zip(columns, known, strict=True) if len(columns) == len(known) else ()
+    return [None if own is None else _order(name, own, wanted, of) for own, wanted in pairs]
+
+
+def _order(where: str, own: tuple[str, ...], wanted: tuple[str, ...] | None, of: str) -> list[int] | None:
+    """Where each name that is wanted stands; None if they are in order."""
+    places = {label: i for i, label in enumerate(own)}
+    if len(places) < len(own):
+        twice = next(label for label in own if own.count(label) > 1)
+        raise InvalidInput(f"{where} has two columns {twice!r}: give each a name of its own")
+    if wanted is None or wanted == own:
+        return None
+    more, less = [a for a in own if a not in set(wanted)], [a for a in wanted if a not in places]
+    if more or less:
+        parts = [f"has {_words(more)}"] * bool(more) + [f"lacks {_words(less)}"] * bool(less)
+        raise InvalidInput(f"{where} {' and '.join(parts)}, unlike {of}: give the same columns, by name")
+    return [places[label] for label in wanted]
+
+
+def _words(names: Sequence[str]) -> str:
+    further = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + further
