@@ -20,6 +20,17 @@ CLIENTS = [(DRAW.normal(size=(n, 4)).astype(np.float32), DRAW.integers(0, 3, n))
 FAR = 1e3  # no gradient of the sample is so large
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """The same weights in every order of tests."""
+    torch.manual_seed(0)
+
+
+def linear(outputs):
+    torch.manual_seed(0)
+    return nn.Linear(4, outputs)
+
+
 def clipped(g):
     return g.clamp(-FAR, FAR)
 
@@ -229,20 +240,20 @@ CLASSES = [tuple(map(torch.as_tensor, CLIENTS[0]))]
     ("module", "loss", "loader", "words"),
     [
         (
-            nn.Linear(4, 1),
+            linear(1),
             F.mse_loss,
             REAL,
             r"broadcasts outputs of shape \(6, 1\) against targets of shape \(6,\)",
         ),
-        (nn.Linear(4, 3), summed, CLASSES, "is a sum over its examples"),
+        (linear(3), summed, CLASSES, "is a sum over its examples"),
         (
-            nn.Linear(4, 3).bfloat16(),
+            linear(3).bfloat16(),
             F.cross_entropy,
             CLASSES,
             "parameter weight .*bfloat16: runs are in float32",
         ),
-        (nn.Linear(4, 1), lambda outputs, y: F.mse_loss(outputs[:, 0], y), REAL, None),
-        (nn.Linear(4, 3), weighted, CLASSES, None),
+        (linear(1), lambda outputs, y: F.mse_loss(outputs[:, 0], y), REAL, None),
+        (linear(3), weighted, CLASSES, None),
     ],
 )
 def test_an_oracle_refuses_what_a_task_refuses(module, loss, loader, words):
@@ -259,7 +270,7 @@ def loader(x, y, size=4):
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=size)
 
 
-NORMED = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+NORMED = nn.Sequential(linear(3), nn.BatchNorm1d(3))
 X, Y = torch.as_tensor(np.tile(CLIENTS[0][0], (2, 1))[:9]), torch.arange(9) % 3
 
 
@@ -274,20 +285,20 @@ X, Y = torch.as_tensor(np.tile(CLIENTS[0][0], (2, 1))[:9]), torch.arange(9) % 3
         ),
         (NORMED, F.cross_entropy, [(X[:4], Y[:4]), (X[:1], Y[:1])], "a batch of the loader has one example"),
         (
-            nn.Linear(4, 1),
+            linear(1),
             lambda outputs, y: F.binary_cross_entropy_with_logits(outputs[:, 0], y),
             loader(X, Y % 2),
             "Float can't be cast",
         ),
-        (nn.Linear(4, 3), F.cross_entropy, loader(X, Y + 1), "the targets of a batch are 1 to 3"),
+        (linear(3), F.cross_entropy, loader(X, Y + 1), "the targets of a batch are 1 to 3"),
         (
-            nn.Linear(4, 3),
+            linear(3),
             F.cross_entropy,
             loader(X * np.nan, Y),
             "the inputs of a batch hold a number that is not",
         ),
         (
-            nn.Linear(4, 1),
+            linear(1),
             lambda outputs, y: F.mse_loss(outputs[:, 0], y),
             loader(X, torch.tensor([np.nan] + 8 * [1.0])),
             "the targets of a batch hold a number that is not finite",
@@ -307,7 +318,7 @@ def test_an_oracle_tells_what_is_wrong_with_a_batch(module, loss, batches, words
 
 def test_a_later_batch_with_nan_is_told_in_its_step():
     bad = torch.cat([X[:4], X[4:8] * np.nan])
-    oracle = fs.flower.TorchOracle(nn.Linear(4, 3), F.cross_entropy, loader(bad, Y[:8]))
+    oracle = fs.flower.TorchOracle(linear(3), F.cross_entropy, loader(bad, Y[:8]))
     with pytest.raises(fs.InvalidInput, match="the inputs of a batch hold a number that is not finite"):
         oracle._module.trial(
             {n: torch.as_tensor(p) for n, p in oracle.params.items()}, np.array([0, 0, 1], np.uint32)
@@ -319,7 +330,7 @@ def test_an_oracle_takes_batches_that_end_with_none_left_out():
     dropping = torch.utils.data.DataLoader(data, batch_size=4, drop_last=True)
     fs.flower.TorchOracle(NORMED, F.cross_entropy, dropping)
     fs.flower.TorchOracle(
-        nn.Sequential(nn.Linear(4, 3)), F.cross_entropy, loader(X, Y)
+        nn.Sequential(linear(3)), F.cross_entropy, loader(X, Y)
     )  # one row, and no statistics
 
 
@@ -328,7 +339,7 @@ class OwnLoss(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.last = nn.Linear(4, 3)
+        self.last = linear(3)
 
     def forward(self, x):
         return F.cross_entropy(self.last(x["x"]), x["labels"])
@@ -364,7 +375,7 @@ def test_pairs_of_packed_parameters_are_taken_for_complex_numbers():
 class Penalised(nn.Module):
     def __init__(self):
         super().__init__()
-        self.last = nn.Linear(4, 3)
+        self.last = linear(3)
 
     def forward(self, x):
         return self.last(x), x.mean()
