@@ -7,7 +7,12 @@ import pytest
 
 from deploy_small import QUICK
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.messages.signature import check_constants, compare_constants, constant_digests
+from fedsolve.deploy.messages.signature import (
+    check_constants,
+    constant_digests,
+    other_constant,
+    usual_constants,
+)
 from fedsolve.deploy.oracles.jax import JaxOracle
 
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -23,6 +28,7 @@ def frozen(seed, mask=True):
     net = torch.nn.Sequential(first, torch.nn.Linear(2, 2))
     net.register_buffer("mask", torch.tensor([mask]))
     net.register_buffer("scale", torch.ones(2), persistent=False)
+    net.register_buffer("edges", torch.eye(2).to_sparse(), persistent=False)
     return net
 
 
@@ -34,7 +40,7 @@ def of_module(net):
     return TorchOracle(net, torch.nn.functional.cross_entropy, loader, epochs=1)
 
 
-def scaled(mean, classes=(0, 1), x=X):
+def scaled(mean, classes=(0, 1), step=None):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -42,14 +48,33 @@ def scaled(mean, classes=(0, 1), x=X):
 
     from fedsolve.deploy.oracles.sklearn import SklearnOracle
 
-    pipeline = make_pipeline(StandardScaler().fit(X + np.float32(mean)), LogisticRegression())
-    return SklearnOracle(pipeline, x, np.array(classes)[Y], batch_size=None, epochs=1, classes=classes)
+    step = StandardScaler().fit(X + np.float32(mean)) if step is None else step
+    pipeline = make_pipeline(step, LogisticRegression())
+    return SklearnOracle(pipeline, X, np.array(classes)[Y], batch_size=None, epochs=1, classes=classes)
+
+
+def nested(mean, largest=2):
+    """A scaler and categories, of which one column has fewer, in a step of their own."""
+    compose = pytest.importorskip("sklearn.compose", reason="scikit-learn is not installed")
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    codes = np.array([[0, 0, 0], [1, 1, 1], [2, largest, 0]], float)
+    both = [("a", StandardScaler(), [0]), ("b", OneHotEncoder(handle_unknown="ignore"), [1, 2])]
+    return scaled(
+        0, step=compose.ColumnTransformer(both, sparse_threshold=0).fit(codes + np.array([mean, 0, 0]))
+    )
 
 
 PAIRS = {
     "frozen weights": (lambda: of_module(frozen(0)), lambda: of_module(frozen(1)), "0.bias"),
     "a mask": (lambda: of_module(frozen(0)), lambda: of_module(frozen(0, mask=False)), "mask"),
     "a scaler": (lambda: scaled(0), lambda: scaled(1), "standardscaler.mean_"),
+    "a nested step": (lambda: nested(0), lambda: nested(1), "columntransformer.transformers_.0.1.mean_"),
+    "categories": (
+        lambda: nested(0),
+        lambda: nested(0, 3),
+        "columntransformer.transformers_.1.1.categories_.0",
+    ),
     "classes": (lambda: scaled(0), lambda: scaled(0, (0, 2)), "classes"),
 }
 
@@ -59,13 +84,23 @@ def test_differences_are_named(case):
     """And what is built alike is the same, whatever its data."""
     make, other, name = PAIRS[case]
     ours, same, theirs = (constant_digests(oracle().constants) for oracle in (make, make, other))
-    compare_constants(same, 1, ours, 0)
-    with pytest.raises(InvalidInput, match=f"^client 1 has another '{name}' than client 0"):
-        compare_constants(theirs, 1, ours, 0)
+    usual = usual_constants([ours, theirs])  # of as many the first one's
+    assert other_constant(same, usual) is None
+    assert other_constant(theirs, usual) == name
+    assert other_constant(ours, usual_constants([ours, theirs, theirs])) == name
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_a_constant_that_is_not_there_is_another_one_but_for_columns(without):
+    """A site may have an array where others have a table."""
+    pair = [["columns a", "head b"], []][:: 1 - 2 * without]
+    assert other_constant(pair[1], usual_constants(pair)) == "head"
+    pair = [["columns a"], []][:: 1 - 2 * without]
+    assert other_constant(pair[1], usual_constants(pair)) is None
 
 
 def test_parameters_and_buffers_that_are_sent_are_no_constants():
-    assert set(of_module(frozen(0)).constants) == {"0.weight", "0.bias", "mask", "scale"}
+    assert set(of_module(frozen(0)).constants) == {"0.weight", "0.bias", "mask", "scale", "edges"}
     assert check_constants(constant_digests(JaxOracle.of_task(QUICK, 0).constants)) == []
 
 

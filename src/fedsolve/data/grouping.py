@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.frames import beside
+from fedsolve.core.arrays.frames import side_by_side
 from fedsolve.core.checks import check_flag, check_path
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch
@@ -216,7 +216,7 @@ def _array(columns: Columns, found: dict[str, Any], where: str) -> np.ndarray:
             raise InvalidInput(
                 f"{where}, column {name} holds lists and cannot be combined with other columns: give it alone"
             )
-    return beside([f"{where}, column {name}" for name in columns], arrays)
+    return side_by_side([f"{where}, column {name}" for name in columns], arrays)
 
 
 def _changed(where: object) -> InvalidInput:

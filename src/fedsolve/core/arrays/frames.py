@@ -35,12 +35,12 @@ def of_table(name: str, value: Any, columns: list[tuple[Any, Any]]) -> np.ndarra
     if not columns:
         raise InvalidInput(f"{name} is a table without columns: give those of the inputs")
     labels = [f"column {shown(label)} of {name}" for label, _ in columns]
-    return beside(
+    return side_by_side(
         labels, [_numbers(where, column) for where, (_, column) in zip(labels, columns, strict=True)]
     )
 
 
-def beside(labels: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
+def side_by_side(labels: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
     """Columns as one array, shape (rows, columns); `InvalidInput` where their common type would round integers."""
     array = np.stack(columns, axis=1)
     for where, column in zip(labels, columns, strict=True):

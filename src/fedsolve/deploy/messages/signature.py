@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -64,17 +65,22 @@ def check_constants(digests: Any) -> list[str]:
     return digests
 
 
-def compare_constants(ours: Sequence[str], client: int, theirs: Sequence[str], other: int) -> None:
-    """Raise `InvalidInput`, naming the first difference, unless two clients have the same constants."""
-    mine, wanted = (dict(pair.rsplit(" ", 1) for pair in pairs) for pairs in (ours, theirs))
-    for name in sorted(mine.keys() | wanted.keys()):
-        if name == "columns" and not (name in mine and name in wanted):
-            continue  # a site may have an array where another one has a table
-        if mine.get(name) != wanted.get(name):
-            raise InvalidInput(
-                f"client {client} has another '{name}' than client {other}, which decides results and is in no "
-                "message: give all clients the same"
-            )
+def usual_constants(clients: Sequence[Sequence[str]]) -> dict[str, str]:
+    """For each name the digest that most clients have, "" for none; of as many the first one's."""
+    own = [dict(pair.rsplit(" ", 1) for pair in digests) for digests in clients]
+    usual = {}
+    for name in dict.fromkeys(name for one in own for name in one):
+        # a site may have an array where others have a table with columns
+        having = [one for one in own if name in one] if name == "columns" else own
+        usual[name] = Counter(one.get(name, "") for one in having).most_common(1)[0][0]
+    return usual
+
+
+def other_constant(digests: Sequence[str], usual: Mapping[str, str]) -> str | None:
+    """The first name under which a client has another digest than is usual; None if all are the usual ones."""
+    own = dict(pair.rsplit(" ", 1) for pair in digests)
+    names = (name for name in usual if name in own or name != "columns")
+    return next((name for name in names if own.get(name, "") != usual[name]), None)
 
 
 def float_type(params: Params) -> Any:

@@ -14,7 +14,12 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.messages.sanitize import reading, sanitize
-from fedsolve.deploy.messages.signature import check_constants, compare_constants, compare_signatures
+from fedsolve.deploy.messages.signature import (
+    check_constants,
+    compare_signatures,
+    other_constant,
+    usual_constants,
+)
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.monitoring.versions import read_versions
 from fedsolve.deploy.nodes.node_bindings import NodeBindings, key_digest
@@ -23,6 +28,9 @@ from fedsolve.deploy.site_names import check_site
 
 _QUERY_SECONDS = 120.0
 _SHOWN = 3  # of the reasons why all have refused
+_OTHER_CONSTANT = (
+    "client {} has another '{}' than most clients, which decides results: give all clients the same"
+)
 
 
 class _Claim(NamedTuple):
@@ -159,7 +167,7 @@ class ClientRegistry:
     def _resolve_claims(self, keys: Mapping[int, str]) -> dict[int, int]:
         """Which client is at which node, after every claim was compared with the bindings."""
         connected: dict[int, int] = {}
-        online = set(keys.values())
+        online, usual = set(keys.values()), self._usual_constants(keys)
         for node, claim in self._claimed.items():
             if claim is None:
                 continue
@@ -173,6 +181,9 @@ class ClientRegistry:
                 self._bindings.bind(client, key)
                 if bound is not None:
                     self._log(f"client {client} is at another node now: the one that had it is gone")
+            if (name := other_constant(claim.constants, usual)) is not None:
+                self._refuse(node, _OTHER_CONSTANT.format(client, name))
+                continue
             connected[client] = node
             self._refusals.pop(node, None)
             if self._connected.get(client) != node:
@@ -185,6 +196,16 @@ class ClientRegistry:
                     self._log(f"client {client} keeps its number: {conflict}")
         self._bindings.save()
         return connected
+
+    def _usual_constants(self, keys: Mapping[int, str]) -> dict[str, str]:
+        """What most clients have of what all must share, of as many the one with the lowest number."""
+        claims = [(node, claim) for node, claim in self._claimed.items() if claim is not None]
+        own = {
+            c.client: c.constants
+            for node, c in claims
+            if self._bindings.key_of(c.client) in (None, keys[node])
+        }
+        return usual_constants([own[client] for client in sorted(own)])
 
     def _conflict(self, client: int, bound: str | None, is_online: bool, others: list[int]) -> str:
         """Why a number does not go to a node that it is not bound to; "" if it does."""
@@ -212,9 +233,6 @@ class ClientRegistry:
             raise InvalidInput(f"client {client} does not say which model it has")
         compare_signatures(signature, self._signature, client)
         constants = check_constants(facts.get("constants", []))
-        different = {tuple(claim.constants): claim.client for claim in self._claimed.values() if claim}
-        for theirs, other in different.items():
-            compare_constants(constants, client, theirs, other)
         return _Claim(client, check_site(facts["site"]) if "site" in facts else "", versions, constants)
 
     def _refuse(self, node: int, reason: str) -> None:

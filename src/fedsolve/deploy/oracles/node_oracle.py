@@ -30,7 +30,7 @@ class LocalProblem(ABC):
             parameters and step; a line search compares such losses.
         metrics: names of what it can measure a model by.
         constants: arrays by name that all clients must share and no message has, such as frozen parameters. A client
-            that connects with others than those before it is refused.
+            with others than most clients is refused.
         framework: the distribution that its own code runs on, as the server is told it.
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.

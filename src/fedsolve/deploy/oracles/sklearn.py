@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,15 +165,30 @@ def final_step(estimator: Any) -> Any:
 
 
 def _constants(estimator: Any) -> dict[str, np.ndarray]:
-    """The numbers that a pipeline's steps were fitted to, such as means; not on how many rows."""
+    """What a pipeline's steps before the last make of inputs: their parameters, and what they were fitted to."""
     steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
-    fitted = [
-        (f"{step}.{name}", value)
-        for step, part in steps
-        for name, value in getattr(part, "__dict__", {}).items()
-    ]
-    arrays = [(name, np.asarray(value)) for name, value in fitted if name.endswith("_") and ".n_" not in name]
-    return {name: array for name, array in arrays if array.dtype.kind in "biuf"}
+    return {name: value for step, part in steps for name, value in _parts(step, part)}
+
+
+_NO_MATTER = ("copy", "n_jobs", "verbose", "feature_names_in_")  # names of columns are compared apart
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Arrays, numbers and words in a step, those of estimators and lists within it too; not on how many rows."""
+    if hasattr(value, "get_params"):
+        own = {k: v for k, v in vars(value).items() if k.endswith("_") and not k.startswith(("_", "n_"))}
+        for key, part in sorted((value.get_params(deep=False) | own).items()):
+            if key not in _NO_MATTER:
+                yield from _parts(f"{name}.{key}", part)
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            yield from _parts(f"{name}.{i}", part)
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield name, value
+    elif isinstance(value, np.ndarray):
+        yield name, np.array([str(x) for x in value.ravel()])
+    elif isinstance(value, int | float | str | np.generic):
+        yield name, np.array(str(value))
 
 
 def _names(x: Any) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
 from fedsolve.pytorch.callback.seeds import kept_generators
 from fedsolve.pytorch.comparison.unchanged import as_before
-from fedsolve.pytorch.translation.arrays import assign, buffers, constant_tensors, parameters
+from fedsolve.pytorch.translation.arrays import assign, buffers, bytes_of, constant_tensors, parameters
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -125,8 +125,7 @@ class TorchOracle(LocalProblem):
     @property
     def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Frozen parameters, and buffers that are not sent, as bytes."""
-        tensors = constant_tensors(self._own_module)
-        return {name: t.cpu().contiguous().view(-1).view(torch.uint8).numpy() for name, t in tensors.items()}
+        return {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""

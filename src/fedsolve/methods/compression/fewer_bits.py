@@ -193,7 +193,7 @@ def _masses(levels: np.ndarray) -> np.ndarray:
 
 
 def _scaled(rows: Array) -> tuple[Array, Array]:
-    """Rows times a power of two each, so that their squares are numbers, and its negative exponent; no bit is lost."""
+    """Rows over a power of two each, whose squares neither under- nor overflow, and its exponents; no bit is lost."""
     exponents = jnp.frexp(jnp.max(jnp.abs(rows), axis=1))[1]
     return jnp.ldexp(rows, -exponents[:, None]), exponents
 

@@ -130,6 +130,14 @@ def constant_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in tensors if name not in sent}
 
 
+def bytes_of(tensor: Tensor) -> np.ndarray:
+    """The bytes of a tensor of any type and layout, uint8 (bytes,)."""
+    if tensor.layout != torch.strided:
+        sparse = tensor.to_sparse_coo().coalesce()
+        return np.concatenate([bytes_of(sparse.indices()), bytes_of(sparse.values())])
+    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()
+
+
 def as_tensor(value: Any, like: Tensor) -> Tensor:
     """An array in the type and on the device of a tensor; a mean of integers is rounded."""
     array = np.asarray(value)
