@@ -384,6 +384,50 @@ def test_what_krum_averages_lies_near_the_honest(f, keep):
         np.testing.assert_allclose(found.delta, chosen.mean(axis=0), rtol=1e-9)
 
 
+PLACES = {  # where attackers put their vectors, among honest ones of length about 1.7
+    "far in one coordinate": lambda honest: np.r_[1e30, np.zeros(honest.shape[1] - 1)],
+    "all at the edge": lambda honest: honest.max(0) * 1.5,
+    "against the mean": lambda honest: -3 * honest.mean(0) / np.linalg.norm(honest.mean(0)),
+    "tiny": lambda honest: np.full(honest.shape[1], 1e-30),
+    "as an honest one": lambda honest: honest[0],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_how_far_attackers_can_pull(place):
+    """Three of seven (of a trimmed mean one): what each reduction promises, wherever they are and in float32."""
+    honest = np.random.default_rng(6).standard_normal((6, 3)).astype(np.float32) + 0.5
+    bad = PLACES[place](honest).astype(np.float32)
+    found = lambda reduction, sent: np.asarray(  # noqa: E731
+        reduced_by(reduction, sent, np.ones(7, np.float32), np.ones(7, bool)), float
+    )
+    minority = np.stack([*honest[:4], bad, bad, bad])
+    one = np.stack([*honest, bad])
+    near = 1e-6 * np.abs(honest).max()
+    median = found(fs.robust.Median(), minority)
+    assert (median >= honest[:4].min(0) - near).all()
+    assert (median <= honest[:4].max(0) + near).all()
+    trimmed = found(fs.robust.TrimmedMean(0.15), one)
+    assert (trimmed >= honest.min(0) - near).all()
+    assert (trimmed <= honest.max(0) + near).all()
+    # of a minority m of n: at most 2 (n - m) / (n - 2 m) times the honest ones' largest distance from a point
+    middle_of_honest = honest[:4].mean(0)
+    spread = np.linalg.norm(honest[:4] - middle_of_honest, axis=1).max()
+    pulled = np.linalg.norm(found(fs.robust.GeometricMedian(200), minority) - middle_of_honest)
+    assert pulled <= 2 * 4 / (7 - 2 * 3) * spread
+    for bound in (0.5, None):
+        limit = bound or np.median(np.linalg.norm(minority.astype(float), axis=1))
+        without = found(fs.robust.NormClipping(limit), np.stack([*honest[:4], *np.zeros((3, 3), np.float32)]))
+        clipped = found(fs.robust.NormClipping(bound), minority)
+        assert np.linalg.norm(clipped - without) <= 3 / 7 * limit * (1 + 1e-5)
+    for radius in (0.5, None):
+        centre = found(fs.robust.CentredClipping(radius, iterations=1), minority)
+        apart = np.linalg.norm(minority.astype(float) - median, axis=1)
+        limit = radius or np.median(apart)
+        steps = np.minimum(1, limit / np.where(apart[:4] > 0, apart[:4], 1))[:, None] * (honest[:4] - median)
+        assert np.linalg.norm(centre - median - steps.sum(0) / 7) <= 3 / 7 * limit * (1 + 1e-5)
+
+
 def test_names_in_a_configuration():
     assert REDUCTIONS.build("x", "median") == fs.robust.Median()
     assert REDUCTIONS.build("x", "geometric_median") == fs.robust.GeometricMedian()
