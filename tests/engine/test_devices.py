@@ -38,8 +38,8 @@ sharded = {
     "own models": (fs.Ditto(fs.FedAvg(0.3)), even, {"clients_per_round": 4, "local_steps": 1}),
 }
 if not everything:
-    for names, left in ((cases, "SCAFFOLD+FedDuAdam, 3 of 5, one at a time"), (sharded, "of random size")):
-        names.pop(left)
+    cases = {name: case for name, case in cases.items() if "Bernoulli" in name}
+    sharded = {name: case for name, case in sharded.items() if "one at a time" in name}
 state_sharding._GATHER_BYTES = 0
 for name, (algorithm, work, options) in sharded.items():
     given, devices = {"eval_every": 7, "dtype": "float64"} | options, 2 if "random" in name else 3
@@ -50,7 +50,9 @@ for name, (algorithm, work, options) in sharded.items():
             with tempfile.TemporaryDirectory() as out:
                 for rounds, d in zip((2, 7) if len(places) == 2 else (2, 4, 7), places):
                     runs.append(fs.run(algorithm, work, rounds=rounds, devices=d, out=out, resume=rounds > 2, **given))
-        runs = [several, runs[3], resumed := runs[5]]
+        runs = [several, moved := runs[3], resumed := runs[5]]
+        noted = [[note[17:43] for note in run.notes if "other devices" in note] for run in (moved, resumed)]
+        assert noted == [["2 ran on other devices (3)", "4 ran on other devices (2)"], []], noted
         for a, b in zip(jax.tree.leaves(several.params), jax.tree.leaves(resumed.params), strict=True):
             assert (np.asarray(a) == np.asarray(b)).all(), name
     for run in runs:
@@ -74,17 +76,6 @@ for name, (algorithm, options) in cases.items():
     for column, values in one.rounds.items():
         np.testing.assert_allclose(values, two.rounds[column], rtol=1e-12, err_msg=name)
     assert one.rounds["participants"].max() > one.rounds["participants"].min() or "3 of 5" in name
-    if "FedAvg" in name:
-        with tempfile.TemporaryDirectory() as out:
-            common = {"eval_every": 3, "dtype": "float64", "out": out} | options
-            fs.run(algorithm, task, rounds=4, devices=1, **common)
-            fs.run(algorithm, task, rounds=6, devices=2, resume=True, **common)
-            moved = fs.run(algorithm, task, rounds=9, devices=2, resume=True, **common)
-        for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(moved.params)):
-            np.testing.assert_allclose(a, b, rtol=1e-12)
-        (note,) = [note for note in moved.history.notes if "other devices" in note]
-        assert note.startswith("the rounds after 4 ran on other devices (2)")
-        assert not [note for note in one.history.notes if "other devices" in note]
     if "SCAFFOLD, Bernoulli" in name:
         stream.WINDOW_BYTES = 2**8
         options |= {"residency": "stream", "devices": 2}
