@@ -183,3 +183,24 @@ def test_pytorch_lists_its_operations_once_a_program(monkeypatch):
     assert len(listed) == 1
     getattr(utils, name)()
     assert len(listed) == 2
+
+
+def test_operations_that_pytorch_decomposes_by_itself_are_left_to_it(monkeypatch):
+    """Rules are registered for those alone that stay whole, and the program's values are the module's."""
+    from fedsolve.pytorch.translation.export import exported
+
+    parts = torch.export.exported_program
+    name = "_override_composite_implicit_decomp"
+    if not hasattr(parts, name):
+        pytest.skip("this PyTorch decomposes in another way")
+    numbers, register = [], getattr(parts, name)
+    monkeypatch.setattr(parts, name, lambda rules: numbers.append(len(rules)) or register(rules))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Hardswish(), nn.GRU(8, 3, batch_first=True))
+    x = torch.randn(2, 5, 4)
+    program = exported(module, (x,), training=False)
+    assert 0 < max(numbers) < 100, numbers
+    whole = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert {f"aten.{name}" for name in ("layer_norm.default", "hardswish.default", "gru.input")} <= whole
+    for ours, theirs in zip(program.module()(x), module(x), strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -52,7 +52,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     try:
         module.train(training)
         kept = kept_attributes(module)
-        with kept, silence(), _all_frames(), _masks_as_they_are(), _operations_listed_once():
+        with kept, silence(), _all_frames(), _masks_as_they_are(), _operations_listed_once(), _own_alone():
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())
@@ -89,6 +89,23 @@ def _operations_listed_once() -> Iterator[None]:
     getattr(torch._export.utils, name, lambda: None)()
     with mock.patch.object(torch._export.utils, name, return_value=None, create=True):
         yield
+
+
+def _own_alone() -> Any:
+    """Operations that PyTorch decomposes by itself left to it: it registers some 900 of them again and again for a
+    program, a third of the time, to do what they do anyway (2.13)."""
+    register = getattr(torch.export.exported_program, "_override_composite_implicit_decomp", None)
+
+    def own(rules: dict[Any, Any]) -> Any:
+        return register({op: rule for op, rule in rules.items() if not _is_its_own(rule)}) if register else None
+
+    return mock.patch.object(
+        torch.export.exported_program, "_override_composite_implicit_decomp", own, create=True
+    )
+
+
+def _is_its_own(rule: Any) -> bool:
+    return getattr(getattr(rule, "func", None), "__name__", "") == "_special_op_to_decompose_cia"
 
 
 @contextlib.contextmanager
