@@ -45,6 +45,39 @@ def task(clients=None, **more):
     return fs.Task.from_arrays(loss, W, clients, predict=lambda w, x: x @ w, **more)
 
 
+ROWS = {  # the index of the inputs, that of the targets, and what is said
+    "shuffled inputs": (range(6, -1, -1), range(7), "in another order than"),
+    "sorted targets": ([3, 1, 2, 5, 4, 6, 7], [1, 2, 3, 4, 5, 6, 7], "in another order than"),
+    "others": (list("abcdefg"), list("hijklmn"), "other rows than"),
+    "dates": (pd.date_range("2020", periods=7), pd.date_range("2021", periods=7), "other rows than"),
+    "pairs": ([(1, i) for i in range(7)], [(2, i) for i in range(7)], "other rows than"),
+    "the same": (list("gfedcba"), list("gfedcba"), None),
+    "numbered anew": (list("gfedcba"), range(7), None),
+    "numbered as floats": (range(7), np.arange(7.0), None),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_that_are_named_otherwise_are_refused(case):
+    """Inputs, targets and ids of groups with an index of pandas: rows go by position where their names allow it."""
+    mine, theirs, words = ROWS[case]
+    mine, theirs = (
+        pd.MultiIndex.from_tuples(i) if isinstance(i[0], tuple) else pd.Index(i) for i in (mine, theirs)
+    )
+    x, y = pd.DataFrame(X, mine, list("abc")), pd.Series(Y, theirs)
+    ways = [
+        lambda: FederatedData.from_clients([(x, y)]),
+        lambda: FederatedData.from_groups(x, y),
+        lambda: task(test=(x, y)),
+    ]
+    for way in ways:
+        if words is None:
+            way()
+        else:
+            with pytest.raises(fs.InvalidInput, match=words):
+                way()
+
+
 ORDERS = {"pandas": turned, "Arrow": arrow, "batch": lambda x: arrow(x).to_batches()[0], "Polars": polars}
 
 

@@ -197,6 +197,11 @@ LABELS_REFUSED = {
     "1 and '1'": (lambda: [1, "1", 1], r"several types \(int, str\)"),
     "1 and True": (lambda: [1, True, 0], r"several types \(bool, int\)"),
     "floats that merge": (lambda: [2**53 + 1, 0.5, 0.5], r"several types \(float, int\)"),
+    "floats that integers merged in": (
+        lambda: np.array([2**53, 2**53 + 1, 3], float),
+        "one number for several",
+    ),
+    "short floats": (lambda: np.array([2**24, 2**24 + 1, 3], np.float32), "one number for several integers"),
     "text and bytes": (lambda: ["a", b"a", "a"], "several types"),
     "no UTF-8": (lambda: [b"\xff", b"a", b"a"], "decode them"),
     "no order": (lambda: np.array([{}, {}, {}]), "no order"),

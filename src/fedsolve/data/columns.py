@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.frames import columns_of
+from fedsolve.core.arrays.frames import check_same_rows, columns_of
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput
@@ -37,12 +37,14 @@ def named_arrays(
         Arrays in the structure of `examples`, and their columns' names, those of `known` where they have none.
 
     Raises:
-        InvalidInput: a leaf that holds no numbers, a name that comes twice, or other names than the known ones.
+        InvalidInput: a leaf that holds no numbers, a name that comes twice, other names than the known ones, or leaves
+            whose rows have other labels (see `check_same_rows`).
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(examples)
     known = known if len(known) == len(paths) else (None,) * len(paths)
     arrays: list[np.ndarray] = []
     found: list[tuple[str, ...] | None] = []
+    check_same_rows((f"{name} {jax.tree_util.keystr(path)}".strip(), leaf) for path, leaf in paths)
     for (path, leaf), wanted in zip(paths, known, strict=True):
         where = f"{name} {jax.tree_util.keystr(path)}".strip()
         array, labels, own = as_array(where, leaf), [label for label, _ in columns_of(leaf) or ()], None

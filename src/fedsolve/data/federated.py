@@ -12,6 +12,7 @@ from functools import cached_property
 import jax
 import numpy as np
 
+from fedsolve.core.arrays.frames import check_same_rows
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.arrays.precision import first_merged
 from fedsolve.core.checks import check_integer, check_number
@@ -410,6 +411,7 @@ class FederatedData:
         column, (_, total, _) = check_column("groups", groups), _pooled(examples)
         if len(column) != total:
             raise InvalidInput(f"{len(column)} group ids for {total} examples: give one for each example")
+        check_same_rows([("the examples", leaf) for leaf in jax.tree.leaves(examples)] + [("groups", groups)])
         ids, inverse = np.unique(column, return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))

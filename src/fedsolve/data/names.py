@@ -105,7 +105,8 @@ def check_column(name: str, values: Any) -> np.ndarray:
     integers beyond 64 bits.
 
     Raises:
-        InvalidInput: another shape, no example, a missing value (its example is named), values of several types.
+        InvalidInput: another shape, no example, a missing value (its example is named), values of several types, or
+            floats so large that integers have merged in them.
     """
     if np.ma.is_masked(values):
         raise InvalidInput(f"{name} have masked entries: fill them or leave their rows out")
@@ -122,14 +123,22 @@ def check_column(name: str, values: Any) -> np.ndarray:
         raise InvalidInput(
             f"{name} have no value for example {int(none.argmax())}: fill it, or leave the example out"
         )
-    return _of_one_type(name, column) if column.dtype.kind in "OS" else column
+    column = _of_one_type(name, column) if column.dtype.kind in "OS" else column
+    if column.dtype.kind == "f" and np.abs(column).max() >= (
+        most := 2.0 ** (np.finfo(column.dtype).nmant + 1)
+    ):
+        raise InvalidInput(
+            f"{name} are {column.dtype} and reach {most:.0f}, where it has one number for several integers: read them "
+            "as integers or text"
+        )
+    return column
 
 
 def _of_one_type(name: str, column: np.ndarray) -> np.ndarray:
     """Objects of one type, which have an order; integers and texts in an array of theirs where that changes none."""
     values = column.tolist()
     kinds = {_kind(value) for value in values}
-    rounded = kinds == {"int", "float"} and any(abs(value) > 2**53 for value in values)
+    rounded = kinds == {"int", "float"} and any(abs(value) >= 2**53 for value in values)
     if len(kinds) > 1 and (kinds != {"int", "float"} or rounded):
         raise InvalidInput(
             f"{name} hold labels or ids of several types ({', '.join(sorted(kinds))}), which have no order: make them "

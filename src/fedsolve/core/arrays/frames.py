@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,40 @@ def columns_of(value: Any) -> list[tuple[Any, Any]] | None:
     if hasattr(value, "columns") and hasattr(value, "items") and hasattr(value, "to_numpy"):  # pandas
         return list(value.items())
     return None
+
+
+def check_same_rows(parts: Iterable[tuple[str, Any]]) -> None:
+    """Compare the row labels of what stands side by side, where it has some (pandas' index).
+
+    Rows go by position. Labels that are 0, 1, ... in order may be pandas' own, so that others beside them say nothing,
+    unless they are the same in another order.
+
+    Args:
+        parts: what an error calls each, and its array, column or table.
+
+    Raises:
+        InvalidInput: the same labels in another order, or two different sets of labels.
+    """
+    of, first = "", None
+    for name, value in parts:
+        labels = getattr(value, "index", None)
+        if not hasattr(value, "iloc") or labels is None:
+            continue
+        if first is None:
+            of, first = name, labels
+        if len(labels) != len(first) or labels.equals(first):
+            continue
+        has_own = [list(one) != list(range(len(one))) for one in (labels, first)]
+        if set(labels) == set(first):
+            raise InvalidInput(
+                f"{name} has its rows in another order than {of}, by their index: sort both alike, or, if they belong "
+                "together by position, reset_index(drop=True)"
+            )
+        if all(has_own):
+            raise InvalidInput(
+                f"{name} has other rows than {of}, by their index: give the same ones, or, if they belong together by "
+                "position, reset_index(drop=True)"
+            )
 
 
 def of_table(name: str, value: Any, columns: list[tuple[Any, Any]]) -> np.ndarray:

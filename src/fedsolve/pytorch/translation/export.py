@@ -97,7 +97,9 @@ def _own_alone() -> Any:
     register = getattr(torch.export.exported_program, "_override_composite_implicit_decomp", None)
 
     def own(rules: dict[Any, Any]) -> Any:
-        return register({op: rule for op, rule in rules.items() if not _is_its_own(rule)}) if register else None
+        return (
+            register({op: rule for op, rule in rules.items() if not _is_its_own(rule)}) if register else None
+        )
 
     return mock.patch.object(
         torch.export.exported_program, "_override_composite_implicit_decomp", own, create=True
