@@ -22,14 +22,17 @@ _FIXED: ContextVar[bool] = ContextVar("fixed", default=False)
 
 
 @contextmanager
-def fixed_draws() -> Iterator[Draws]:
+def fixed_draws(rounding: bool = True) -> Iterator[Draws]:
     """Inside, in this thread, PyTorch and programs that JAX traces draw these numbers.
 
     Operations of PyTorch that no translated program has, such as `multinomial`, draw as ever.
+
+    Args:
+        rounding: False leaves numbers that PyTorch converts to another floating-point type in the type that they have.
     """
     token = _FIXED.set(True)
     try:
-        with Draws() as seen:
+        with Draws(rounding) as seen:
             yield seen
     finally:
         _FIXED.reset(token)
@@ -47,9 +50,9 @@ class Draws(TorchDispatchMode):
         coarsest: the largest rounding unit of a floating-point type to which a tensor of another was converted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rounding: bool) -> None:
         super().__init__()
-        self.coarsest = 0.0
+        self.coarsest, self._rounding = 0.0, rounding
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -62,6 +65,7 @@ class Draws(TorchDispatchMode):
             and result.is_floating_point()
         ):
             self.coarsest = max(self.coarsest, torch.finfo(result.dtype).eps)
+            return result if self._rounding else args[0].clone()
         fixed = _IN_PYTORCH.get(str(func))
         return result if fixed is None else fixed(result, *args)
 

@@ -37,12 +37,27 @@ class Found(NamedTuple):
         gradient: of each parameter that trains, by name.
         buffers: their values afterwards, by name.
         coarsest: the largest rounding unit of a type to which the module or the loss converts numbers.
+        exact: what they give where such conversions do not round; None where nothing is converted, or it fails so.
     """
 
     loss: float
     gradient: Mapping[str, np.ndarray]
     buffers: Mapping[str, np.ndarray]
     coarsest: float = 0.0
+    exact: Found | None = None
+
+
+class Value(NamedTuple):
+    """What one evaluation in evaluation mode gives.
+
+    Attributes:
+        value: the mean over the batch.
+        coarsest, exact: as in `Found`.
+    """
+
+    value: float
+    coarsest: float = 0.0
+    exact: float | None = None
 
 
 class Reference:
@@ -93,13 +108,24 @@ class Reference:
                     f"{name} changes whenever {self._name} is called in training, which a run does not keep from step "
                     "to step: keep what it remembers in a buffer (register_buffer)"
                 )
-        return first
+        return first._replace(exact=self._exact(params, buffers, batch)) if first.coarsest else first
 
-    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> float:
-        """A function's value on the whole batch in evaluation mode."""
-        with kept_attributes(self.module, function), self._with(params, buffers, False), torch.no_grad():
+    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> Value:
+        """A function's value on the whole batch in evaluation mode, with fixed draws."""
+
+        def value(rounding: bool) -> tuple[float, float]:
+            kept = kept_attributes(self.module, function)
             x, y = tensors_of(batch, self.dtype)
-            return float(mean_of(function(self.module(x), y)))
+            with kept, self._with(params, buffers, False), torch.no_grad(), fixed_draws(rounding) as draws:
+                return float(mean_of(function(self.module(x), y))), draws.coarsest
+
+        found, coarsest = value(rounding=True)
+        if not coarsest:
+            return Value(found)
+        try:
+            return Value(found, coarsest, value(rounding=False)[0])
+        except InvalidInput:  # it insists on the types that it converts to
+            return Value(found, coarsest)
 
     def graph(self, params: Values, buffers: Values, batch: Any, through_module: bool = True) -> Graph:
         """What autograd records of the loss; with outputs that have no gradient unless `through_module`."""
@@ -110,10 +136,20 @@ class Reference:
                 outputs = pytree.tree_map_only(Tensor, torch.detach, outputs)
             return Graph(mean_of(self.loss(outputs, y)))
 
-    def _once(self, params: Values, buffers: Values, batch: Any) -> tuple[Found, list[Tensor]]:
+    def _exact(self, params: Values, buffers: Values, batch: Any) -> Found | None:
+        """What training gives where conversions do not round; None if it insists on the types that it converts to."""
+        try:
+            with kept_attributes(self.module, self.loss):
+                return self._once(params, buffers, batch, rounding=False)[0]
+        except InvalidInput:
+            return None
+
+    def _once(
+        self, params: Values, buffers: Values, batch: Any, rounding: bool = True
+    ) -> tuple[Found, list[Tensor]]:
         """What one evaluation gives, and the tensors that require a gradient and that the loss depends on."""
-        with self._with(params, buffers, True), fixed_draws() as draws:
-            x, y = tensors_of(batch, self.dtype)
+        x, y = tensors_of(batch, self.dtype)
+        with self._with(params, buffers, True), fixed_draws(rounding) as draws:
             value = mean_of(self.loss(self.module(x), y))
             if not value.requires_grad:
                 raise InvalidInput(f"the loss of {self._name} depends on no parameter: it has no gradient")
