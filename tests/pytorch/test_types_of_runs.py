@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+import fedsolve as fs  # noqa: E402
 from fedsolve.tasks.task import Examples  # noqa: E402
 from fedsolve.tasks.torch_modules.agreement import Agreement  # noqa: E402
 
@@ -50,3 +51,47 @@ def test_a_coarse_type_loosens_nothing_beside_it(coarse):
     assert differing(agreement, "fine.weight", 1e-5)
     assert not differing(agreement, "rough.weight", unit)
     assert differing(agreement, "rough.weight", 0.2)
+
+
+class Hashed(nn.Module):
+    """An embedding of a number that is computed from two of a row's."""
+
+    def __init__(self, number, buffer=1):
+        super().__init__()
+        self.table, self.number = nn.Embedding(61, 3), number
+        self.register_buffer("factor", torch.tensor(buffer))
+
+    def forward(self, x):
+        return self.table(self.number(x, self.factor) % 61)
+
+
+IDS = np.zeros((40, 2), np.int64)  # large where the other is small, in every row
+IDS[::2, 0], IDS[1::2, 1] = 50_000, 60_000
+TIMES = 1.7e9 + DRAW.uniform(0, 1e6, (40, 1)).astype(np.float32)
+
+
+class Seconds(nn.Module):
+    """A cancellation that float64 stands and float32 does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(1, 3)
+
+    def forward(self, x):
+        return self.last(((x.double() + 0.25) - x.double()).to(x.dtype))
+
+
+NEEDS_64_BITS = [
+    (lambda: Hashed(lambda x, _: x[:, 0] * 1000003 + x[:, 1]), IDS),
+    (lambda: Hashed(lambda x, _: x[:, 0] * 2654435761), IDS),
+    (lambda: Hashed(lambda x, _: x[:, 0] * x[:, 1]), IDS),
+    (lambda: Hashed(lambda x, factor: x[:, 0].clamp(max=1) * factor, 2**33 + 5), IDS),
+    (Seconds, TIMES),
+]
+
+
+@pytest.mark.parametrize(("made", "x"), NEEDS_64_BITS)
+def test_what_needs_64_bits_is_not_translated(made, x):
+    data = [(x, DRAW.integers(0, 3, len(x)))]
+    with pytest.raises(fs.InvalidInput, match="in 32 bits, as runs in float32 compute, .*leave translate=True out"):
+        fs.tasks.from_torch(made(), F.cross_entropy, data, translate=True)

@@ -19,6 +19,7 @@ from fedsolve.pytorch.translation.export import exported
 from fedsolve.pytorch.translation.failures import why_not_exported
 from fedsolve.pytorch.translation.registry import NotTranslatable
 from fedsolve.pytorch.translation.translate import Program
+from fedsolve.pytorch.translation.wide_types import exceeds_32_bits
 
 Values = Mapping[str, Any]
 
@@ -36,6 +37,7 @@ class Model:
         buffers: what training writes to, such as running statistics.
         asks: its arguments beside parameters and inputs: a key, if training mode differs from evaluation mode.
         mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
+        wide: whether it computes in 64 bits what a run in float32 has in 32.
         dtype: the type of the parameters.
 
     Raises:
@@ -56,6 +58,7 @@ class Model:
             Program(_exported(module, (x,), mode), self.dtype) for mode in (True, False)
         )
         values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
+        held = list(values.values())
         written = {self._first[name] for name in self._training.written}
         for name in sorted(written - buffer_tensors(module).keys()):
             raise InvalidInput(f"the module writes to '{name}', which is not a buffer that it saves")
@@ -66,6 +69,7 @@ class Model:
         programs = self._training, self._evaluation
         self.asks = ("key",) if self._training.digest != self._evaluation.digest else ()
         self.mixing, self.mixing_evaluated = self._training.mixing, self._evaluation.mixing
+        self.wide = any(p.wide for p in programs) or any(map(exceeds_32_bits, held))
         self.digest = [p.digest for p in programs], sorted(values.items())
 
     def __call__(self, params: Values, x: Any, key: Array | None = None) -> Any:

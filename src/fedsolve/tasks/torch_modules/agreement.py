@@ -60,13 +60,19 @@ class Agreement:
         functions: the loss and metrics, of outputs and targets.
         examples: of all clients.
         dtype: the type to compute in.
+        extremes: whether rows are added that have the largest and the smallest integers of all inputs at once.
 
     Raises:
         InvalidInput: what the module or the loss raises, or why it cannot be trained.
     """
 
     def __init__(
-        self, module: nn.Module, functions: Mapping[str, Any], examples: Examples, dtype: torch.dtype
+        self,
+        module: nn.Module,
+        functions: Mapping[str, Any],
+        examples: Examples,
+        dtype: torch.dtype,
+        extremes: bool = False,
     ) -> None:
         from fedsolve.pytorch.comparison.reference import Reference
         from fedsolve.pytorch.comparison.sample import telling_rows
@@ -79,7 +85,11 @@ class Agreement:
             dtype,
         )
         rows = telling_rows(*examples, _LEAST, _MOST)
-        self.batch = Examples(*jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples)))
+        batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
+        if extremes:
+            rows = np.append(rows, rows[:2])
+            batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_again, batch[1])
+        self.batch = Examples(*batch)
         params = {n: _wide(array_of(p)) for n, p in trainable(module).items()}
         buffers = {n: _wide(array_of(b)) for n, b in buffer_tensors(module).items()}
         self._points = self._evaluated(params, buffers, np.ones(len(rows), bool))
@@ -114,12 +124,12 @@ class Agreement:
         }
         return Results(self.reference.training(point.params, point.buffers, rows), evaluation)
 
-    def difference(self, evaluate: Evaluate) -> str | None:
-        """How the first number that differs from PyTorch's does, and why as far as that shows; None if none does."""
+    def difference(self, evaluate: Evaluate, otherwise: str = "the cause is not known") -> str | None:
+        """How the first number that differs from PyTorch's does, and why, else `otherwise`; None if none does."""
         for point, theirs in self._points:
             words = self._words(evaluate(point, self.batch), theirs)
             if words is not None:
-                return f"{words}: {self._why(point, evaluate)}"
+                return f"{words}: {self._why(point, evaluate) or otherwise}"
         return None
 
     def left_out(self) -> str:
@@ -175,12 +185,25 @@ class Agreement:
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:
             return "it mixes examples, and padding would count"
-        return cause(self.reference, point.params, point.buffers, self.batch) or "the cause is not known"
+        return cause(self.reference, point.params, point.buffers, self.batch)
 
 
 def _wide(a: np.ndarray) -> np.ndarray:
     """An array in a type of NumPy's own."""
     return a.astype(np.float64) if not np.issubdtype(a.dtype, np.integer) else a
+
+
+def _with_extremes(some: np.ndarray, every: Any) -> np.ndarray:
+    """Rows, and two more: the largest and the smallest integers that any has at each place."""
+    every = np.asarray(every)
+    if not np.issubdtype(every.dtype, np.integer):
+        return _again(some)
+    return np.concatenate([some, [every.max(0), every.min(0)]])
+
+
+def _again(some: np.ndarray) -> np.ndarray:
+    """Rows, and the first two again."""
+    return np.concatenate([some, some[:2]])
 
 
 def _moved(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

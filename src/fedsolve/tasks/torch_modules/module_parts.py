@@ -105,6 +105,18 @@ class _Theirs:
 
         return Agreement(*self._given, next(iter(trainable(self._given[0]).values())).dtype)
 
+    @cached_property
+    def narrow(self) -> Agreement | None:
+        """As a run in float32 has numbers, at the extremes of integers too; None if the module takes no float32."""
+        import torch
+
+        for extremes in (True, False):
+            try:
+                return Agreement(*self._given, torch.float32, extremes)
+            except InvalidInput:  # of such integers, which no example may have together, or of the type
+                continue
+        return None
+
 
 def _translated(
     module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
@@ -125,10 +137,30 @@ def _translated(
         else:
             kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
             made[name] = merged(kind(model, f.rows))
-    difference = theirs.wide.difference(of_translated(_by_batch(made), model.buffers, theirs.wide.type))
+    by_batch = _by_batch(made)
+    difference = theirs.wide.difference(of_translated(by_batch, model.buffers, theirs.wide.type))
     if difference := difference or theirs.wide.left_out():  # what acts on other values than the sample's, too
         raise NotTranslatable(difference)
+    if model.wide or any(f.rows is not None and f.rows.program.wide for f in functions.values()):
+        _check_narrow(by_batch, model.buffers, theirs)
     return Parts(model.params, model.frozen, model.buffers, made, merged(ModuleOutputs(model)))
+
+
+def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _Theirs) -> None:
+    """Raise `NotTranslatable` if 32 bits are not enough for what the module computes in 64."""
+    from fedsolve.pytorch.translation.registry import NotTranslatable
+    from fedsolve.tasks.torch_modules.evaluated import of_translated
+
+    if theirs.narrow is None:
+        return
+    try:
+        difference = theirs.narrow.difference(
+            of_translated(made, buffers, theirs.narrow.type), "it needs the 64 bits of its own types"
+        )
+    except OverflowError as error:  # of a literal
+        difference = str(error)
+    if difference:
+        raise NotTranslatable(f"in 32 bits, as runs in float32 compute, {difference}")
 
 
 def _in_pytorch(
