@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -93,5 +94,34 @@ NEEDS_64_BITS = [
 @pytest.mark.parametrize(("made", "x"), NEEDS_64_BITS)
 def test_what_needs_64_bits_is_not_translated(made, x):
     data = [(x, DRAW.integers(0, 3, len(x)))]
-    with pytest.raises(fs.InvalidInput, match="in 32 bits, as runs in float32 compute, .*leave translate=True out"):
+    with pytest.raises(
+        fs.InvalidInput, match=r"in 32 bits, as runs in float32 compute, .*leave translate=True out"
+    ):
         fs.tasks.from_torch(made(), F.cross_entropy, data, translate=True)
+
+
+class Clock(nn.Module):
+    """Minutes since a moment, of Unix time in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(1, 3)
+
+    def forward(self, x):
+        return self.last(((x - 1.7e9) / 60).to(self.last.weight.dtype))
+
+
+MOMENTS = 1.7e9 + DRAW.uniform(0, 90, (4, 1)), DRAW.integers(0, 3, 4)
+
+
+def test_inputs_that_float32_rounds_are_told():
+    words = "subtract from them a constant that all clients share, or run in float64"
+    task = fs.tasks.from_torch(Clock(), F.cross_entropy, [MOMENTS])
+    assert words in task.notes[0]
+    fine = Clock(), F.cross_entropy, [tuple(map(torch.tensor, (MOMENTS[0] - 1.7e9, MOMENTS[1])))]
+    rough = Clock(), F.cross_entropy, [tuple(map(torch.tensor, MOMENTS))]
+    fs.flower.TorchOracle(*fine).begin(jax.random.key(0), 0, np.float32)
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.flower.TorchOracle(*rough).begin(jax.random.key(0), 0, np.float32)
+    with jax.enable_x64(True):
+        fs.flower.TorchOracle(*rough).begin(jax.random.key(0), 0, np.float64)

@@ -155,8 +155,8 @@ def num_examples(batch: Any) -> int:
     return len(targets)
 
 
-def to_device(values: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Tensors, also in tuples, lists and dictionaries, on a device; floating-point ones in a type."""
+def to_device(values: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Tensors, also in tuples, lists and dictionaries, on a device; floating-point ones in a type, None for theirs."""
     if isinstance(values, Tensor):
         return values.to(device, dtype if values.is_floating_point() else None)
     if isinstance(values, dict):

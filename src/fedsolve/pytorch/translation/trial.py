@@ -32,6 +32,37 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     return outputs
 
 
+def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
+    """Whether a module takes inputs of more digits than a type has, and gives something else for them when rounded.
+
+    Args:
+        module: it stays as it is.
+        x: an example batch, floating-point numbers as the data have them.
+        dtype: to which a run rounds them.
+    """
+    exact, rounded = (pytree.tree_map_only(Tensor, lambda t, to=to: _in(t, to), x) for to in (None, dtype))
+    leaves = zip(pytree.tree_leaves(exact), pytree.tree_leaves(rounded), strict=True)
+    if all(not isinstance(a, Tensor) or torch.equal(a.double(), b.double()) for a, b in leaves):
+        return False
+    own = copied(module).eval()
+    try:
+        with torch.no_grad():
+            outputs = [pytree.tree_leaves(_once(own, values, "evaluation")) for values in (exact, rounded)]
+    except InvalidInput:  # it takes numbers of its own type alone, to which its user rounds them
+        return False
+    return not all(_near(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, Tensor))
+
+
+def _in(t: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return t.to(dtype) if dtype is not None and t.is_floating_point() else t
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Whether outputs are equal but for what float32 rounds on the way."""
+    a, b = a.double(), b.double()
+    return bool(torch.nan_to_num(a - b).abs().max() <= 1e-3 * torch.nan_to_num(b).abs().max().clamp(min=1e-3))
+
+
 def _check_tensors(module: nn.Module, outputs: Any) -> None:
     leaves = pytree.tree_leaves(outputs)
     if not any(isinstance(t, Tensor) for t in leaves):

@@ -155,7 +155,10 @@ class Agreement:
     def _words(self, ours: Results, theirs: Results) -> str | None:
         for name, (value, coarsest, exact) in theirs.evaluation.items():
             limit = self._limit(value, exact, coarsest, 1e-3)
-            if name in ours.evaluation and (by := _relative(ours.evaluation[name].value, value, 1e-3)) > limit:
+            if (
+                name in ours.evaluation
+                and (by := _relative(ours.evaluation[name].value, value, 1e-3)) > limit
+            ):
                 what = "loss" if name == "loss" else f"metric {name}"
                 return (
                     f"its {what} in evaluation mode would differ from PyTorch's {value:.6g} by {by:.2g} of it"

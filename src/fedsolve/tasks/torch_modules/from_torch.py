@@ -28,6 +28,10 @@ _DRAWN = (
     "the dataset of {} gives other values when an item is read again: each item is read once, and stays so in all "
     "epochs; augment in the module's forward, where self.training"
 )
+_ROUNDED = (
+    "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
+    "them a constant that all clients share, or run in float64"
+)
 _ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
 
 
@@ -87,7 +91,7 @@ def from_torch(
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
     from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
-    from fedsolve.pytorch.translation.trial import outputs_of
+    from fedsolve.pytorch.translation.trial import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
@@ -99,6 +103,7 @@ def from_torch(
     with as_before((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
+        rounded = loses_by_rounding(module, _sample(data.examples, None)[0], _dtype(module))
         classes = are_classes(outputs, y)
         if metrics is None:
             metrics = {"accuracy": _accuracy} if classes else {}
@@ -112,6 +117,7 @@ def from_torch(
                 )
         parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
+    notes += (_ROUNDED.format(str(_dtype(module))[6:]),) if rounded else ()
     notes += (_DRAWN.format(drawn[0]),) if drawn else ()
     return Task(
         name=name or type(module).__name__,
@@ -183,8 +189,8 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     return Examples(*(jax.tree.map(convert, part) for part in data))
 
 
-def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """A few examples as tensors, in the types in which PyTorch has them."""
+def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """A few examples as tensors as PyTorch has them, floating-point numbers in a type; None for their own."""
     from fedsolve.pytorch.translation.dtypes import of_data
 
     if not isinstance(examples, Examples):
