@@ -125,3 +125,20 @@ def test_inputs_that_float32_rounds_are_told():
         fs.flower.TorchOracle(*rough).begin(jax.random.key(0), 0, np.float32)
     with jax.enable_x64(True):
         fs.flower.TorchOracle(*rough).begin(jax.random.key(0), 0, np.float64)
+
+
+class Mixed(nn.Module):
+    """Products in bfloat16, which autocast makes of float32 alone."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.last(x)
+
+
+def test_autocast_is_compared_in_the_type_that_it_converts():
+    assert fs.tasks.from_torch(Mixed(), F.cross_entropy, [(X, Y)]).notes == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -70,13 +71,14 @@ class Reference:
 
     Attributes:
         draws: whether the module or a function drew from Python's or NumPy's global random numbers so far.
+        autocast: whether either entered `torch.autocast` so far, which leaves float64 as it is.
     """
 
     def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
         self._name = type(module).__name__
-        self.draws = False
+        self.draws = self.autocast = False
 
     def training(self, params: Values, buffers: Values, batch: Any) -> Found:
         """Loss, gradient and new buffers in training mode, with fixed draws.
@@ -179,7 +181,13 @@ class Reference:
             like = t.new_empty(0, dtype=self.dtype) if t.is_floating_point() else t
             values[name] = as_tensor(given[name] if name in given else array_of(t), like)
         eager = torch.compiler.set_stance("force_eager")
-        with eager, substituted(self.module, tensors, values), all_seeded(0), torch.enable_grad():
+        with (
+            eager,
+            self._seeing_autocast(),
+            substituted(self.module, tensors, values),
+            all_seeded(0),
+            torch.enable_grad(),
+        ):
             self.module.train(training)
             start = global_states()
             try:
@@ -192,6 +200,17 @@ class Reference:
                 if "HigherOrderOperator" in why:
                     why = "no gradients are computed through torch.cond, while_loop and the like: use torch.where"
                 raise InvalidInput(f"{self._name} or its loss fails: {why}{where_raised(error)}") from error
+
+    @contextmanager
+    def _seeing_autocast(self) -> Iterator[None]:
+        enter = torch.autocast.__enter__
+
+        def seen(entered: Any) -> Any:
+            self.autocast |= entered._enabled
+            return enter(entered)
+
+        with mock.patch.object(torch.autocast, "__enter__", seen):
+            yield
 
 
 def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]:

@@ -154,7 +154,8 @@ class Agreement:
 
     def _words(self, ours: Results, theirs: Results) -> str | None:
         for name, (value, coarsest, exact) in theirs.evaluation.items():
-            limit = self._limit(value, exact, coarsest, 1e-3)
+            smooth = exact if name == "loss" else None  # an accuracy jumps
+            limit = self._limit(value, smooth, coarsest, 1e-3)
             if (
                 name in ours.evaluation
                 and (by := _relative(ours.evaluation[name].value, value, 1e-3)) > limit

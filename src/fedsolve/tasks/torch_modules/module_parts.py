@@ -90,13 +90,14 @@ class _Theirs:
 
     @cached_property
     def wide(self) -> Agreement:
-        """In float64, or in the module's own type where it takes no other."""
+        """In float64, or in the module's own type where it takes no other, or computes otherwise in it (autocast)."""
         import torch
 
         try:
-            return Agreement(*self._given, torch.float64)
+            wide = Agreement(*self._given, torch.float64)
         except InvalidInput:
             return self.own
+        return self.own if wide.reference.autocast else wide
 
     @cached_property
     def own(self) -> Agreement:
