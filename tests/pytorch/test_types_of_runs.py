@@ -137,7 +137,7 @@ class Mixed(nn.Module):
 
     def forward(self, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.last(x)
+            return self.last(x).to(x.dtype)
 
 
 def test_autocast_is_compared_in_the_type_that_it_converts():
