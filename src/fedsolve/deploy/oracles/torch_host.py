@@ -166,7 +166,8 @@ class Evaluations:
             self._module.train()
             with seeded(0, self._device):
                 batch = self._batches.at(bytes(8), 0)
-                x, y = to_device(batch, self._device, dtype)
+                # copies, which the module may write to: of a list of batches these are the user's own
+                x, y = pytree.tree_map_only(Tensor, torch.clone, to_device(batch, self._device, dtype))
                 outputs = called(self._module, x, "training")
                 self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), dtype)
                 self._value(outputs, x, y)

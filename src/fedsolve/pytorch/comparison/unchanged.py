@@ -27,7 +27,8 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
             on the CPU, NumPy and Python.
     """
     modules = [f for f in functions if isinstance(f, nn.Module)]
-    tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if not is_lazy(t)]
+    every = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+    tensors = [t for t in every if not is_lazy(t) and not t.is_meta]
     values = [t.detach().clone() for t in tensors]
     python, legacy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:

@@ -109,6 +109,11 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     for name, p in params.items():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise InvalidInput(f"parameter '{name}' has no shape yet: run the module once on a batch")
+        if p.is_meta:
+            raise InvalidInput(
+                f"parameter '{name}' is on the meta device and has no values: call module.to_empty(device='cpu') and "
+                "load weights"
+            )
         if p.is_complex():
             raise InvalidInput(
                 f"parameter '{name}' is complex: keep its real and imaginary parts along a last axis of 2, and make it "
