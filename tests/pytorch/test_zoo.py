@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import fedsolve as fs  # noqa: E402
 from modules import declare_torchvision  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from zoo import ENTRIES  # noqa: E402
@@ -16,6 +15,8 @@ from zoo.entry import Entry  # noqa: E402
 from zoo.judge import judge  # noqa: E402
 from zoo.reference import drawn, made  # noqa: E402
 from zoo.traces import without_trace  # noqa: E402
+
+import fedsolve as fs  # noqa: E402
 
 
 def rows(gate: bool) -> list[Entry]:

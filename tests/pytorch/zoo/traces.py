@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedsolve.pytorch.translation.arrays import bytes_of
+
 
 @contextmanager
 def without_trace(*things: Any) -> Iterator[None]:
@@ -71,7 +73,7 @@ def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> N
 def _bytes(t: Tensor) -> Any:
     if is_lazy(t) or t.is_meta:
         return None
-    return repr(t) if t.layout != torch.strided else repr(t.detach().cpu().flatten().tolist())
+    return repr(t) if t.layout != torch.strided else bytes_of(t.detach().resolve_conj()).tobytes()
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:

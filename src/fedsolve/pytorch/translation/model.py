@@ -35,7 +35,7 @@ class Model:
         params: parameters that train (`requires_grad`), by name.
         frozen: those that do not.
         buffers: what training writes to, such as running statistics.
-        asks: its arguments beside parameters and inputs: a key, if training mode differs from evaluation mode.
+        asks: its arguments beside parameters and inputs: a key, if training mode draws or differs from evaluation mode.
         mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
         wide: whether it computes in 64 bits what a run in float32 has in 32.
         dtype: the type of the parameters.
@@ -67,7 +67,8 @@ class Model:
         self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}
         self._constants = values
         programs = self._training, self._evaluation
-        self.asks = ("key",) if self._training.digest != self._evaluation.digest else ()
+        draws = self._training.random or self._training.digest != self._evaluation.digest
+        self.asks = ("key",) if draws else ()
         self.mixing, self.mixing_evaluated = self._training.mixing, self._evaluation.mixing
         self.wide = any(p.wide for p in programs) or any(map(exceeds_32_bits, held))
         self.digest = [p.digest for p in programs], sorted(values.items())
@@ -90,6 +91,8 @@ class Model:
         kept = {**self._constants, **self.frozen, **buffers}
         own = {name: _cast(value, run) for name, value in kept.items()} | dict(params)
         values = {name: own[first] for name, first in self._first.items()}
+        if key is None and self._evaluation.random:
+            return self._by_example(values, x), dict(buffers)
         program = self._evaluation if key is None else self._training
         outputs, written = program(values, jax.tree.leaves(x), key, weights)
         after = {
@@ -98,6 +101,15 @@ class Model:
             if name in written
         }
         return outputs[0] if len(outputs) == 1 else tuple(outputs), {**buffers, **after}
+
+    def _by_example(self, values: Values, x: Any) -> Any:
+        """Outputs in evaluation of a module that draws then too: for each example alone, by the same draws."""
+
+        def alone(row: Any) -> list[Array]:
+            return self._evaluation(values, [a[None] for a in jax.tree.leaves(row)])[0]
+
+        outputs = [o[:, 0] if o.ndim > 1 else jnp.mean(o) for o in jax.vmap(alone)(x)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 class OnRows:
@@ -117,7 +129,7 @@ class OnRows:
         program: what it does to a batch.
 
     Raises:
-        NotTranslatable: a function that cannot be exported.
+        NotTranslatable: a function that cannot be exported, or draws.
         InvalidInput: one that has parameters of its own.
     """
 
@@ -127,6 +139,8 @@ class OnRows:
         wrapped = _Applied(function)
         program = _exported_loss(wrapped, outputs, targets)
         self.name, self.program = name, Program(program, dtype)
+        if self.program.random:
+            raise NotTranslatable(f"{name} draws random numbers")
         tensors = {**dict(wrapped.named_parameters()), **program.constants}
         for tensor, held in tensors.items():
             if isinstance(held, Tensor) and held.requires_grad:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.callback.seeds import all_seeded
+from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.translation.arrays import check_weights, copied
 from fedsolve.pytorch.translation.failures import first_line, where_raised
 
@@ -30,6 +31,23 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     _check_unwritten(own, module)
     _check_tensors(module, outputs)
     return outputs
+
+
+def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: Any) -> bool:
+    """Whether a module or functions of its outputs draw in evaluation, PyTorch's random numbers, NumPy's or Python's.
+
+    Args:
+        module: it stays as it is.
+        functions: a loss and metrics.
+        x, y: an example batch.
+    """
+    own = copied(module).eval()
+    with torch.no_grad(), all_seeded(0):
+        before = global_states(), torch.get_rng_state().tolist()
+        outputs = called(own, pytree.tree_map_only(Tensor, torch.clone, x), "evaluation")
+        for function in functions:
+            function(outputs, y)
+        return (global_states(), torch.get_rng_state().tolist()) != before
 
 
 def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:

@@ -69,14 +69,14 @@ def parts_of(
     theirs = _Theirs(module, functions, examples)
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
-        return _in_pytorch(module, functions, outputs, y, theirs), (why,)
+        return _in_pytorch(module, functions, x, outputs, y, theirs), (why,)
     try:
         return _translated(module, functions, x, outputs, y, theirs), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
         if translate:
             raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
-        return _in_pytorch(module, functions, outputs, y, theirs), (
+        return _in_pytorch(module, functions, x, outputs, y, theirs), (
             f"{why}; it runs in PyTorch, one client after another",
         )
 
@@ -165,19 +165,22 @@ def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _
 
 
 def _in_pytorch(
-    module: nn.Module, functions: Mapping[str, Judged], outputs: Any, y: Any, theirs: _Theirs
+    module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
 ) -> Parts:
     """The module called: the first way that has PyTorch's numbers.
 
     A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
-    of examples, where the loss refers to what trains; in batches, or each example by itself.
+    of examples, where the loss refers to what trains; in batches, or each example by itself, as one that draws then.
     """
     from fedsolve.pytorch.callback.torch_callback import Module, Outputs
     from fedsolve.pytorch.translation.export import silence
+    from fedsolve.pytorch.translation.trial import draws_in_evaluation
     from fedsolve.tasks.torch_modules.evaluated import of_called
 
     difference = None
-    for alone, by_sums, copied in itertools.product((False, True), (True, False), (True, False)):
+    draws = draws_in_evaluation(module, [f.function for f in functions.values()], x, y)
+    ways = (True,) if draws else (False, True)
+    for alone, by_sums, copied in itertools.product(ways, (True, False), (True, False)):
         own = Module(module, copied, alone)
         made = _called(own, functions, outputs, y, by_sums)
         try:
