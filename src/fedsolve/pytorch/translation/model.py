@@ -54,9 +54,10 @@ class Model:
         self._first = {
             name: first.setdefault(id(t), name) for name, t in everything.items()
         }  # shared weights
-        self._training, self._evaluation = (
-            Program(_exported(module, (x,), mode), self.dtype) for mode in (True, False)
-        )
+        exported = [_exported(module, (x,), mode) for mode in (True, False)]
+        if _form(exported[0]) != _form(exported[1]):
+            raise NotTranslatable("its outputs have another structure in training than in evaluation")
+        self._training, self._evaluation = (Program(program, self.dtype) for program in exported)
         values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
         held = list(values.values())
         written = {self._first[name] for name in self._training.written}
@@ -197,6 +198,17 @@ class _Applied(nn.Module):
         if self.widens:
             targets = pytree.tree_map_only(Tensor, lambda t: t.long() if _is_bytes(t) else t, targets)
         return self.function(outputs, targets)
+
+
+def _form(program: Any) -> Any:
+    """The structure of a program's outputs, and the shape of an example in each of them."""
+    written = len(program.graph_signature.buffers_to_mutate)
+    outputs = list(program.graph.output_node().args[0])[written:]
+    return program.call_spec.out_spec, [_shape(getattr(o, "meta", {}).get("val")) for o in outputs]
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape[1:]) if isinstance(value, Tensor) else None
 
 
 def _cast(value: Any, run: Any) -> Any:
