@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.callback.collation import no_batch
 from fedsolve.pytorch.callback.seeds import all_seeded, kept_generators, seed_of
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
@@ -89,7 +90,10 @@ class Minibatches:
         if isinstance(self._loader, tuple | list):
             return next(batches, None)
         with all_seeded(seed):
-            return next(batches, None)
+            try:
+                return next(batches, None)
+            except (RuntimeError, TypeError) as error:
+                raise no_batch(error) or error from error
 
     def _next(self, seed: int) -> Any:
         batch = self._draw(self._batches, seed)

@@ -168,8 +168,9 @@ def _federated(clients: Any, drawn: list[str]) -> FederatedData:
 def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     """A client's pair, or all of its data set, as NumPy arrays; `who` joins `drawn` if items differ when read again."""
     from torch import Tensor
-    from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+    from fedsolve.pytorch.callback.collation import collated
     from fedsolve.pytorch.comparison.unchanged import as_before, same_values
 
     if isinstance(data, DataLoader):
@@ -181,7 +182,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
             once = data[0] if len(data) else None  # pyright: ignore[reportArgumentType]
             if len(data) and not same_values(once, data[0]):  # pyright: ignore[reportArgumentType]
                 drawn.append(who)
-        data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+            data = collated(who, [data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
     # tables keep the names of their columns: FederatedData makes arrays of them
