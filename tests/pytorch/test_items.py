@@ -49,6 +49,18 @@ def test_items_that_make_no_batch(item, words, loaded):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("translate", [None, False])
+@pytest.mark.parametrize(("sizes", "batch_size"), [((4, 9), 4), ((3, 1), None)])
+def test_a_batch_of_one_example_that_no_batch_normalisation_takes(sizes, batch_size, translate):
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    clients = [(torch.zeros(n, 3), torch.zeros(n, dtype=torch.long)) for n in sizes]
+    words = "a batch of client 1 has one example: Sequential fails .*more than 1 value per channel.*: take another"
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.tasks.from_torch(
+            module, nn.CrossEntropyLoss(), clients, batch_size=batch_size, translate=translate
+        )
+
+
 def test_reading_items_draws_nothing_for_good():
     module, items = nn.Linear(3, 2), Items(lambda i: (torch.rand(3), i % 2))
     state = torch.get_rng_state()

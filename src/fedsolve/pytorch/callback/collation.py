@@ -53,7 +53,7 @@ def _first_odd(items: Sequence[Any]) -> str:
         for shape, wanted in zip(map(np.shape, parts), map(np.shape, first), strict=False):
             if shape != wanted:
                 return (
-                    f"item {i} has a part of shape {tuple(shape)}, item 0 {tuple(wanted)}: pad or crop them to one shape "
-                    "in the dataset's transform"
+                    f"item {i} has a part of shape {tuple(shape)}, item 0 {tuple(wanted)}: pad or crop them to one "
+                    "shape in the dataset's transform"
                 )
     return ""

@@ -50,6 +50,18 @@ def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: 
         return (global_states(), torch.get_rng_state().tolist()) != before
 
 
+def check_alone(module: nn.Module, x: Any, who: str) -> None:
+    """Raise `InvalidInput` if a module cannot be trained on one example, as all of `who`'s batches, or one, have."""
+    one = pytree.tree_map_only(Tensor, lambda t: t[:1].clone(), x)
+    try:
+        with all_seeded(0):
+            called(copied(module).train(), one, "training")
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"a batch of {who} has one example: {error}: take another batch_size, or leave a client of one out"
+        ) from error
+
+
 def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
     """Whether a module takes inputs of more digits than a type has, and gives something else for them when rounded.
 

@@ -91,7 +91,7 @@ def from_torch(
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
     from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
-    from fedsolve.pytorch.translation.trial import loses_by_rounding, outputs_of
+    from fedsolve.pytorch.translation.trial import check_alone, loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
@@ -103,6 +103,8 @@ def from_torch(
     with as_before((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
+        for i in _with_one_left(data.counts, batch_size):
+            check_alone(module, x, data.names[i])
         rounded = loses_by_rounding(module, _sample(data.examples, None)[0], _dtype(module))
         classes = are_classes(outputs, y)
         if metrics is None:
@@ -152,6 +154,12 @@ class _Start:
 
 def _same(params: Any) -> Any:
     return params
+
+
+def _with_one_left(counts: np.ndarray, batch_size: int | None) -> np.ndarray:
+    """The number of the first client of which a batch has one example; none if there is no such client."""
+    last = counts if batch_size is None else (counts - 1) % batch_size + 1
+    return np.flatnonzero(last == 1)[:1]
 
 
 def _dtype(module: nn.Module) -> torch.dtype:
