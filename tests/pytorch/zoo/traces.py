@@ -83,11 +83,13 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
         return list(enumerate(value))
     if isinstance(value, MethodType):
         return [("self", value.__self__)]
+    if isinstance(value, torch.jit.ScriptModule):  # it makes its tensors' objects anew
+        return [(name, _bytes(t)) for name, t in value.state_dict().items()]
     if isinstance(value, Tensor | type) or type(value).__module__.startswith("torch._dynamo"):
         return []
     parts = list(getattr(value, "__dict__", {}).items())
     if isinstance(value, FunctionType):
         parts += [(i, cell.cell_contents) for i, cell in enumerate(value.__closure__ or ())]
-    if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
+    if isinstance(value, nn.Module):
         parts += value.named_parameters()
     return parts
