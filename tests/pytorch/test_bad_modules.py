@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -213,6 +215,19 @@ class Bounded(Base):
         return self.last(x)
 
 
+class Following(Base):
+    """A target network that follows the other, equal to it at the start."""
+
+    def __init__(self):
+        super().__init__()
+        self.target = copy.deepcopy(self.last).requires_grad_(False)
+
+    def forward(self, x):
+        for own, follows in zip(self.last.parameters(), self.target.parameters(), strict=True):
+            follows.data = 0.9 * follows.data + 0.1 * own.data
+        return self.last(x) - self.target(x)
+
+
 class Remembering(Base):
     def forward(self, x):
         self.calls = getattr(self, "calls", 0) + 1
@@ -224,6 +239,7 @@ class Remembering(Base):
     ("kind", "words"),
     [
         (Bounded, r"Bounded writes to its parameter 'last\.weight' when it is called"),
+        (Following, r"Following writes to its parameter 'target\.weight' .* a moving average in a buffer"),
         (Remembering, "Remembering gives other outputs when it is called again in evaluation with the same"),
     ],
 )
