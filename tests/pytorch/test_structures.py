@@ -54,3 +54,44 @@ def test_another_structure_in_training_runs_in_pytorch(outputs):
     for name, p in module.named_parameters():
         step = 0 if p.grad is None else 0.5 * p.grad
         np.testing.assert_allclose(result.params[name], (p - step).detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+class Experts(nn.Module):
+    """A mixture of two with the balance of their loads."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.router, self.experts = nn.Linear(4, 2), nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+
+    def forward(self, x):
+        gates = self.router(x).softmax(1)
+        loads = F.one_hot(gates.argmax(1), 2).to(gates.dtype).mean(0)
+        outputs = torch.stack([expert(x) for expert in self.experts], 2)
+        return (outputs * gates[:, None]).sum(2), 2 * (loads * gates.mean(0)).sum()
+
+
+def balanced(outputs, y):
+    return F.cross_entropy(outputs[0], y) + 0.1 * outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "loss", "words", "translate"),
+    [
+        (
+            Experts,
+            balanced,
+            "an output has no row for each example: compute what is of a whole batch in the loss",
+            True,
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+            F.cross_entropy,
+            "depend on the others of the batch in evaluation: compute what is of a whole batch in the loss",
+            False,
+        ),
+    ],
+)
+def test_what_is_of_a_whole_batch_belongs_in_the_loss(module, loss, words, translate):
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.tasks.from_torch(module(), loss, [(X, Y)], translate=translate)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fedsolve.pytorch.comparison.reference import Found, Value
 
+PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
@@ -124,12 +125,20 @@ class Agreement:
         }
         return Results(self.reference.training(point.params, point.buffers, rows), evaluation)
 
-    def difference(self, evaluate: Evaluate, otherwise: str = "the cause is not known") -> str | None:
-        """How the first number that differs from PyTorch's does, and why, else `otherwise`; None if none does."""
+    def difference(
+        self, evaluate: Evaluate, otherwise: str = "the cause is not known", mixing: str = PADDING
+    ) -> str | None:
+        """How the first number that differs from PyTorch's does, and why; None if none does.
+
+        Args:
+            evaluate: gives what is compared.
+            otherwise: what is said where no cause is found.
+            mixing: what is said of a module that mixes examples.
+        """
         for point, theirs in self._points:
             words = self._words(evaluate(point, self.batch), theirs)
             if words is not None:
-                return f"{words}: {self._why(point, evaluate) or otherwise}"
+                return f"{words}: {self._why(point, evaluate, mixing) or otherwise}"
         return None
 
     def left_out(self) -> str:
@@ -183,12 +192,12 @@ class Agreement:
                 return f"{what} '{name}' would differ from PyTorch's by {apart[name]:.2g} times its largest entry"
         return None
 
-    def _why(self, point: Point, evaluate: Evaluate) -> str:
+    def _why(self, point: Point, evaluate: Evaluate, mixing: str) -> str:
         from fedsolve.pytorch.comparison.reference import cause
 
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:
-            return "it mixes examples, and padding would count"
+            return mixing
         return cause(self.reference, point.params, point.buffers, self.batch)
 
 

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from fedsolve.pytorch.comparison.judged import Judged
 
 
+_OF_A_BATCH = "compute what is of a whole batch in the loss, from outputs for each example"
+_MIXING = f"its outputs for an example depend on the others of the batch in evaluation: {_OF_A_BATCH}"
+
+
 class Parts(NamedTuple):
     """What a task is made of; `outputs` are the module's, of its parameters and inputs."""
 
@@ -139,7 +143,8 @@ def _translated(
             kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
             made[name] = merged(kind(model, f.rows))
     by_batch = _by_batch(made)
-    difference = theirs.wide.difference(of_translated(by_batch, model.buffers, theirs.wide.type))
+    evaluate = of_translated(by_batch, model.buffers, theirs.wide.type)
+    difference = theirs.wide.difference(evaluate, _unknown(outputs))
     if difference := difference or theirs.wide.left_out():  # what acts on other values than the sample's, too
         raise NotTranslatable(difference)
     if model.wide or any(f.rows is not None and f.rows.program.wide for f in functions.values()):
@@ -185,7 +190,9 @@ def _in_pytorch(
         made = _called(own, functions, outputs, y, by_sums)
         try:
             with silence():  # JAX prints what a callback raises
-                found = theirs.own.difference(of_called(_by_batch(made), theirs.own.type))
+                found = theirs.own.difference(
+                    of_called(_by_batch(made), theirs.own.type), _unknown(outputs), _MIXING
+                )
         except Exception:  # what the user's code raises of one example alone
             if not alone:
                 raise
@@ -214,6 +221,15 @@ def _called(
             values = SumsBehind(Outputs.of(own, outputs, rows), f.sums)
             made[name] = LossBehind(values, made[name]) if name == "loss" else values
     return made
+
+
+def _unknown(outputs: Any) -> str:
+    """What is said where no cause is found."""
+    from torch.utils import _pytree as pytree
+
+    if all(t.ndim for t in pytree.tree_leaves(outputs) if hasattr(t, "ndim")):
+        return "the cause is not known"
+    return f"an output has no row for each example: {_OF_A_BATCH}"
 
 
 def rows_of(targets: Any) -> int:
