@@ -208,6 +208,14 @@ def test_a_buffer_that_is_not_saved():
         fs.tasks.from_torch(_unsaved(), nn.CrossEntropyLoss(), CLIENTS)
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_sparse_buffer(persistent):
+    module = Base()
+    module.register_buffer("edges", torch.eye(4).to_sparse(), persistent)
+    with pytest.raises(fs.InvalidInput, match=r"'edges' of Base is sparse \(sparse_coo\): register it dense"):
+        fs.tasks.from_torch(module, nn.CrossEntropyLoss(), CLIENTS)
+
+
 class Bounded(Base):
     def forward(self, x):
         with torch.no_grad():

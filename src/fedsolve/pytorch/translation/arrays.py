@@ -175,6 +175,16 @@ def refuse_halves(module: nn.Module) -> None:
             )
 
 
+def refuse_sparse(module: nn.Module) -> None:
+    """Raise `InvalidInput` if a parameter or buffer is sparse, which no array of NumPy's or JAX's is."""
+    for name, x in (*module.named_parameters(), *module.named_buffers()):
+        if not is_lazy(x) and x.layout != torch.strided:
+            raise InvalidInput(
+                f"'{name}' of {type(module).__name__} is sparse ({str(x.layout)[6:]}): register it dense, or its "
+                "indices and values as two buffers, of which forward makes it"
+            )
+
+
 @contextmanager
 def substituted(
     module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]

@@ -90,12 +90,13 @@ def from_torch(
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
-    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
+    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, refuse_sparse, trained_copy
     from fedsolve.pytorch.translation.trial import check_alone, loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
     refuse_halves(module)
+    refuse_sparse(module)
     make_cores_devices()  # before the translation begins JAX
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
