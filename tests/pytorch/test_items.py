@@ -61,6 +61,15 @@ def test_a_batch_of_one_example_that_no_batch_normalisation_takes(sizes, batch_s
         )
 
 
+def test_missing_values_go_with_a_mask():
+    x = torch.zeros(4, 3)
+    x[1, 2] = torch.nan
+    with pytest.raises(
+        fs.InvalidInput, match=r"in row 1: .*a number in its place and a mask as a further field"
+    ):
+        fs.tasks.from_torch(nn.Linear(3, 2), nn.CrossEntropyLoss(), [(x, torch.zeros(4))])
+
+
 def test_reading_items_draws_nothing_for_good():
     module, items = nn.Linear(3, 2), Items(lambda i: (torch.rand(3), i % 2))
     state = torch.get_rng_state()
