@@ -26,7 +26,7 @@ def collated(who: str, items: Sequence[Any]) -> Any:
         InvalidInput: items of different shapes, or of something else; the first is named.
     """
     try:
-        return default_collate(items)
+        return default_collate(list(items))
     except Exception as error:  # whatever a user's class raises too
         raise InvalidInput(f"{who}: {_first_odd(items) or first_line(error)}") from error
 
