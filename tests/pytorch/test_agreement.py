@@ -135,6 +135,7 @@ def test_what_export_leaves_out_runs_in_pytorch():
     task = task_of(module, loss)
     assert "would differ from PyTorch's by" in task.notes[0]
     assert "parameter 'first.bias' has a hook (register_hook)" in task.notes[0]
+    assert all(p.grad is None for p in module.parameters())
     check_round(module, loss, task)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -206,11 +208,32 @@ def test_a_buffer_that_is_not_saved():
         fs.tasks.from_torch(_unsaved(), nn.CrossEntropyLoss(), CLIENTS)
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_sparse_buffer(persistent):
+    module = Base()
+    module.register_buffer("edges", torch.eye(4).to_sparse(), persistent)
+    with pytest.raises(fs.InvalidInput, match=r"'edges' of Base is sparse \(sparse_coo\): register it dense"):
+        fs.tasks.from_torch(module, nn.CrossEntropyLoss(), CLIENTS)
+
+
 class Bounded(Base):
     def forward(self, x):
         with torch.no_grad():
             self.last.weight.clamp_(-0.1, 0.1)
         return self.last(x)
+
+
+class Following(Base):
+    """A target network that follows the other, equal to it at the start."""
+
+    def __init__(self):
+        super().__init__()
+        self.target = copy.deepcopy(self.last).requires_grad_(False)
+
+    def forward(self, x):
+        for own, follows in zip(self.last.parameters(), self.target.parameters(), strict=True):
+            follows.data = 0.9 * follows.data + 0.1 * own.data
+        return self.last(x) - self.target(x)
 
 
 class Remembering(Base):
@@ -224,6 +247,7 @@ class Remembering(Base):
     ("kind", "words"),
     [
         (Bounded, r"Bounded writes to its parameter 'last\.weight' when it is called"),
+        (Following, r"Following writes to its parameter 'target\.weight' .* a moving average in a buffer"),
         (Remembering, "Remembering gives other outputs when it is called again in evaluation with the same"),
     ],
 )

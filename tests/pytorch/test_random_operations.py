@@ -11,7 +11,6 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import samples  # noqa: E402
 
-from fedsolve.core.errors import InvalidInput  # noqa: E402
 from fedsolve.pytorch.operations import OPERATIONS  # noqa: E402
 from fedsolve.pytorch.translation.dtypes import array_of  # noqa: E402
 
@@ -29,6 +28,9 @@ CALLS = {
     "rand like": ("aten.rand_like.default", (X,)),
     "randn": ("aten.randn.default", ([N],)),
     "randn like": ("aten.randn_like.default", (X,)),
+    "normal": ("aten.normal_functional.default", (X,)),
+    "uniform": ("aten.uniform.default", (X,)),
+    "exponential": ("aten.exponential.default", (X, 2.0)),
     "randint": ("aten.randint.low", (-2, 3, [N])),
     "randperm": ("aten.randperm.default", (50,)),
     "rrelu": ("aten.rrelu_with_noise_functional.default", (X, X, 0.1, 0.5, True)),
@@ -80,13 +82,14 @@ def test_alpha_dropout_keeps_mean_and_variance(drawn: dict[str, np.ndarray]) -> 
 def test_distributions(drawn: dict[str, np.ndarray]) -> None:
     near(drawn["bernoulli"], 0.3, 0.46)
     assert set(np.unique(drawn["bernoulli"])) == {0, 1}
-    for name in ("rand", "rand like"):
+    for name in ("rand", "rand like", "uniform"):
         near(drawn[name], 0.5, 0.29)
         assert drawn[name].min() >= 0
         assert drawn[name].max() < 1
-    for name in ("randn", "randn like"):
+    for name in ("randn", "randn like", "normal"):
         near(drawn[name], 0, 1)
         near(drawn[name] ** 2, 1, 1.42)
+    near(drawn["exponential"], 0.5, 0.5)
     near(drawn["randint"], 0, 1.42)
     assert set(np.unique(drawn["randint"])) == {-2, -1, 0, 1, 2}
     assert sorted(drawn["randperm"]) == list(range(50))
@@ -115,7 +118,3 @@ def test_dropout_without_a_draw() -> None:
     assert not np.any(jax.jit(lambda a: attention(a, a, a, None, 1.0, key=key))(array_of(q)))
     dropout = OPERATIONS["aten.dropout.default"].function
     assert np.array_equal(dropout(X, 0.5, False, key=None), X)
-    with pytest.raises(
-        InvalidInput, match=r"draws random numbers in evaluation: draw them only where self\.training"
-    ):
-        dropout(X, 0.5, True, key=None)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from modules import declare_torchvision  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
 from zoo import ENTRIES  # noqa: E402
 from zoo.entry import Entry  # noqa: E402
 from zoo.judge import judge  # noqa: E402
+from zoo.reference import drawn, made  # noqa: E402
+from zoo.traces import without_trace  # noqa: E402
+
+import fedsolve as fs  # noqa: E402
 
 
 def rows(gate: bool) -> list[Entry]:
@@ -38,6 +45,21 @@ def test_chosen(entry: Entry) -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
 def test_all(entry: Entry) -> None:
     check(entry, (2,) if entry.needs else (1, 2))  # the families are larger: one program for each
+
+
+@pytest.mark.parametrize(
+    "entries", [ENTRIES[i::4] for i in range(4)], ids=["first", "second", "third", "fourth"]
+)
+def test_an_oracle_leaves_no_trace(entries: list[Entry]) -> None:
+    """Made of the whole collection but its large families; `judge` asks the same of tasks."""
+    oracle = fs.flower.TorchOracle  # what it imports draws from NumPy
+    for entry in entries:
+        if entry.needs:
+            continue
+        module, loss = made(entry)
+        batch = pytree.tree_map(torch.as_tensor, drawn(entry).test)
+        with without_trace(module, loss, batch), suppress(fs.InvalidInput):
+            oracle(module, loss, [batch])
 
 
 def test_size() -> None:

@@ -84,7 +84,7 @@ class FederatedData:
                 client, own = self._client_of(row)
                 raise InvalidInput(
                     f"field {where} of {self.names[client]} holds a non-finite number in row {own}: clean the data "
-                    "first"
+                    "first; where NaN means a missing value, give a number in its place and a mask as a further field"
                 )
 
     @property

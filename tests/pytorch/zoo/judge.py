@@ -10,6 +10,7 @@ import numpy as np
 import fedsolve as fs
 from zoo.entry import Entry
 from zoo.reference import Outcome, drawn, made, round_by_hand, start
+from zoo.traces import without_trace
 
 RATE = 0.1
 
@@ -48,9 +49,10 @@ def judge(entry: Entry, steps: tuple[int, ...] = (1, 2)) -> Found:
 def _task(entry: Entry) -> fs.Task:
     module, loss = made(entry)
     data = drawn(entry)
-    return fs.tasks.from_torch(
-        module, loss, data.clients, test=data.test, metrics={}, batch_size=None, local_steps=1
-    )
+    with without_trace(module, loss, data):
+        return fs.tasks.from_torch(
+            module, loss, data.clients, test=data.test, metrics={}, batch_size=None, local_steps=1
+        )
 
 
 def _difference(entry: Entry, task: fs.Task, steps: int) -> tuple[float, str]:

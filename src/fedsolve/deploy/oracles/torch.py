@@ -145,6 +145,11 @@ class TorchOracle(LocalProblem):
         """The oracle of one round (see `LocalProblem.begin`)."""
         if jnp.dtype(dtype) not in (jnp.float32, jnp.float64):
             raise InvalidInput(f"dtype = {jnp.dtype(dtype)} must be float32 or float64 for a PyTorch module")
+        if self._module.rounded and jnp.dtype(dtype) == jnp.float32:
+            raise InvalidInput(
+                "the module gives something else for the loader's float64 inputs rounded to float32: subtract from "
+                "them a constant that all clients share, or run in float64"
+            )
         torch_key = jax.random.fold_in(jax.random.fold_in(key, _STREAM), client)
         noise = own_key(key, client) if noise is None else noise
         words = jnp.concatenate([self._host.number, jax.random.key_data(torch_key)])

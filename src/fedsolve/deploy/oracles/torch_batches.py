@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.callback.collation import no_batch
 from fedsolve.pytorch.callback.seeds import all_seeded, kept_generators, seed_of
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
@@ -89,7 +90,10 @@ class Minibatches:
         if isinstance(self._loader, tuple | list):
             return next(batches, None)
         with all_seeded(seed):
-            return next(batches, None)
+            try:
+                return next(batches, None)
+            except (RuntimeError, TypeError) as error:
+                raise no_batch(error) or error from error
 
     def _next(self, seed: int) -> Any:
         batch = self._draw(self._batches, seed)
@@ -155,8 +159,8 @@ def num_examples(batch: Any) -> int:
     return len(targets)
 
 
-def to_device(values: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Tensors, also in tuples, lists and dictionaries, on a device; floating-point ones in a type."""
+def to_device(values: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Tensors, also in tuples, lists and dictionaries, on a device; floating-point ones in a type, None for theirs."""
     if isinstance(values, Tensor):
         return values.to(device, dtype if values.is_floating_point() else None)
     if isinstance(values, dict):

@@ -27,7 +27,7 @@ from fedsolve.pytorch.translation.arrays import (
     substituted,
     trainable,
 )
-from fedsolve.pytorch.translation.trial import called
+from fedsolve.pytorch.translation.trial import called, loses_by_rounding
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 Tensors = dict[str, Tensor]
@@ -39,6 +39,7 @@ class Evaluations:
 
     Attributes:
         buffers: running statistics and the like after the steps done so far, apart from the module's own.
+        rounded: whether the module gives something else for its inputs rounded to the type of its parameters.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Evaluations:
         self._batches = batches
         self._params, self._buffers = trainable(module), buffer_tensors(module)
         self.buffers = {name: b.clone() for name, b in self._buffers.items()}
-        self._updated: Any = None
+        self._updated, self.rounded = None, False
         self._kinds: dict[str, Judged] = {}
         self._batch: tuple[Any, tuple[Any, Any]] = (None, (None, None))
 
@@ -164,8 +165,11 @@ class Evaluations:
         with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
             self._module.train()
             with seeded(0, self._device):
-                x, y = to_device(self._batches.at(bytes(8), 0), self._device, dtype)
+                batch = self._batches.at(bytes(8), 0)
+                # copies, which the module may write to: of a list of batches these are the user's own
+                x, y = pytree.tree_map_only(Tensor, torch.clone, to_device(batch, self._device, dtype))
                 outputs = called(self._module, x, "training")
+                self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), dtype)
                 self._value(outputs, x, y)
                 refuse_other_forms(self._loss, outputs, y)
                 if self._batches.size.smallest == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -51,7 +51,8 @@ class Module:
         module: what runs.
         copied: a copy of it runs, so that it may change afterwards. A copy loses the hooks of its parameters, and a
             loss that refers to the module's parameters does not mean the copy's.
-        alone: in evaluation each example is a batch of its own, for a module that mixes examples then too.
+        alone: in evaluation each example is a batch of its own, with draws from seed 0, for a module that mixes
+            examples or draws then too.
 
     Attributes:
         params: parameters that train, by name.
@@ -79,14 +80,26 @@ class Module:
             outputs = None if self._alone else self._module(x)
             each = []
             for i in range(rows):
-                own = self._module(row_of(x, i, rows)) if self._alone else row_of(outputs, i, rows)
-                each.append(mean_of(function(own, row_of(y, i, rows))))
+                with all_seeded(0) if self._alone else nullcontext():
+                    own = self._module(row_of(x, i, rows)) if self._alone else row_of(outputs, i, rows)
+                    each.append(mean_of(function(own, row_of(y, i, rows))))
             return torch.stack(each).to(dtype).numpy()
 
     def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
         """Its outputs in evaluation mode, flat."""
         with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
-            return [t.numpy() for t in pytree.tree_leaves(self._module(tensors_of(batch, dtype)[0]))]
+            return [t.numpy() for t in pytree.tree_leaves(self._evaluated(tensors_of(batch, dtype)[0]))]
+
+    def _evaluated(self, x: Any) -> Any:
+        """Outputs in evaluation mode; of examples alone their rows together, and the mean of what has no rows."""
+        if not self._alone:
+            return self._module(x)
+        rows = len(next(t for t in pytree.tree_leaves(x) if t.ndim))
+        each = []
+        for i in range(rows):
+            with all_seeded(0):
+                each.append(self._module(row_of(x, i, rows)))
+        return pytree.tree_map(lambda *t: torch.cat(t) if t[0].ndim else torch.stack(t).mean(), *each)
 
     def loss(
         self,
@@ -102,7 +115,8 @@ class Module:
         with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
             x, y = tensors_of(batch, dtype)
             function = _in_type(function, dtype)
-            value = value_or_zero(lambda *given: mean_of(function(*given)), self._module(x), y)
+            outputs = self._module(x) if words is not None else self._evaluated(x)
+            value = value_or_zero(lambda *given: mean_of(function(*given)), outputs, y)
             slope = {}
             if gradient:
                 slope = {n: g.numpy() for n, g in gradients(value, self._params).items()}

@@ -1,8 +1,8 @@
 """Draws that are the same in PyTorch and in its translation, so that the two can be compared.
 
 An event of probability above 0 happens, a uniform number is 5/16, a normal one -1/2, a permutation the reversed order.
-Every floating-point type has these numbers exactly, and none depends on the number of rows: an example has the same
-draws whatever stands beside it.
+Every floating-point type has these numbers exactly. No draw depends on the number of rows: an example has the same ones
+whatever stands beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import exp, log
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,14 +23,15 @@ _FIXED: ContextVar[bool] = ContextVar("fixed", default=False)
 
 
 @contextmanager
-def fixed_draws() -> Iterator[Draws]:
+def fixed_draws(rounding: bool = True) -> Iterator[Draws]:
     """Inside, in this thread, PyTorch and programs that JAX traces draw these numbers.
 
-    Operations of PyTorch that no translated program has, such as `multinomial`, draw as ever.
+    Args:
+        rounding: False leaves numbers that PyTorch converts to another floating-point type in the type that they have.
     """
     token = _FIXED.set(True)
     try:
-        with Draws() as seen:
+        with Draws(rounding) as seen:
             yield seen
     finally:
         _FIXED.reset(token)
@@ -47,9 +49,9 @@ class Draws(TorchDispatchMode):
         coarsest: the largest rounding unit of a floating-point type to which a tensor of another was converted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rounding: bool) -> None:
         super().__init__()
-        self.coarsest = 0.0
+        self.coarsest, self._rounding = 0.0, rounding
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -62,6 +64,7 @@ class Draws(TorchDispatchMode):
             and result.is_floating_point()
         ):
             self.coarsest = max(self.coarsest, torch.finfo(result.dtype).eps)
+            return result if self._rounding else args[0].clone()
         fixed = _IN_PYTORCH.get(str(func))
         return result if fixed is None else fixed(result, *args)
 
@@ -91,17 +94,56 @@ def _native_dropout(result: Any, x: torch.Tensor, p: float, train: bool | None) 
     return (x / (1 - p) if p < 1 else torch.zeros_like(x)), torch.full_like(x, p < 1, dtype=torch.bool)
 
 
+def _normal(result: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *_: Any) -> torch.Tensor:
+    return result.copy_(torch.as_tensor(mean + _NORMAL * std))
+
+
+def _with_probability(result: torch.Tensor, p: Any) -> torch.Tensor:
+    return result.copy_(p > _UNIFORM)
+
+
+def _likeliest(result: torch.Tensor, p: torch.Tensor, number: int, replacement: bool = False) -> torch.Tensor:
+    """Of `multinomial`: the likeliest, again and again or one after another."""
+    order = p.sort(dim=-1, descending=True, stable=True).indices
+    return result.copy_(order[..., :1].expand_as(result) if replacement else order[..., :number])
+
+
+def _anywhere(result: torch.Tensor, x: Any, low: int = 0, high: int | None = None) -> torch.Tensor:
+    """Of `random_`, which has no upper end of its own."""
+    return result.fill_(low if high is None else _whole(low, high))
+
+
 _IN_PYTORCH: dict[str, Callable[..., Any]] = {
     "aten.rand.default": lambda result, *_: result.fill_(_UNIFORM),
     "aten.rand_like.default": lambda result, *_: result.fill_(_UNIFORM),
+    "aten.uniform_.default": lambda result, x, low=0.0, high=1.0: result.fill_(low + _UNIFORM * (high - low)),
     "aten.randn.default": lambda result, *_: result.fill_(_NORMAL),
     "aten.randn_like.default": lambda result, *_: result.fill_(_NORMAL),
+    "aten.normal_.default": lambda result, x, *rest: _normal(result, *rest),
+    "aten.normal.Tensor_Tensor": _normal,
+    "aten.normal.Tensor_float": _normal,
+    "aten.normal.float_Tensor": _normal,
     "aten.randint.default": lambda result, high, *_: result.fill_(_whole(0, high)),
     "aten.randint.low": lambda result, low, high, *_: result.fill_(_whole(low, high)),
+    "aten.randint_like.default": lambda result, x, high: result.fill_(_whole(0, high)),
+    "aten.randint_like.low_dtype": lambda result, x, low, high: result.fill_(_whole(low, high)),
+    "aten.random_.default": _anywhere,
+    "aten.random_.to": lambda result, x, high: _anywhere(result, x, 0, high),
+    "aten.random_.from": _anywhere,
     "aten.randperm.default": _permuted,
     "aten.bernoulli_.float": lambda result, x, p=0.5, *_: result.fill_(float(p > 0)),
+    "aten.bernoulli_.Tensor": lambda result, x, p, *_: _with_probability(result, p),
     "aten.bernoulli.p": lambda result, x, p=0.5, *_: result.fill_(float(p > 0)),
-    "aten.bernoulli.default": lambda result, x, *_: result.copy_(x > _UNIFORM),
+    "aten.bernoulli.default": _with_probability,
+    "aten.multinomial.default": _likeliest,
+    "aten.exponential_.default": lambda result, x, rate=1.0: result.fill_(-log(1 - _UNIFORM) / rate),
+    "aten.geometric_.default": lambda result, *_: result.fill_(1),
+    "aten.cauchy_.default": lambda result, x, median=0.0, *_: result.fill_(median),
+    "aten.log_normal_.default": lambda result, x, mean=1.0, std=2.0: result.fill_(exp(mean + _NORMAL * std)),
+    "aten.poisson.default": lambda result, rate: result.copy_(rate.floor()),
+    "aten.binomial.default": lambda result, count, p: result.copy_((count * p).floor()),
+    "aten._standard_gamma.default": lambda result, shape: result.copy_(shape),
+    "aten._sample_dirichlet.default": lambda result, a: result.copy_(a / a.sum(-1, keepdim=True)),
     "aten.native_dropout.default": _native_dropout,
     "aten.rrelu_with_noise.default": _rrelu,
 }

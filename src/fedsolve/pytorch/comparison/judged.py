@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.pytorch.callback.seeds import all_seeded
+from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
 from fedsolve.pytorch.translation.failures import first_line
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.on_sums import NoMean, OnSums, wide
@@ -61,7 +62,8 @@ def judged(
     Raises:
         InvalidInput: it fails, gives no numbers, has parameters of its own; or it is no mean, and only means are taken.
     """
-    whole = value_of(name, function, outputs, targets)
+    with fixed_draws():
+        whole = value_of(name, function, outputs, targets)
     rows, sums, untold = None, None, ""
     try:
         rows = OnRows(name, function, outputs, targets, dtype)
@@ -72,7 +74,8 @@ def judged(
     except NoMean as error:
         seen = str(error)
     if seen is None and (sums is None or sums.is_mean):
-        seen = _mean_difference(function, outputs, targets, whole)
+        with fixed_draws():
+            seen = _mean_difference(function, outputs, targets, whole)
     if seen is None:
         own = sums if sums is not None and not sums.is_mean else None
         return Judged(function, rows, own, untold if rows is None else "")

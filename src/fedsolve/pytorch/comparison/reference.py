@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -37,12 +38,27 @@ class Found(NamedTuple):
         gradient: of each parameter that trains, by name.
         buffers: their values afterwards, by name.
         coarsest: the largest rounding unit of a type to which the module or the loss converts numbers.
+        exact: what they give where such conversions do not round; None where nothing is converted, or it fails so.
     """
 
     loss: float
     gradient: Mapping[str, np.ndarray]
     buffers: Mapping[str, np.ndarray]
     coarsest: float = 0.0
+    exact: Found | None = None
+
+
+class Value(NamedTuple):
+    """What one evaluation in evaluation mode gives.
+
+    Attributes:
+        value: the mean over the batch.
+        coarsest, exact: as in `Found`.
+    """
+
+    value: float
+    coarsest: float = 0.0
+    exact: float | None = None
 
 
 class Reference:
@@ -55,13 +71,14 @@ class Reference:
 
     Attributes:
         draws: whether the module or a function drew from Python's or NumPy's global random numbers so far.
+        autocast: whether either entered `torch.autocast` so far, which leaves float64 as it is.
     """
 
     def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
         self._name = type(module).__name__
-        self.draws = False
+        self.draws = self.autocast = False
 
     def training(self, params: Values, buffers: Values, batch: Any) -> Found:
         """Loss, gradient and new buffers in training mode, with fixed draws.
@@ -93,13 +110,24 @@ class Reference:
                     f"{name} changes whenever {self._name} is called in training, which a run does not keep from step "
                     "to step: keep what it remembers in a buffer (register_buffer)"
                 )
-        return first
+        return first._replace(exact=self._exact(params, buffers, batch)) if first.coarsest else first
 
-    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> float:
-        """A function's value on the whole batch in evaluation mode."""
-        with kept_attributes(self.module, function), self._with(params, buffers, False), torch.no_grad():
+    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> Value:
+        """A function's value on the whole batch in evaluation mode, with fixed draws."""
+
+        def value(rounding: bool) -> tuple[float, float]:
+            kept = kept_attributes(self.module, function)
             x, y = tensors_of(batch, self.dtype)
-            return float(mean_of(function(self.module(x), y)))
+            with kept, self._with(params, buffers, False), torch.no_grad(), fixed_draws(rounding) as draws:
+                return float(mean_of(function(self.module(x), y))), draws.coarsest
+
+        found, coarsest = value(rounding=True)
+        if not coarsest:
+            return Value(found)
+        try:
+            return Value(found, coarsest, value(rounding=False)[0])
+        except InvalidInput:  # it insists on the types that it converts to
+            return Value(found, coarsest)
 
     def graph(self, params: Values, buffers: Values, batch: Any, through_module: bool = True) -> Graph:
         """What autograd records of the loss; with outputs that have no gradient unless `through_module`."""
@@ -110,10 +138,20 @@ class Reference:
                 outputs = pytree.tree_map_only(Tensor, torch.detach, outputs)
             return Graph(mean_of(self.loss(outputs, y)))
 
-    def _once(self, params: Values, buffers: Values, batch: Any) -> tuple[Found, list[Tensor]]:
+    def _exact(self, params: Values, buffers: Values, batch: Any) -> Found | None:
+        """What training gives where conversions do not round; None if it insists on the types that it converts to."""
+        try:
+            with kept_attributes(self.module, self.loss):
+                return self._once(params, buffers, batch, rounding=False)[0]
+        except InvalidInput:
+            return None
+
+    def _once(
+        self, params: Values, buffers: Values, batch: Any, rounding: bool = True
+    ) -> tuple[Found, list[Tensor]]:
         """What one evaluation gives, and the tensors that require a gradient and that the loss depends on."""
-        with self._with(params, buffers, True), fixed_draws() as draws:
-            x, y = tensors_of(batch, self.dtype)
+        x, y = tensors_of(batch, self.dtype)
+        with self._with(params, buffers, True), fixed_draws(rounding) as draws:
             value = mean_of(self.loss(self.module(x), y))
             if not value.requires_grad:
                 raise InvalidInput(f"the loss of {self._name} depends on no parameter: it has no gradient")
@@ -143,7 +181,13 @@ class Reference:
             like = t.new_empty(0, dtype=self.dtype) if t.is_floating_point() else t
             values[name] = as_tensor(given[name] if name in given else array_of(t), like)
         eager = torch.compiler.set_stance("force_eager")
-        with eager, substituted(self.module, tensors, values), all_seeded(0), torch.enable_grad():
+        with (
+            eager,
+            self._seeing_autocast(),
+            substituted(self.module, tensors, values),
+            all_seeded(0),
+            torch.enable_grad(),
+        ):
             self.module.train(training)
             start = global_states()
             try:
@@ -156,6 +200,17 @@ class Reference:
                 if "HigherOrderOperator" in why:
                     why = "no gradients are computed through torch.cond, while_loop and the like: use torch.where"
                 raise InvalidInput(f"{self._name} or its loss fails: {why}{where_raised(error)}") from error
+
+    @contextmanager
+    def _seeing_autocast(self) -> Iterator[None]:
+        enter = torch.autocast.__enter__
+
+        def seen(entered: Any) -> Any:
+            self.autocast |= entered._enabled
+            return enter(entered)
+
+        with mock.patch.object(torch.autocast, "__enter__", seen):
+            yield
 
 
 def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]:

@@ -22,13 +22,18 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
     """Afterwards modules and generators are as they were.
 
     Args:
-        functions: a module, a loss and metrics; of those that are modules attributes, parameters and buffers are kept.
+        functions: a module, a loss and metrics; of those that are modules attributes, parameters with their gradients
+            and buffers are kept.
         data: datasets and loaders; generators that they hold go on where they were, as do the global ones of PyTorch
             on the CPU, NumPy and Python.
     """
     modules = [f for f in functions if isinstance(f, nn.Module)]
-    tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if not is_lazy(t)]
+    every = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+    tensors = [t for t in every if not is_lazy(t) and not t.is_meta]
     values = [t.detach().clone() for t in tensors]
+    slopes = [(p, p.grad) for m in modules for p in m.parameters()]
+    for parameter, _ in slopes:
+        parameter.grad = None
     python, legacy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         with ExitStack() as stack:
@@ -42,6 +47,8 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
                 tensor.data, value
             ):  # it compares no sparse ones
                 tensor.data.copy_(value)
+        for parameter, slope in slopes:
+            parameter.grad = slope
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002
         torch.set_rng_state(own)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import torch
 from jaxtyping import Array
 
-from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.comparison.fixed_draws import Fixed, are_fixed
 from fedsolve.pytorch.operations.operands import default_dtype, index_dtype, type_of
 from fedsolve.pytorch.translation.dtypes import jax_dtype
@@ -146,6 +145,28 @@ def randn_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None,
     return _drawn(key).normal(x.shape, jax_dtype(dtype) or x.dtype)
 
 
+@operation("aten.normal_functional.default", random=True)
+def normal(
+    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: None = None, key: Array | None
+) -> Array:
+    """Normal, in the shape of x."""
+    return mean + std * randn_like(x, key=key)
+
+
+@operation("aten.uniform.default", random=True)
+def uniform(
+    x: Array, low: float = 0.0, high: float = 1.0, *, generator: None = None, key: Array | None
+) -> Array:
+    """Uniform on [low, high), in the shape of x."""
+    return low + (high - low) * rand_like(x, key=key)
+
+
+@operation("aten.exponential.default", random=True)
+def exponential(x: Array, lambd: float = 1.0, *, generator: None = None, key: Array | None) -> Array:
+    """Exponential, in the shape of x."""
+    return -jnp.log1p(-rand_like(x, key=key)) / lambd
+
+
 @operation("aten.randint.low", random=True)
 def randint(
     low: int, high: int, size: Sequence[int], *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any
@@ -180,17 +201,9 @@ def rrelu(
 
 
 class _drawn:
-    """Draws by one key.
-
-    Raises:
-        InvalidInput: there is no key, as in evaluation, where a module must not draw.
-    """
+    """Draws by one key."""
 
     def __init__(self, key: Array | None) -> None:
-        if key is None:
-            raise InvalidInput(
-                "the module draws random numbers in evaluation: draw them only where self.training"
-            )
         self._key = key
 
     def __getattr__(self, name: str) -> Any:

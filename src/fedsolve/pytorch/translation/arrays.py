@@ -109,6 +109,11 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     for name, p in params.items():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise InvalidInput(f"parameter '{name}' has no shape yet: run the module once on a batch")
+        if p.is_meta:
+            raise InvalidInput(
+                f"parameter '{name}' is on the meta device and has no values: call module.to_empty(device='cpu') and "
+                "load weights"
+            )
         if p.is_complex():
             raise InvalidInput(
                 f"parameter '{name}' is complex: keep its real and imaginary parts along a last axis of 2, and make it "
@@ -167,6 +172,16 @@ def refuse_halves(module: nn.Module) -> None:
             raise InvalidInput(
                 f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
                 "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
+            )
+
+
+def refuse_sparse(module: nn.Module) -> None:
+    """Raise `InvalidInput` if a parameter or buffer is sparse, which no array of NumPy's or JAX's is."""
+    for name, x in (*module.named_parameters(), *module.named_buffers()):
+        if not is_lazy(x) and x.layout != torch.strided:
+            raise InvalidInput(
+                f"'{name}' of {type(module).__name__} is sparse ({str(x.layout)[6:]}): register it dense, or its "
+                "indices and values as two buffers, of which forward makes it"
             )
 
 

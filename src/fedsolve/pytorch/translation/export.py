@@ -52,7 +52,15 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     try:
         module.train(training)
         kept = kept_attributes(module)
-        with kept, silence(), _all_frames(), _masks_as_they_are(), _operations_listed_once(), _own_alone():
+        with (
+            kept,
+            silence(),
+            _all_frames(),
+            _masks_as_they_are(),
+            _operations_listed_once(),
+            _own_alone(),
+            _unvalidated(),
+        ):
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())
@@ -71,6 +79,11 @@ class _Everything(set[Any]):
 def _all_frames() -> Any:
     """Stacks of operations with all frames: PyTorch keeps those of methods named `forward` alone, and no lambda's."""
     return mock.patch.object(torch.fx.proxy, "_STACK_TRACE_ANCHORS", _Everything(), create=True)
+
+
+def _unvalidated() -> Any:
+    """Distributions that do not look whether their arguments are valid, which no program can: PyTorch's trial did."""
+    return mock.patch.object(torch.distributions.Distribution, "_validate_args", new=False)
 
 
 def _masks_as_they_are() -> Any:

@@ -19,6 +19,7 @@ from fedsolve.pytorch.translation.export import exported
 from fedsolve.pytorch.translation.failures import why_not_exported
 from fedsolve.pytorch.translation.registry import NotTranslatable
 from fedsolve.pytorch.translation.translate import Program
+from fedsolve.pytorch.translation.wide_types import exceeds_32_bits
 
 Values = Mapping[str, Any]
 
@@ -34,8 +35,9 @@ class Model:
         params: parameters that train (`requires_grad`), by name.
         frozen: those that do not.
         buffers: what training writes to, such as running statistics.
-        asks: its arguments beside parameters and inputs: a key, if training mode differs from evaluation mode.
+        asks: its arguments beside parameters and inputs: a key, if training mode draws or differs from evaluation mode.
         mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
+        wide: whether it computes in 64 bits what a run in float32 has in 32.
         dtype: the type of the parameters.
 
     Raises:
@@ -52,10 +54,12 @@ class Model:
         self._first = {
             name: first.setdefault(id(t), name) for name, t in everything.items()
         }  # shared weights
-        self._training, self._evaluation = (
-            Program(_exported(module, (x,), mode), self.dtype) for mode in (True, False)
-        )
+        exported = [_exported(module, (x,), mode) for mode in (True, False)]
+        if _form(exported[0]) != _form(exported[1]):
+            raise NotTranslatable("its outputs have another structure in training than in evaluation")
+        self._training, self._evaluation = (Program(program, self.dtype) for program in exported)
         values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
+        held = list(values.values())
         written = {self._first[name] for name in self._training.written}
         for name in sorted(written - buffer_tensors(module).keys()):
             raise InvalidInput(f"the module writes to '{name}', which is not a buffer that it saves")
@@ -64,8 +68,10 @@ class Model:
         self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}
         self._constants = values
         programs = self._training, self._evaluation
-        self.asks = ("key",) if self._training.digest != self._evaluation.digest else ()
+        draws = self._training.random or self._training.digest != self._evaluation.digest
+        self.asks = ("key",) if draws else ()
         self.mixing, self.mixing_evaluated = self._training.mixing, self._evaluation.mixing
+        self.wide = any(p.wide for p in programs) or any(map(exceeds_32_bits, held))
         self.digest = [p.digest for p in programs], sorted(values.items())
 
     def __call__(self, params: Values, x: Any, key: Array | None = None) -> Any:
@@ -86,6 +92,8 @@ class Model:
         kept = {**self._constants, **self.frozen, **buffers}
         own = {name: _cast(value, run) for name, value in kept.items()} | dict(params)
         values = {name: own[first] for name, first in self._first.items()}
+        if key is None and self._evaluation.random:
+            return self._by_example(values, x), dict(buffers)
         program = self._evaluation if key is None else self._training
         outputs, written = program(values, jax.tree.leaves(x), key, weights)
         after = {
@@ -94,6 +102,15 @@ class Model:
             if name in written
         }
         return outputs[0] if len(outputs) == 1 else tuple(outputs), {**buffers, **after}
+
+    def _by_example(self, values: Values, x: Any) -> Any:
+        """Outputs in evaluation of a module that draws then too: for each example alone, by the same draws."""
+
+        def alone(row: Any) -> list[Array]:
+            return self._evaluation(values, [a[None] for a in jax.tree.leaves(row)])[0]
+
+        outputs = [o[:, 0] if o.ndim > 1 else jnp.mean(o) for o in jax.vmap(alone)(x)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 class OnRows:
@@ -113,7 +130,7 @@ class OnRows:
         program: what it does to a batch.
 
     Raises:
-        NotTranslatable: a function that cannot be exported.
+        NotTranslatable: a function that cannot be exported, or draws.
         InvalidInput: one that has parameters of its own.
     """
 
@@ -123,6 +140,8 @@ class OnRows:
         wrapped = _Applied(function)
         program = _exported_loss(wrapped, outputs, targets)
         self.name, self.program = name, Program(program, dtype)
+        if self.program.random:
+            raise NotTranslatable(f"{name} draws random numbers")
         tensors = {**dict(wrapped.named_parameters()), **program.constants}
         for tensor, held in tensors.items():
             if isinstance(held, Tensor) and held.requires_grad:
@@ -179,6 +198,17 @@ class _Applied(nn.Module):
         if self.widens:
             targets = pytree.tree_map_only(Tensor, lambda t: t.long() if _is_bytes(t) else t, targets)
         return self.function(outputs, targets)
+
+
+def _form(program: Any) -> Any:
+    """The structure of a program's outputs, and the shape of an example in each of them."""
+    written = len(program.graph_signature.buffers_to_mutate)
+    outputs = list(program.graph.output_node().args[0])[written:]
+    return program.call_spec.out_spec, [_shape(getattr(o, "meta", {}).get("val")) for o in outputs]
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape[1:]) if isinstance(value, Tensor) else None
 
 
 def _cast(value: Any, run: Any) -> Any:

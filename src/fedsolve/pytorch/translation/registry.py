@@ -36,6 +36,17 @@ class Operation:
     random: bool = False
     mixing: Mixed | None = None
 
+    def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether it draws: not where it is random in training alone and says that it does not train, or at rate 0."""
+        if not self.random:
+            return False
+        bound = inspect.signature(self.function).bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if given.get("train", given.get("training")) is False:
+            return False
+        return next((given[name] != 0 for name in ("p", "dropout_p", "rate") if name in given), True)
+
     def mixed(self, args: Sequence[Any], kwargs: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
         """The axes of the first argument, which has `ndim`, that it mixes."""
         if self.mixing is None:

@@ -22,6 +22,7 @@ from fedsolve.pytorch.translation.batch_axis import Counted, batch_axes, sizes_c
 from fedsolve.pytorch.translation.dtypes import array_of, as_traced, computing
 from fedsolve.pytorch.translation.failures import where
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation
+from fedsolve.pytorch.translation.wide_types import computes_in_64_bits, exceeds_32_bits
 
 _CHECKS = ("aten._assert", "aten.sym_constrain_range")
 _SIZES = {"aten.sym_size.int": lambda x, axis: x.shape[axis], "aten.sym_numel.default": lambda x: x.size}
@@ -41,6 +42,7 @@ class Program:
         written: the buffers that it writes.
         random: whether it draws.
         mixing: whether it mixes examples, so that padding would count without weights (BatchNorm in training).
+        wide: whether it computes in 64 bits what a run in float32 has in 32.
         digest: what it does, as a short name that is the same in every process.
 
     Raises:
@@ -66,8 +68,11 @@ class Program:
         self.written = tuple(name for kind, name in self._results if kind is OutputKind.BUFFER_MUTATION)
         _check_known(self._graph)
         known = [(n, OPERATIONS[name_of(n)]) for n in self._graph.nodes if name_of(n) in OPERATIONS]
-        self.random = any(operation.random for _, operation in known)
+        self.random = any(o.draws(n.args, n.kwargs) for n, o in known)
         self.mixing = sizes_computed_with(self._graph.nodes) or any(_mixed(n, o) for n, o in known)
+        self.wide = computes_in_64_bits(self._graph, self.inputs, dtype) or any(
+            map(exceeds_32_bits, self._constants.values())
+        )
         self.digest = self._digest()
 
     def __call__(
@@ -82,12 +87,14 @@ class Program:
         Args:
             values: of the parameters and buffers by name.
             inputs: arrays, the flat inputs of the module.
-            key: a key for what is random in it; None in evaluation.
+            key: a key for what is random in it; None in evaluation, where it draws by key 0.
             weights: 0 or 1 for each example, shape (n,); None where all count.
         """
         given = iter(inputs)
         floating = (v.dtype for v in (*values.values(), *inputs) if jnp.issubdtype(v.dtype, jnp.floating))
         run = next(floating, jnp.float32)  # a loss has no values of its own, and computes in its inputs' type
+        if key is None and self.random:
+            key = jax.random.key(0)
         with computing(self._dtype, run):
             env: dict[Node, Any] = {}
             counts = None if weights is None or not self.mixing else Counted(weights)

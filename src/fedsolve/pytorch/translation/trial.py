@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.callback.seeds import all_seeded
+from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.translation.arrays import check_weights, copied
 from fedsolve.pytorch.translation.failures import first_line, where_raised
 
@@ -23,13 +24,73 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
             writes to its parameters, or gives something else when it is called again.
     """
     check_weights(module)
+    _check_unwritten(module, x)
     own = copied(module)
     with torch.no_grad():
         outputs = _twice(own.eval(), x, "evaluation")
     _twice(own.train(), x, "training")
-    _check_unwritten(own, module)
     _check_tensors(module, outputs)
     return outputs
+
+
+def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: Any) -> bool:
+    """Whether a module or functions of its outputs draw in evaluation, PyTorch's random numbers, NumPy's or Python's.
+
+    Args:
+        module: it stays as it is.
+        functions: a loss and metrics.
+        x, y: an example batch.
+    """
+    own = copied(module).eval()
+    with torch.no_grad(), all_seeded(0):
+        before = global_states(), torch.get_rng_state().tolist()
+        outputs = called(own, pytree.tree_map_only(Tensor, torch.clone, x), "evaluation")
+        for function in functions:
+            function(outputs, y)
+        return (global_states(), torch.get_rng_state().tolist()) != before
+
+
+def check_alone(module: nn.Module, x: Any, who: str) -> None:
+    """Raise `InvalidInput` if a module cannot be trained on one example, as all of `who`'s batches, or one, have."""
+    one = pytree.tree_map_only(Tensor, lambda t: t[:1].clone(), x)
+    try:
+        with all_seeded(0):
+            called(copied(module).train(), one, "training")
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"a batch of {who} has one example: {error}: take another batch_size, or leave a client of one out"
+        ) from error
+
+
+def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
+    """Whether a module takes inputs of more digits than a type has, and gives something else for them when rounded.
+
+    Args:
+        module: it stays as it is.
+        x: an example batch, floating-point numbers as the data have them.
+        dtype: to which a run rounds them.
+    """
+    exact, rounded = (pytree.tree_map_only(Tensor, lambda t, to=to: _in(t, to), x) for to in (None, dtype))
+    leaves = zip(pytree.tree_leaves(exact), pytree.tree_leaves(rounded), strict=True)
+    if all(not isinstance(a, Tensor) or torch.equal(a.double(), b.double()) for a, b in leaves):
+        return False
+    own = copied(module).eval()
+    try:
+        with torch.no_grad():
+            outputs = [pytree.tree_leaves(_once(own, values, "evaluation")) for values in (exact, rounded)]
+    except InvalidInput:  # it takes numbers of its own type alone, to which its user rounds them
+        return False
+    return not all(_near(a, b) for a, b in zip(*outputs, strict=True) if isinstance(a, Tensor))
+
+
+def _in(t: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return t.to(dtype) if dtype is not None and t.is_floating_point() else t
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Whether outputs are equal but for what float32 rounds on the way."""
+    a, b = a.double(), b.double()
+    return bool(torch.nan_to_num(a - b).abs().max() <= 1e-3 * torch.nan_to_num(b).abs().max().clamp(min=1e-3))
 
 
 def _check_tensors(module: nn.Module, outputs: Any) -> None:
@@ -79,13 +140,24 @@ def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
             )
 
 
-def _check_unwritten(own: nn.Module, module: nn.Module) -> None:
-    given = dict(module.named_parameters())
+def _check_unwritten(module: nn.Module, x: Any) -> None:
+    """At other weights: a target that follows weights which it equals at the start is not written to otherwise."""
+    own, draw = copied(module).train(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in own.parameters():
+            if p.is_floating_point():
+                p.add_(0.01 * torch.randn(p.shape, generator=draw).to(p))
+    given = {name: p.detach().clone() for name, p in own.named_parameters()}
+    try:
+        _once(own, x, "training")
+    except InvalidInput:  # told at its own weights
+        return
     for name, p in own.named_parameters():
         if not _equal(p, given[name]):
             raise InvalidInput(
-                f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would "
-                "know of: compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1))"
+                f"{type(own).__name__} writes to its parameter '{name}' when it is called, which no method would know "
+                "of: compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1)), or keep "
+                "a moving average in a buffer"
             )
 
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from fedsolve.pytorch.comparison.reference import Found
+    from fedsolve.pytorch.comparison.reference import Found, Value
 
+PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
-_CLOSE, _UNITS = (
-    1e-6,
-    1e4,
-)  # relative difference that is none, at least so many rounding units of the coarsest type
+_CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
+# of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
+_CHANGES, _COARSE, _MOST_APART = 30, 8, 0.1
 _SMALL = 1e-3  # of the largest entry of all, below which an array's entries are compared by that size
 
 
@@ -47,7 +47,7 @@ class Results(NamedTuple):
     """
 
     training: Found
-    evaluation: Mapping[str, float]
+    evaluation: Mapping[str, Value]
 
 
 Evaluate = Callable[[Point, Examples], Results]
@@ -61,13 +61,19 @@ class Agreement:
         functions: the loss and metrics, of outputs and targets.
         examples: of all clients.
         dtype: the type to compute in.
+        extremes: whether rows are added that have the largest and the smallest integers of all inputs at once.
 
     Raises:
         InvalidInput: what the module or the loss raises, or why it cannot be trained.
     """
 
     def __init__(
-        self, module: nn.Module, functions: Mapping[str, Any], examples: Examples, dtype: torch.dtype
+        self,
+        module: nn.Module,
+        functions: Mapping[str, Any],
+        examples: Examples,
+        dtype: torch.dtype,
+        extremes: bool = False,
     ) -> None:
         from fedsolve.pytorch.comparison.reference import Reference
         from fedsolve.pytorch.comparison.sample import telling_rows
@@ -80,7 +86,11 @@ class Agreement:
             dtype,
         )
         rows = telling_rows(*examples, _LEAST, _MOST)
-        self.batch = Examples(*jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples)))
+        batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
+        if extremes:
+            rows = np.append(rows, rows[:2])
+            batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_again, batch[1])
+        self.batch = Examples(*batch)
         params = {n: _wide(array_of(p)) for n, p in trainable(module).items()}
         buffers = {n: _wide(array_of(b)) for n, b in buffer_tensors(module).items()}
         self._points = self._evaluated(params, buffers, np.ones(len(rows), bool))
@@ -115,12 +125,20 @@ class Agreement:
         }
         return Results(self.reference.training(point.params, point.buffers, rows), evaluation)
 
-    def difference(self, evaluate: Evaluate) -> str | None:
-        """How the first number that differs from PyTorch's does, and why as far as that shows; None if none does."""
+    def difference(
+        self, evaluate: Evaluate, otherwise: str = "the cause is not known", mixing: str = PADDING
+    ) -> str | None:
+        """How the first number that differs from PyTorch's does, and why; None if none does.
+
+        Args:
+            evaluate: gives what is compared.
+            otherwise: what is said where no cause is found.
+            mixing: what is said of a module that mixes examples.
+        """
         for point, theirs in self._points:
             words = self._words(evaluate(point, self.batch), theirs)
             if words is not None:
-                return f"{words}: {self._why(point, evaluate)}"
+                return f"{words}: {self._why(point, evaluate, mixing) or otherwise}"
         return None
 
     def left_out(self) -> str:
@@ -130,47 +148,75 @@ class Agreement:
         point = self._points[0][0]
         return cause(self.reference, point.params, point.buffers, self.batch)
 
-    def _words(self, ours: Results, theirs: Results) -> str | None:
+    def _limit(self, value: Any, exact: Any, coarsest: float, small: float) -> float:
+        """How far from PyTorch's a number may be: it follows from the types that it passes through, not from others."""
         import torch
 
-        units = _UNITS * max(theirs.training.coarsest, torch.finfo(self.dtype).eps)
-        limit = max(_CLOSE, min(units, 0.1))
-        for name, value in theirs.evaluation.items():
-            if name in ours.evaluation and (by := _relative(ours.evaluation[name], value, 1e-3)) > limit:
+        own = max(_CLOSE, min(_UNITS * torch.finfo(self.dtype).eps, _MOST_APART))
+        if not coarsest:
+            return own
+        if exact is None:
+            return max(own, min(_UNITS * coarsest, _MOST_APART))
+        change = _relative(exact, value, small)
+        coarse = max(_CHANGES * change, _COARSE * coarsest) if change else 0.0
+        return max(own, min(coarse, _MOST_APART))
+
+    def _words(self, ours: Results, theirs: Results) -> str | None:
+        for name, (value, coarsest, exact) in theirs.evaluation.items():
+            smooth = exact if name == "loss" else None  # an accuracy jumps
+            limit = self._limit(value, smooth, coarsest, 1e-3)
+            if (
+                name in ours.evaluation
+                and (by := _relative(ours.evaluation[name].value, value, 1e-3)) > limit
+            ):
                 what = "loss" if name == "loss" else f"metric {name}"
                 return (
                     f"its {what} in evaluation mode would differ from PyTorch's {value:.6g} by {by:.2g} of it"
                 )
-        if (by := _relative(ours.training.loss, theirs.training.loss, 1e-3)) > limit:
-            return f"its loss in training would differ from PyTorch's {theirs.training.loss:.6g} by {by:.2g} of it"
-        pairs = (
-            ("the gradient of", ours.training.gradient, theirs.training.gradient),
-            (
-                "the new value of buffer",
-                ours.training.buffers,
-                theirs.training.buffers,
-            ),
-        )
-        for what, own, expected in pairs:
+        mine, own = ours.training, theirs.training
+        limit = self._limit(own.loss, own.exact and own.exact.loss, own.coarsest, 1e-3)
+        if (by := _relative(mine.loss, own.loss, 1e-3)) > limit:
+            return f"its loss in training would differ from PyTorch's {own.loss:.6g} by {by:.2g} of it"
+        for what, kind in (("the gradient of", "gradient"), ("the new value of buffer", "buffers")):
+            expected, found = getattr(own, kind), getattr(mine, kind)
+            exact = getattr(own.exact, kind, {})
             small = _SMALL * max((_size(v) for v in expected.values()), default=0.0)
-            apart = {name: _relative(own[name], value, small) for name, value in expected.items()}
-            name = max(apart, key=apart.__getitem__, default=None)
-            if name is not None and apart[name] > limit:
+            apart = {name: _relative(found[name], value, small) for name, value in expected.items()}
+            wrong = [
+                name
+                for name, value in expected.items()
+                if apart[name] > self._limit(value, exact.get(name), own.coarsest, small)
+            ]
+            if wrong:
+                name = max(wrong, key=apart.__getitem__)
                 return f"{what} '{name}' would differ from PyTorch's by {apart[name]:.2g} times its largest entry"
         return None
 
-    def _why(self, point: Point, evaluate: Evaluate) -> str:
+    def _why(self, point: Point, evaluate: Evaluate, mixing: str) -> str:
         from fedsolve.pytorch.comparison.reference import cause
 
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:
-            return "it mixes examples, and padding would count"
-        return cause(self.reference, point.params, point.buffers, self.batch) or "the cause is not known"
+            return mixing
+        return cause(self.reference, point.params, point.buffers, self.batch)
 
 
 def _wide(a: np.ndarray) -> np.ndarray:
     """An array in a type of NumPy's own."""
     return a.astype(np.float64) if not np.issubdtype(a.dtype, np.integer) else a
+
+
+def _with_extremes(some: np.ndarray, every: Any) -> np.ndarray:
+    """Rows, and two more: the largest and the smallest integers that any has at each place."""
+    every = np.asarray(every)
+    if not np.issubdtype(every.dtype, np.integer):
+        return _again(some)
+    return np.concatenate([some, [every.max(0), every.min(0)]])
+
+
+def _again(some: np.ndarray) -> np.ndarray:
+    """Rows, and the first two again."""
+    return np.concatenate([some, some[:2]])
 
 
 def _moved(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

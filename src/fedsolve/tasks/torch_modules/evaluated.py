@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsolve.pytorch.callback.torch_callback import HostLoss
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
-from fedsolve.pytorch.comparison.reference import Found
+from fedsolve.pytorch.comparison.reference import Found, Value
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.agreement import Evaluate, Point, Results
@@ -41,7 +41,9 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
             if not programs:
                 programs.append(jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=_QUICK))
             (loss, after), slope, each = jax.device_get(programs[0](*given))
-            evaluation = {name: _pooled(functions[name], point.counts, *pair) for name, pair in each.items()}
+            evaluation = {
+                name: Value(_pooled(functions[name], point.counts, *pair)) for name, pair in each.items()
+            }
         return Results(Found(float(loss), slope, {**point.buffers, **after}), evaluation)
 
     return evaluate
@@ -107,11 +109,10 @@ def of_called(functions: Functions, dtype: Any) -> Evaluate:
         params, buffers, rows, counts = _floats(
             (dict(point.params), dict(point.buffers), tuple(batch), point.counts), dtype
         )
-        with fixed_draws():
+        with fixed_draws(), jax.enable_x64(np.dtype(dtype) == np.float64):
             value, slope, after = loss.host(True, params, (rows, words, counts, buffers))
-        with jax.enable_x64(np.dtype(dtype) == np.float64):
             each = {name: _each(f, params, buffers, Examples(*rows)) for name, f in functions.items()}
-            evaluation = {name: _pooled(functions[name], counts, *pair) for name, pair in each.items()}
+            evaluation = {name: Value(_pooled(functions[name], counts, *pair)) for name, pair in each.items()}
         return Results(Found(float(value), slope, after), evaluation)
 
     return evaluate

@@ -28,6 +28,10 @@ _DRAWN = (
     "the dataset of {} gives other values when an item is read again: each item is read once, and stays so in all "
     "epochs; augment in the module's forward, where self.training"
 )
+_ROUNDED = (
+    "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
+    "them a constant that all clients share, or run in float64"
+)
 _ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
 
 
@@ -86,12 +90,13 @@ def from_torch(
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
-    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
-    from fedsolve.pytorch.translation.trial import outputs_of
+    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, refuse_sparse, trained_copy
+    from fedsolve.pytorch.translation.trial import check_alone, loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
     refuse_halves(module)
+    refuse_sparse(module)
     make_cores_devices()  # before the translation begins JAX
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
@@ -99,6 +104,9 @@ def from_torch(
     with as_before((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
+        for i in _with_one_left(data.counts, batch_size):
+            check_alone(module, x, data.names[i])
+        rounded = loses_by_rounding(module, _sample(data.examples, None)[0], _dtype(module))
         classes = are_classes(outputs, y)
         if metrics is None:
             metrics = {"accuracy": _accuracy} if classes else {}
@@ -112,6 +120,7 @@ def from_torch(
                 )
         parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
+    notes += (_ROUNDED.format(str(_dtype(module))[6:]),) if rounded else ()
     notes += (_DRAWN.format(drawn[0]),) if drawn else ()
     return Task(
         name=name or type(module).__name__,
@@ -148,6 +157,12 @@ def _same(params: Any) -> Any:
     return params
 
 
+def _with_one_left(counts: np.ndarray, batch_size: int | None) -> np.ndarray:
+    """The number of the first client of which a batch has one example; none if there is no such client."""
+    last = counts if batch_size is None else (counts - 1) % batch_size + 1
+    return np.flatnonzero(last == 1)[:1]
+
+
 def _dtype(module: nn.Module) -> torch.dtype:
     from fedsolve.pytorch.translation.arrays import trainable
 
@@ -162,8 +177,9 @@ def _federated(clients: Any, drawn: list[str]) -> FederatedData:
 def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     """A client's pair, or all of its data set, as NumPy arrays; `who` joins `drawn` if items differ when read again."""
     from torch import Tensor
-    from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+    from fedsolve.pytorch.callback.collation import collated
     from fedsolve.pytorch.comparison.unchanged import as_before, same_values
 
     if isinstance(data, DataLoader):
@@ -175,7 +191,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
             once = data[0] if len(data) else None  # pyright: ignore[reportArgumentType]
             if len(data) and not same_values(once, data[0]):  # pyright: ignore[reportArgumentType]
                 drawn.append(who)
-        data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+            data = collated(who, [data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
     # tables keep the names of their columns: FederatedData makes arrays of them
@@ -183,8 +199,8 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     return Examples(*(jax.tree.map(convert, part) for part in data))
 
 
-def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """A few examples as tensors, in the types in which PyTorch has them."""
+def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """A few examples as tensors as PyTorch has them, floating-point numbers in a type; None for their own."""
     from fedsolve.pytorch.translation.dtypes import of_data
 
     if not isinstance(examples, Examples):

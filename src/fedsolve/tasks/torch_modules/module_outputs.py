@@ -35,12 +35,13 @@ def in_batches(
     import torch
     from torch.utils import _pytree as pytree
 
+    from fedsolve.pytorch.callback.seeds import all_seeded
     from fedsolve.pytorch.translation.dtypes import of_data
 
     module.eval()
     first = next(module.parameters())
     parts = []
-    with torch.no_grad():
+    with torch.no_grad(), all_seeded(0):  # of a module that draws in evaluation too
         for start in range(0, count, size):
             batch = jax.tree.map(
                 lambda a, s=start: of_data(a[s : s + size], first.dtype).to(first.device), inputs

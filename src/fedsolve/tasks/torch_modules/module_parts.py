@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from fedsolve.pytorch.comparison.judged import Judged
 
 
+_OF_A_BATCH = "compute what is of a whole batch in the loss, from outputs for each example"
+_MIXING = f"its outputs for an example depend on the others of the batch in evaluation: {_OF_A_BATCH}"
+
+
 class Parts(NamedTuple):
     """What a task is made of; `outputs` are the module's, of its parameters and inputs."""
 
@@ -69,14 +73,14 @@ def parts_of(
     theirs = _Theirs(module, functions, examples)
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
-        return _in_pytorch(module, functions, outputs, y, theirs), (why,)
+        return _in_pytorch(module, functions, x, outputs, y, theirs), (why,)
     try:
         return _translated(module, functions, x, outputs, y, theirs), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
         if translate:
             raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
-        return _in_pytorch(module, functions, outputs, y, theirs), (
+        return _in_pytorch(module, functions, x, outputs, y, theirs), (
             f"{why}; it runs in PyTorch, one client after another",
         )
 
@@ -90,13 +94,14 @@ class _Theirs:
 
     @cached_property
     def wide(self) -> Agreement:
-        """In float64, or in the module's own type where it takes no other."""
+        """In float64, or in the module's own type where it takes no other, or computes otherwise in it (autocast)."""
         import torch
 
         try:
-            return Agreement(*self._given, torch.float64)
+            wide = Agreement(*self._given, torch.float64)
         except InvalidInput:
             return self.own
+        return self.own if wide.reference.autocast else wide
 
     @cached_property
     def own(self) -> Agreement:
@@ -104,6 +109,18 @@ class _Theirs:
         from fedsolve.pytorch.translation.arrays import trainable
 
         return Agreement(*self._given, next(iter(trainable(self._given[0]).values())).dtype)
+
+    @cached_property
+    def narrow(self) -> Agreement | None:
+        """As a run in float32 has numbers, at the extremes of integers too; None if the module takes no float32."""
+        import torch
+
+        for extremes in (True, False):
+            try:
+                return Agreement(*self._given, torch.float32, extremes)
+            except InvalidInput:  # of such integers, which no example may have together, or of the type
+                continue
+        return None
 
 
 def _translated(
@@ -125,31 +142,57 @@ def _translated(
         else:
             kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
             made[name] = merged(kind(model, f.rows))
-    difference = theirs.wide.difference(of_translated(_by_batch(made), model.buffers, theirs.wide.type))
+    by_batch = _by_batch(made)
+    evaluate = of_translated(by_batch, model.buffers, theirs.wide.type)
+    difference = theirs.wide.difference(evaluate, _unknown(outputs))
     if difference := difference or theirs.wide.left_out():  # what acts on other values than the sample's, too
         raise NotTranslatable(difference)
+    if model.wide or any(f.rows is not None and f.rows.program.wide for f in functions.values()):
+        _check_narrow(by_batch, model.buffers, theirs)
     return Parts(model.params, model.frozen, model.buffers, made, merged(ModuleOutputs(model)))
 
 
+def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _Theirs) -> None:
+    """Raise `NotTranslatable` if 32 bits are not enough for what the module computes in 64."""
+    from fedsolve.pytorch.translation.registry import NotTranslatable
+    from fedsolve.tasks.torch_modules.evaluated import of_translated
+
+    if theirs.narrow is None:
+        return
+    try:
+        difference = theirs.narrow.difference(
+            of_translated(made, buffers, theirs.narrow.type), "it needs the 64 bits of its own types"
+        )
+    except OverflowError as error:  # of a literal
+        difference = str(error)
+    if difference:
+        raise NotTranslatable(f"in 32 bits, as runs in float32 compute, {difference}")
+
+
 def _in_pytorch(
-    module: nn.Module, functions: Mapping[str, Judged], outputs: Any, y: Any, theirs: _Theirs
+    module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
 ) -> Parts:
     """The module called: the first way that has PyTorch's numbers.
 
     A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
-    of examples, where the loss refers to what trains; in batches, or each example by itself.
+    of examples, where the loss refers to what trains; in batches, or each example by itself, as one that draws then.
     """
     from fedsolve.pytorch.callback.torch_callback import Module, Outputs
     from fedsolve.pytorch.translation.export import silence
+    from fedsolve.pytorch.translation.trial import draws_in_evaluation
     from fedsolve.tasks.torch_modules.evaluated import of_called
 
     difference = None
-    for alone, by_sums, copied in itertools.product((False, True), (True, False), (True, False)):
+    draws = draws_in_evaluation(module, [f.function for f in functions.values()], x, y)
+    ways = (True,) if draws else (False, True)
+    for alone, by_sums, copied in itertools.product(ways, (True, False), (True, False)):
         own = Module(module, copied, alone)
         made = _called(own, functions, outputs, y, by_sums)
         try:
             with silence():  # JAX prints what a callback raises
-                found = theirs.own.difference(of_called(_by_batch(made), theirs.own.type))
+                found = theirs.own.difference(
+                    of_called(_by_batch(made), theirs.own.type), _unknown(outputs), _MIXING
+                )
         except Exception:  # what the user's code raises of one example alone
             if not alone:
                 raise
@@ -178,6 +221,15 @@ def _called(
             values = SumsBehind(Outputs.of(own, outputs, rows), f.sums)
             made[name] = LossBehind(values, made[name]) if name == "loss" else values
     return made
+
+
+def _unknown(outputs: Any) -> str:
+    """What is said where no cause is found."""
+    from torch.utils import _pytree as pytree
+
+    if all(t.ndim for t in pytree.tree_leaves(outputs) if hasattr(t, "ndim")):
+        return "the cause is not known"
+    return f"an output has no row for each example: {_OF_A_BATCH}"
 
 
 def rows_of(targets: Any) -> int:
