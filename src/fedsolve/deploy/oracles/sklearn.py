@@ -134,7 +134,10 @@ def _inputs(name: str, x: Any) -> np.ndarray:
     """Inputs as an array."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
         raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
-    return as_array(name, x)
+    array = as_array(name, x)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{name} has type {array.dtype}: give real numbers")
+    return array
 
 
 def _examples(

@@ -53,8 +53,9 @@ class TorchOracle(LocalProblem):
 
     Args:
         module: the model, called with the inputs of a batch; its parameters float32 or float64.
-        loss: (outputs, targets) -> tensor of shape (), the mean over the batch; or what follows from sums over it, such
-            as a mean with weights or without ignored targets. A batch in which nothing counts moves nothing.
+        loss: (outputs, targets) -> tensor of shape (), the mean over the batch, or each example's own, (examples, ...);
+            or what follows from sums over it, such as a mean with weights or without ignored targets. A batch in which
+            nothing counts moves nothing.
         loader: a DataLoader or anything that can be iterated again and again for batches (inputs, targets), tensors of
             shape (examples, ...), or a function from a seeded `torch.Generator` to one pass. One without a length is
             counted once.
@@ -70,7 +71,8 @@ class TorchOracle(LocalProblem):
 
     Raises:
         InvalidInput: a loader that is empty, can be read only once or whose batches are no pairs, a loss that is no
-            scalar, a module with nothing to train or that writes to its own weights, epochs or steps below 1.
+            number, a sum, another one when it is computed again or without a gradient, a module with nothing to train
+            or that writes to its own weights, epochs or steps below 1.
     """
 
     framework = "torch"
@@ -96,7 +98,7 @@ class TorchOracle(LocalProblem):
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._module = Evaluations(module, loss, batches, target)
         with as_before((module, loss), (loader,)):
-            self._module.try_out()
+            self._module.try_out(exact_loss)
         check_named({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics

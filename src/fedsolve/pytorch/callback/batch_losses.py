@@ -10,7 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import of_type
+from fedsolve.core.loss_checks import check_value
 from fedsolve.pytorch.translation.dtypes import of_data
 
 
@@ -78,5 +79,5 @@ def row_of(tree: Any, i: int, rows: int) -> Any:
 def mean_of(value: Any) -> Tensor:
     """A loss's value as the mean over the batch."""
     if not isinstance(value, Tensor):
-        raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
+        check_value("the loss of a batch", of_type(value), False)
     return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

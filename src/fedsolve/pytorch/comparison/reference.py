@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope, first_line
 from fedsolve.pytorch.callback.batch_losses import mean_of, tensors_of
 from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.comparison.attributes import remembered_by
@@ -23,7 +24,7 @@ from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_h
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
 from fedsolve.pytorch.translation.arrays import as_tensor, kept_attributes, substituted, trainable
 from fedsolve.pytorch.translation.dtypes import array_of
-from fedsolve.pytorch.translation.failures import first_line, where_raised
+from fedsolve.pytorch.translation.failures import where_raised
 
 Function = Callable[[Any, Any], Any]
 Values = Mapping[str, Any]
@@ -82,11 +83,8 @@ class Reference:
             second, again = self._once(params, buffers, batch)
             now = remembered_by(self.module, self.loss)
         self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
-        if not np.isclose(first.loss, second.loss, rtol=1e-6 + 1e3 * first.coarsest, equal_nan=True):
-            raise InvalidInput(
-                f"the loss of {self._name} is {first.loss:.6g} and, computed again with the same weights, buffers, "
-                f"inputs and draws, {second.loss:.6g}: keep in a buffer (register_buffer) what it remembers"
-            )
+        rounding = 1e-6 + 1e3 * first.coarsest
+        check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
         for name, value in now.items():
             if name in remembered and value != remembered[name]:
                 raise InvalidInput(
@@ -115,8 +113,7 @@ class Reference:
         with self._with(params, buffers, True), fixed_draws() as draws:
             x, y = tensors_of(batch, self.dtype)
             value = mean_of(self.loss(self.module(x), y))
-            if not value.requires_grad:
-                raise InvalidInput(f"the loss of {self._name} depends on no parameter: it has no gradient")
+            check_slope(f"the loss of {self._name}", value.requires_grad)
             leaves = Graph(value).leaves
             slope = gradients(value, trainable(self.module))
             after = {n: array_of(self.module.get_buffer(n)) for n in buffers}

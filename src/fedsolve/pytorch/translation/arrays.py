@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.loss_checks import check_wide
 
 
 def parameters(module: nn.Module) -> dict[str, np.ndarray]:
@@ -162,12 +163,9 @@ def check_weights(module: nn.Module) -> None:
 
 def refuse_halves(module: nn.Module) -> None:
     """Raise `InvalidInput` if a parameter has a floating-point type of fewer than 32 bits."""
-    for name, x in module.named_parameters():
-        if not is_lazy(x) and x.is_floating_point() and x.element_size() < 4:
-            raise InvalidInput(
-                f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
-                "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
-            )
+    floating = [(name, x) for name, x in module.named_parameters() if not is_lazy(x) and x.is_floating_point()]
+    types = ((name, str(x.dtype)[6:], x.element_size()) for name, x in floating)
+    check_wide("the module", types, "convert it by module.float()")
 
 
 @contextmanager

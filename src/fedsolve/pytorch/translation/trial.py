@@ -10,9 +10,10 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.translation.arrays import check_weights, copied
-from fedsolve.pytorch.translation.failures import first_line, where_raised
+from fedsolve.pytorch.translation.failures import where_raised
 
 
 def outputs_of(module: nn.Module, x: Any) -> Any:
@@ -83,10 +84,15 @@ def _check_unwritten(own: nn.Module, module: nn.Module) -> None:
     given = dict(module.named_parameters())
     for name, p in own.named_parameters():
         if not _equal(p, given[name]):
-            raise InvalidInput(
-                f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would "
-                "know of: compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1))"
-            )
+            raise written(module, name)
+
+
+def written(module: nn.Module, name: str) -> InvalidInput:
+    """That a module writes to a parameter."""
+    return InvalidInput(
+        f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would know of: "
+        "compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1))"
+    )
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
