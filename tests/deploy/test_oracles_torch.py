@@ -380,7 +380,7 @@ BAD = {
     "three": (LINEAR, CROSS, [(torch.zeros(2, 6),) * 3], {}, "3 parts: it must be a pair"),
     "tensor": (LINEAR, CROSS, [torch.zeros(2, 6)], {}, "a Tensor: it must be a pair"),
     "targets": (LINEAR, CROSS, [(torch.zeros(2, 6), 3)], {}, "the targets of a batch are an int"),
-    "no mean": (LINEAR, lambda out, y: out.abs().amax(0), batches(), {}, r"of shape \(3,\): it must be one real number"),
+    "no mean": (LINEAR, lambda out, y: out.abs().amax(0), batches(), {}, r"of shape \(3,\): it must be one"),
     "number": (LINEAR, lambda out, y: 1.0, batches(), {}, "is a float: it must be one real number"),
     "frozen": (frozen, CROSS, batches(), {}, "Linear has no trainable parameter"),
     "lazy": (lambda: nn.LazyLinear(3), CROSS, batches(), {}, "'weight' has no shape yet"),

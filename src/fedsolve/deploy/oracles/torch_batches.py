@@ -118,6 +118,8 @@ class Minibatches:
             raise InvalidInput(
                 "the loader is empty: leave the client out or give it examples (drop_last = False)"
             )
+        if not size.smallest:
+            raise InvalidInput("a batch of the loader has no targets: give each at least one example")
         return size
 
 

@@ -17,7 +17,7 @@ from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
-from fedsolve.pytorch.callback.batch_losses import are_classes, mean_of, row_of, value_or_zero
+from fedsolve.pytorch.callback.batch_losses import are_classes, mean_of, value_or_zero
 from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
 from fedsolve.pytorch.comparison.judged import Judged, check_form, failure, refuse_other_forms, value_or_none
 from fedsolve.pytorch.comparison.unchanged import as_before
@@ -29,7 +29,7 @@ from fedsolve.pytorch.translation.arrays import (
     substituted,
     trainable,
 )
-from fedsolve.pytorch.translation.trial import called, written
+from fedsolve.pytorch.translation.trial import called, check_alone, written
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 Tensors = dict[str, Tensor]
@@ -108,6 +108,7 @@ class Evaluations:
                     seen.append((pytree.tree_map_only(Tensor, Tensor.detach, outputs), y))
             mean, slopes = total / examples, {n: g / examples for n, g in gradient.items()}
             value, by_outputs = loss_of_all(self._loss, seen)
+            value = value.to(dtype)
             if not torch.isclose(mean, value, rtol=100 * torch.finfo(dtype).eps, atol=0):
                 # no mean over examples, such as one with weights: its gradient goes through the outputs of all
                 mean, slopes = value, self._through(key, by_outputs, dtype)
@@ -174,7 +175,9 @@ class Evaluations:
             rounding = 1e3 * torch.finfo(self._dtype).eps
             check_again("the loss", float(loss), float(self._try(x, y)[1]), rounding, REMEMBERED)
         if self._batches.size.smallest == 1:
-            self._try_alone(x, len(y))
+            with self._trial():
+                where, remedy = "a batch of the loader", "take another batch size, or drop_last=True"
+                check_alone(self._module, x, len(y), where, remedy)
 
     def _try(self, x: Any, y: Any) -> tuple[Any, Tensor]:
         """Outputs and loss of a batch in training mode, whose gradient can be taken."""
@@ -193,16 +196,6 @@ class Evaluations:
                 if not torch.equal(p.data, own[name]):
                     raise written(self._module, name)
         return pytree.tree_map_only(Tensor, Tensor.detach, outputs), loss.detach()
-
-    def _try_alone(self, x: Any, rows: int) -> None:
-        """The module on one example, which is all that some batch of the loader has."""
-        try:
-            with self._trial(), torch.no_grad():
-                called(self._module, row_of(x, 0, rows), "training")
-        except InvalidInput as error:
-            raise InvalidInput(
-                f"a batch of the loader has one example: {error}: take another batch size, or drop_last=True"
-            ) from error
 
     @contextmanager
     def _trial(self) -> Iterator[None]:

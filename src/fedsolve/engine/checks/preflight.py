@@ -130,7 +130,9 @@ def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None
         out = _shape(what, function, params, batch, *given)
         typed = hasattr(out, "shape") and hasattr(out, "dtype")
         taken = typed and out.shape in ((), (count,)) and jnp.issubdtype(out.dtype, jnp.floating)
-        check_value(what, f"of shape {out.shape} and type {out.dtype}" if typed else of_type(out), taken, count)
+        check_value(
+            what, f"of shape {out.shape} and type {out.dtype}" if typed else of_type(out), taken, count
+        )
 
 
 def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:

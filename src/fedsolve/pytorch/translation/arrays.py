@@ -163,7 +163,9 @@ def check_weights(module: nn.Module) -> None:
 
 def refuse_halves(module: nn.Module) -> None:
     """Raise `InvalidInput` if a parameter has a floating-point type of fewer than 32 bits."""
-    floating = [(name, x) for name, x in module.named_parameters() if not is_lazy(x) and x.is_floating_point()]
+    floating = [
+        (name, x) for name, x in module.named_parameters() if not is_lazy(x) and x.is_floating_point()
+    ]
     types = ((name, str(x.dtype)[6:], x.element_size()) for name, x in floating)
     check_wide("the module", types, "convert it by module.float()")
 

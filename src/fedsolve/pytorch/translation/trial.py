@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
+from fedsolve.pytorch.callback.batch_losses import row_of
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.translation.arrays import check_weights, copied
 from fedsolve.pytorch.translation.failures import where_raised
@@ -26,9 +27,8 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     check_weights(module)
     own = copied(module)
     with torch.no_grad():
-        outputs = _twice(own.eval(), x, "evaluation")
-    _twice(own.train(), x, "training")
-    _check_unwritten(own, module)
+        outputs = _twice(own.eval(), x, "evaluation", module)
+    _twice(own.train(), x, "training", module)
     _check_tensors(module, outputs)
     return outputs
 
@@ -47,10 +47,11 @@ def _check_tensors(module: nn.Module, outputs: Any) -> None:
         )
 
 
-def _twice(module: nn.Module, x: Any, mode: str) -> Any:
+def _twice(module: nn.Module, x: Any, mode: str, given: nn.Module) -> Any:
     """What it gives; the same again from the same buffers and random numbers, or it keeps what no run could know."""
     before = {name: b.detach().clone() for name, b in module.named_buffers()}
     first = _once(module, x, mode)
+    _check_unwritten(module, given)
     _check_shapes(module, before)
     for name, b in module.named_buffers():
         if name in before:
@@ -109,6 +110,23 @@ def called(module: nn.Module, x: Any, mode: str) -> Any:
             f"{type(module).__name__} fails in {mode} on inputs of shape {shapes}: "
             f"{first_line(error)}{where_raised(error)}"
         ) from error
+
+
+def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
+    """Raise `InvalidInput` if a module in training mode takes no batch of one example, which some batches are.
+
+    Args:
+        module: it may change its buffers.
+        x: inputs of a batch.
+        rows: its examples.
+        where: which batch has one example.
+        remedy: how not to have it.
+    """
+    try:
+        with torch.no_grad():
+            called(module.train(), row_of(x, 0, rows), "training")
+    except InvalidInput as error:
+        raise InvalidInput(f"{where} has one example: {error}: {remedy}") from error
 
 
 def _with_known_container(outputs: Any) -> Any:

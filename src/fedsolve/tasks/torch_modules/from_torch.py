@@ -87,7 +87,7 @@ def from_torch(
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
     from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
-    from fedsolve.pytorch.translation.trial import outputs_of
+    from fedsolve.pytorch.translation.trial import check_alone, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
@@ -99,6 +99,9 @@ def from_torch(
     with as_before((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
+        for client in _with_a_lone_row(data.counts, batch_size)[:1]:
+            where = f"a batch of {data.names[client]}"
+            check_alone(copied(module), x, _ROWS, where, "take another batch_size, or leave the row out")
         classes = are_classes(outputs, y)
         if metrics is None:
             metrics = {"accuracy": _accuracy} if classes else {}
@@ -132,6 +135,13 @@ def from_torch(
         labels=likeliest if classes else None,
         notes=notes,
     )
+
+
+def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
+    """The clients of which some batch has one example, by number."""
+    sized = isinstance(batch_size, int) and batch_size > 0  # else all are one batch, or it is refused below
+    rest = counts % batch_size if sized else counts
+    return np.flatnonzero((rest == 1) | (batch_size == 1))
 
 
 class _Start:
