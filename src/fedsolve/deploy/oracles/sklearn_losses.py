@@ -127,8 +127,6 @@ def is_classifier(estimator: Any) -> bool:
 
 def loss_of(estimator: Any, outputs: int) -> ExampleLoss:
     """The loss of each example that an estimator stands for, its penalty apart."""
-    if getattr(estimator, "positive", None):
-        raise InvalidInput(f"{type(estimator).__name__}(positive=True) is not supported: leave positive out")
     if isinstance(estimator, linear_model.LogisticRegression):
         return multinomial if outputs > 1 else logistic
     kind = getattr(estimator, "loss", "squared_error")
