@@ -10,11 +10,11 @@ from deploy_small import POPULATION, deploy
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from sklearn import linear_model  # noqa: E402
-from sklearn.svm import LinearSVC  # noqa: E402
+from sklearn import linear_model
+from sklearn.svm import LinearSVC
 
-from fedsolve.deploy.flower import client_app  # noqa: E402
-from fedsolve.deploy.oracles.sklearn import SklearnOracle, parameters  # noqa: E402
+from fedsolve.deploy.flower import client_app
+from fedsolve.deploy.oracles.sklearn import SklearnOracle, parameters
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 Y = np.arange(12) % 2

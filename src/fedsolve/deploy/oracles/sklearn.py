@@ -38,10 +38,11 @@ class SklearnOracle(JaxOracle):
     The loss is the mean of the estimator's own: logistic (`LogisticRegression`: multinomial for more than two
     classes; `SGDClassifier(loss="log_loss")`: one against the rest, summed), hinge (`SGDClassifier`, `LinearSVC`)
     and its square, or half the squared error (`LinearRegression`, `Ridge`, `SGDRegressor`). The estimator's penalty
-    (`C`, `alpha`, `l1_ratio`) and solver are no part of it, which `notes` and the run's record say: a federated method
-    brings its own, such as `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`. Weights multiply the losses of
-    examples, as in scikit-learn: `class_weight` given as numbers, {label: weight}, and `sample_weight`. The mean is
-    over the number of examples, so clients together minimise what scikit-learn minimises on all their examples.
+    (`C`, `alpha`, `l1_ratio`) and solver are no part of it, as `notes` and the run's record say: a federated method
+    brings its own, such as `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`. Weights
+    multiply the losses of examples, as in scikit-learn: `class_weight` given as numbers, {label: weight}, and
+    `sample_weight`. The mean is over the number of examples, so clients together minimise what scikit-learn minimises
+    on all their examples.
 
     The estimator may be a `Pipeline` whose steps before the last are fitted already, such as a `StandardScaler` with
     constants that all sites share: they are applied to x once, and neither fitted nor changed.
@@ -66,8 +67,8 @@ class SklearnOracle(JaxOracle):
 
     Raises:
         InvalidInput: another estimator or loss, a parameter that would make another model (`positive`,
-            `early_stopping`, `average`, `multi_class`), labels outside `classes`, fewer than two classes, x and y that do
-            not fit, no example, numbers that are not finite, weights that are no numbers of at least 0, a pipeline
+            `early_stopping`, `average`, `multi_class`), labels outside `classes`, fewer than two classes, x and y that
+            do not fit, no example, numbers that are not finite, weights that are no numbers of at least 0, a pipeline
             with a step that is not fitted.
     """
 

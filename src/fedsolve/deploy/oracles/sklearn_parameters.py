@@ -19,8 +19,18 @@ PENALTY = ("penalty", "C", "alpha", "l1_ratio")
 """The estimator's own penalty, which is noted wherever it would act: a method brings its own."""
 
 SOLVER = frozenset(
-    "copy_X dual epsilon eta0 intercept_scaling learning_rate max_iter n_iter_no_change n_jobs power_t random_state "
-    "shuffle solver tol validation_fraction verbose warm_start".split()
+    {
+        "copy_X",
+        "dual",
+        "epsilon",
+        "eta0",
+        "intercept_scaling",
+        "learning_rate",
+        "max_iter",
+        "n_iter_no_change",
+        "n_jobs",
+    }
+    | {"power_t", "random_state", "shuffle", "solver", "tol", "validation_fraction", "verbose", "warm_start"}
 )
 """How scikit-learn's own solver goes on, which does not run: noted where it is not the default."""
 
@@ -46,7 +56,8 @@ def parameter_notes(estimator: Any) -> tuple[str, ...]:
     unknown = sorted(given.keys() - USED - SOLVER - REFUSED.keys() - set(PENALTY))
     if unknown:
         raise InvalidInput(
-            f"{name} has parameters that nothing here would use, {', '.join(unknown)}: give the estimator without them"
+            f"{name} has parameters that nothing here would use, {', '.join(unknown)}: give one of scikit-learn's "
+            "estimators without them"
         )
     for parameter, (taken, instead) in REFUSED.items():
         if parameter in given and given[parameter] not in taken:
@@ -57,8 +68,8 @@ def parameter_notes(estimator: Any) -> tuple[str, ...]:
     if _penalises(given):
         own = _listed(given, [p for p in PENALTY if p in given and given[p] not in (None, "deprecated")])
         notes.append(
-            f"{name} has a penalty of its own ({own}), which is not part of what is minimised: a method brings one, such "
-            "as FedDualAvg(L1(...)) or weight decay"
+            f"{name} has a penalty of its own ({own}), which is not part of what is minimised: a method brings one, "
+            "such as FedDualAvg(L1(...)) or weight decay"
         )
     idle = [p for p in sorted(SOLVER & given.keys()) if given[p] != defaults[p]]
     if idle:

@@ -44,7 +44,8 @@ class TorchOracle(LocalProblem):
     Everything random (the loader's shuffles, dropout, augmentation) follows from the round's key, the client's number
     and the step. At one step every evaluation sees the same batch and the same dropout, so that losses can be
     compared. Minibatch losses and gradients are taken in training mode, `full` in evaluation mode and on all
-    examples, also those that the loader drops. Running statistics are updated by the first gradient of a step,
+    examples, also those that the loader drops; where its sampler draws some of them, or one twice, on what that draws
+    (a note says so). Running statistics are updated by the first gradient of a step,
     never by a loss alone or by `full`.
 
     `params` are {name: array} of the module's parameters that require gradients; `buffers` what else it saves. The
@@ -93,6 +94,7 @@ class TorchOracle(LocalProblem):
         self.params, self.exact_loss, self._own_module = parameters(module), exact_loss, module
         with kept_generators(loader):
             batches = Minibatches(loader)
+        self.notes = batches.notes
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
         self.steps = _steps(epochs, steps, batches.size.batches)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

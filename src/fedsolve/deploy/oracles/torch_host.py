@@ -11,14 +11,15 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
 from fedsolve.pytorch.callback.batch_losses import are_classes, mean_of, value_or_zero
 from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
+from fedsolve.pytorch.comparison.autograd import refuse_late_hooks
 from fedsolve.pytorch.comparison.judged import Judged, check_form, failure, refuse_other_forms, value_or_none
 from fedsolve.pytorch.comparison.unchanged import as_before
 from fedsolve.pytorch.translation.arrays import (
@@ -51,6 +52,7 @@ class Evaluations:
         device: torch.device,
     ) -> None:
         check_weights(module)
+        refuse_late_hooks(module)
         self._module, self._loss, self._device = module.to(device), loss, device
         self._batches = batches
         self._params, self._buffers = trainable(module), buffer_tensors(module)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
-from fedsolve.core.loss_checks import check_slope, fails
+from fedsolve.core.building.loss_checks import check_slope, fails
 from fedsolve.core.trees import all_finite, dtype_of
 from fedsolve.core.types import Batch, Params
 from fedsolve.engine.checks.loss_contract import few_rows

@@ -13,8 +13,15 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from fedsolve.core.building.loss_checks import (
+    REMEMBERED,
+    check_again,
+    check_mean,
+    check_value,
+    fails,
+    first_line,
+)
 from fedsolve.core.errors import InvalidInput, of_type, shown
-from fedsolve.core.loss_checks import REMEMBERED, check_again, check_mean, check_value, fails, first_line
 from fedsolve.pytorch.callback.batch_losses import mean_of
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.comparison.unchanged import as_before

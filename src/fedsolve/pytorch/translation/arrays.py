@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedsolve.core.building.loss_checks import check_wide
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.loss_checks import check_wide
 
 
 def parameters(module: nn.Module) -> dict[str, np.ndarray]:
@@ -148,8 +148,13 @@ def as_tensor(value: Any, like: Tensor) -> Tensor:
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
 
+_SHARING = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
+
 def check_weights(module: nn.Module) -> None:
-    """Raise `InvalidInput` if weights have no shape yet, or a module writes to them in a forward pass."""
+    """Raise `InvalidInput` if weights have no shape yet, a module writes to them in a forward pass, or it is a wrapper
+    that acts by its gradients, on other processes or for privacy, which no training here would have it do.
+    """
     for name, part in module.named_modules():
         if any(is_lazy(tensor) for tensor in (*part.parameters(False), *part.buffers(False))):
             raise InvalidInput(
@@ -158,6 +163,18 @@ def check_weights(module: nn.Module) -> None:
         if getattr(part, "max_norm", None) is not None:
             raise InvalidInput(
                 f"'{name}' ({type(part).__name__}) renormalises its own weights (max_norm): leave max_norm out"
+            )
+        if _SHARING & {c.__name__ for c in type(part).__mro__}:
+            where = f"'{name}'" if name else "the module"
+            raise InvalidInput(
+                f"{where} ({type(part).__name__}) shares gradients or parameters with "
+                "other processes: give the module that it wraps"
+            )
+    for name, p in module.named_parameters():
+        if hasattr(p, "grad_sample"):
+            raise InvalidInput(
+                f"parameter '{name}' belongs to a privacy engine (grad_sample), whose clipping and noise would not "
+                "run: give the module without it, and take fs.privacy.DifferentialPrivacy"
             )
 
 
