@@ -54,6 +54,11 @@ class LocalProblem(ABC):
         """
         return {}
 
+    @property
+    def moving_buffers(self) -> Collection[str]:
+        """The names of the buffers that training is known to change; all of them where it is not known."""
+        return self.buffers.keys()
+
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers.
 

@@ -27,7 +27,14 @@ from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
 from fedsolve.pytorch.callback.seeds import kept_generators
 from fedsolve.pytorch.comparison.unchanged import as_before
-from fedsolve.pytorch.translation.arrays import assign, buffers, bytes_of, constant_tensors, parameters
+from fedsolve.pytorch.translation.arrays import (
+    assign,
+    buffer_tensors,
+    buffers,
+    bytes_of,
+    constant_tensors,
+    parameters,
+)
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -127,9 +134,17 @@ class TorchOracle(LocalProblem):
         return self._module.saved()
 
     @property
+    def moving_buffers(self) -> set[str]:
+        """The names of the buffers that the module changed when it was tried."""
+        return self._module.moving
+
+    @property
     def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Frozen parameters, and buffers that are not sent, as bytes."""
-        return {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()}
+        """Frozen parameters, and buffers that are not sent or that training does not change, as bytes."""
+        still = {n: b for n, b in buffer_tensors(self._own_module).items() if n not in self._module.moving}
+        return {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()} | {
+            f"buffer {name}": bytes_of(t) for name, t in still.items()
+        }
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""

@@ -27,6 +27,7 @@ from fedsolve.pytorch.translation.arrays import (
     buffer_tensors,
     check_weights,
     kept_attributes,
+    mode_setter,
     substituted,
     trainable,
 )
@@ -42,6 +43,7 @@ class Evaluations:
 
     Attributes:
         buffers: running statistics and the like after the steps done so far, apart from the module's own.
+        moving: the names of those that a trial of the module has changed.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class Evaluations:
         check_weights(module)
         refuse_late_hooks(module)
         self._module, self._loss, self._device = module.to(device), loss, device
-        self._batches = batches
+        self._batches, self._set_mode = batches, mode_setter(module)
         self._params, self._buffers = trainable(module), buffer_tensors(module)
         self.buffers = {name: b.clone() for name, b in self._buffers.items()}
+        self.moving: set[str] = set()
         self._updated: Any = None
         self._kinds: dict[str, Judged] = {}
         self._batch: tuple[Any, tuple[Any, Any]] = (None, (None, None))
@@ -97,7 +100,7 @@ class Evaluations:
         gradient = {name: torch.zeros_like(v) for name, v in values.items()}
         examples, seen = 0, []
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
-            self._module.eval()
+            self._set_mode(False)
             with all_seeded(seed_of(key, 5), self._device):
                 for batch in self._batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
@@ -140,7 +143,7 @@ class Evaluations:
         measuring, examples = {}, 0
         key, (values, dtype) = b"measure", self._on_device(params)
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
-            self._module.eval()
+            self._set_mode(False)
             with all_seeded(seed_of(key, 5), self._device), torch.no_grad():
                 for batch in batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
@@ -187,6 +190,8 @@ class Evaluations:
         with self._trial(), torch.enable_grad(), as_before((self._loss,)):
             inputs = pytree.tree_map_only(Tensor, Tensor.clone, x)  # which it may write to
             outputs = called(self._module, inputs, "training")
+            same = self._copies(self._dtype)
+            self.moving |= {n for n, b in self._buffers.items() if not torch.equal(b.data, same[n])}
             loss = self._value(outputs, inputs, y)
             if loss.requires_grad or loss:  # else nothing in the batch counts
                 check_slope("the loss", loss.requires_grad)
@@ -204,7 +209,7 @@ class Evaluations:
         """The module in training mode, with copies of its tensors in their place."""
         copies = {name: p.data.clone() for name, p in self._params.items()} | self._copies(self._dtype)
         with substituted(self._module, self._params | self._buffers, copies), all_seeded(0, self._device):
-            self._module.train()
+            self._set_mode(True)
             yield
 
     @property
@@ -215,7 +220,7 @@ class Evaluations:
         """The accuracy where the targets of a batch are classes, else none."""
         dtype = self._dtype
         with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
-            self._module.eval()
+            self._set_mode(False)
             with all_seeded(0, self._device):
                 x, y = to_device(next(self._batches.all(b"sample")), self._device, dtype)
                 return {"accuracy": _accuracy} if are_classes(self._module(x), y) else {}
@@ -229,7 +234,7 @@ class Evaluations:
         if self._batch[0] != (key, step, dtype):
             self._batch = (key, step, dtype), to_device(self._batches.at(key, step), self._device, dtype)
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
-            self._module.train()
+            self._set_mode(True)
             with all_seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
                 x, y = self._batch[1]
                 loss = self._value(self._module(x), x, y)

@@ -22,7 +22,13 @@ from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.comparison.attributes import remembered_by
 from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
-from fedsolve.pytorch.translation.arrays import as_tensor, kept_attributes, substituted, trainable
+from fedsolve.pytorch.translation.arrays import (
+    as_tensor,
+    kept_attributes,
+    mode_setter,
+    substituted,
+    trainable,
+)
 from fedsolve.pytorch.translation.dtypes import array_of
 from fedsolve.pytorch.translation.failures import where_raised
 
@@ -61,7 +67,7 @@ class Reference:
     def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
-        self._name = type(module).__name__
+        self._name, self._set_mode = type(module).__name__, mode_setter(module)
         self.draws = False
 
     def training(self, params: Values, buffers: Values, batch: Any) -> Found:
@@ -141,7 +147,7 @@ class Reference:
             values[name] = as_tensor(given[name] if name in given else array_of(t), like)
         eager = torch.compiler.set_stance("force_eager")
         with eager, substituted(self.module, tensors, values), all_seeded(0), torch.enable_grad():
-            self.module.train(training)
+            self._set_mode(training)
             start = global_states()
             try:
                 yield

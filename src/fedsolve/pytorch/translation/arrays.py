@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -208,6 +208,21 @@ def substituted(
             tensor.data, tensor.grad = before[name]
         for m, training in modes:
             m.training = training
+
+
+def mode_setter(module: nn.Module) -> Callable[[bool], None]:
+    """What puts a module in training mode (True) or evaluation mode, but for parts that are to stay in the latter.
+
+    These are the parts that are in evaluation mode now, where the module itself is in training mode: frozen BatchNorm.
+    """
+    still = [part for part in module.modules() if module.training and not part.training]
+
+    def set_mode(training: bool) -> None:
+        module.train(training)
+        for part in still:
+            part.training = False
+
+    return set_mode
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from fedsolve.core.building.loss_checks import first_line
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.pytorch.callback.batch_losses import row_of
 from fedsolve.pytorch.callback.seeds import all_seeded
-from fedsolve.pytorch.translation.arrays import check_weights, copied
+from fedsolve.pytorch.translation.arrays import check_weights, copied, mode_setter
 from fedsolve.pytorch.translation.failures import where_raised
 
 
@@ -26,9 +26,12 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     """
     check_weights(module)
     own = copied(module)
+    set_mode = mode_setter(own)
+    set_mode(False)
     with torch.no_grad():
-        outputs = _twice(own.eval(), x, "evaluation", module)
-    _twice(own.train(), x, "training", module)
+        outputs = _twice(own, x, "evaluation", module)
+    set_mode(True)
+    _twice(own, x, "training", module)
     _check_tensors(module, outputs)
     return outputs
 
@@ -116,7 +119,7 @@ def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -
     """Raise `InvalidInput` if a module in training mode takes no batch of one example, which some batches are.
 
     Args:
-        module: it may change its buffers.
+        module: in training mode; it may change its buffers.
         x: inputs of a batch.
         rows: its examples.
         where: which batch has one example.
@@ -124,7 +127,7 @@ def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -
     """
     try:
         with torch.no_grad():
-            called(module.train(), row_of(x, 0, rows), "training")
+            called(module, row_of(x, 0, rows), "training")
     except InvalidInput as error:
         raise InvalidInput(f"{where} has one example: {error}: {remedy}") from error
 

@@ -86,7 +86,7 @@ def from_torch(
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
-    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, trained_copy
+    from fedsolve.pytorch.translation.arrays import copied, mode_setter, refuse_halves, trained_copy
     from fedsolve.pytorch.translation.trial import check_alone, outputs_of
 
     if not isinstance(module, torch.nn.Module):
@@ -101,7 +101,8 @@ def from_torch(
         outputs = outputs_of(module, x)
         for client in _with_a_lone_row(data.counts, batch_size)[:1]:
             where = f"a batch of {data.names[client]}"
-            check_alone(copied(module), x, _ROWS, where, "take another batch_size, or leave the row out")
+            mode_setter(own := copied(module))(True)
+            check_alone(own, x, _ROWS, where, "take another batch_size, or leave the row out")
         classes = are_classes(outputs, y)
         if metrics is None:
             metrics = {"accuracy": _accuracy} if classes else {}
