@@ -117,7 +117,7 @@ def client_app(
         try:
             with kept.during(run, node) as problem:
                 shapes, framework = signature(problem.params), problem.framework
-                constants, notes = constant_digests(problem.constants), list(problem.notes)
+                constants, notes = constant_digests(problem.shared), list(problem.notes)
             facts: dict[str, Any] = {"client": node.client, "signature": shapes}
             more = {"constants": constants, "notes": notes, "site": node.site}
             facts |= {name: value for name, value in more.items() if value}

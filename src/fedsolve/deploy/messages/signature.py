@@ -76,8 +76,8 @@ def usual_constants(clients: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def _may_lack(name: str) -> bool:
-    """Whether a client may not have it: an array in place of a table, a buffer that changes with some data alone."""
-    return name == "columns" or name.startswith("buffer ")
+    """Whether a client may not have it: arrays in place of a table, a buffer that changes with some data alone."""
+    return name == "columns" or name.startswith(("buffer ", "schema.toml, "))
 
 
 def other_constant(digests: Sequence[str], usual: Mapping[str, str]) -> str | None:

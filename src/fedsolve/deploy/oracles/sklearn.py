@@ -23,6 +23,7 @@ from fedsolve.deploy.oracles.sklearn_losses import (
     WeightedExamples,
     accuracy,
     is_classifier,
+    kind_of,
     linear,
     loss_of,
 )
@@ -106,6 +107,9 @@ class SklearnOracle(JaxOracle):
             held_out = _examples(inputs, targets, labels, *(weights or [ones]))
         params = parameters(estimator, examples.x.shape[1], labels)
         loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
+        constants["loss"] = np.array(kind_of(loss.example_loss))
+        if loss.class_weights is not None:
+            constants["class_weight"] = np.array(loss.class_weights)
         super().__init__(
             loss,
             params,

@@ -34,6 +34,7 @@ from fedsolve.pytorch.translation.arrays import (
     bytes_of,
     constant_tensors,
     parameters,
+    tensors_held,
 )
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
@@ -111,6 +112,7 @@ class TorchOracle(LocalProblem):
         check_named({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics
+        self._of_loss = {f"loss: {n}": np.array(bytes_of(t)) for n, t in tensors_held(loss).items()}
         self._sets = {"train": batches} | (
             {} if validation is None else {"validation": Minibatches(validation)}
         )
@@ -140,11 +142,10 @@ class TorchOracle(LocalProblem):
 
     @property
     def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Frozen parameters, and buffers that are not sent or that training does not change, as bytes."""
+        """As bytes: frozen parameters, buffers that are not sent or that training leaves, the loss's tensors."""
         still = {n: b for n, b in buffer_tensors(self._own_module).items() if n not in self._module.moving}
-        return {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()} | {
-            f"buffer {name}": bytes_of(t) for name, t in still.items()
-        }
+        own = {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()}
+        return own | {f"buffer {name}": bytes_of(t) for name, t in still.items()} | self._of_loss
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""
