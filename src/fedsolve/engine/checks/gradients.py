@@ -64,7 +64,7 @@ def slope_is_finite(task: Task, packed: PackedClients) -> bool:
     floating, rest = _parts(params)
     rows = few_rows(task.data.examples, floating)
     gradient = _gradient(task.loss)(floating, rest, on_device(rows, dtype_of(params)), jax.random.key(0))
-    return all_finite(gradient)
+    return bool(all_finite(gradient))
 
 
 def described(batch: Batch) -> str:
