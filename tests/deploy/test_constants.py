@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedsolve as fs
 from deploy_small import QUICK
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.client.kept_problem import _make
 from fedsolve.deploy.messages.signature import (
     check_constants,
     constant_digests,
@@ -65,7 +70,47 @@ def nested(mean, largest=2):
     )
 
 
+def of_loss(weight, partial=False):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from fedsolve.deploy.oracles.torch import TorchOracle
+
+    weights = torch.tensor([1.0, weight])
+    loss = functools.partial(torch.nn.functional.cross_entropy, weight=weights)
+    module = torch.nn.Linear(3, 2)
+    batches = [(torch.as_tensor(X), torch.as_tensor(Y))]
+    return TorchOracle(module, loss if partial else torch.nn.CrossEntropyLoss(weights), batches)
+
+
+def linear(**options):
+    """A loss of hinges, or of their squares."""
+    svm = pytest.importorskip("sklearn.svm", reason="scikit-learn is not installed")
+    from fedsolve.deploy.oracles.sklearn import SklearnOracle
+
+    return SklearnOracle(svm.LinearSVC(**options), X, Y, batch_size=None, epochs=1)
+
+
+def tabled(**changes):
+    """What a client's own function makes of a table by its schema."""
+    column = {"name": "age", "mean": 40.0, "deviation": 10.0} | changes
+    schema = fs.data.Schema((1,), (0, 1), (fs.data.schema.Column(**column),), "ill")
+
+    def oracle_for(node):
+        loss = lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2)  # noqa: E731
+        return JaxOracle(loss, np.zeros(1, np.float32), schema.check(X[:, :1], Y), batch_size=None, epochs=1)
+
+    return _make(oracle_for, None)
+
+
 PAIRS = {
+    "weights of a loss": (lambda: of_loss(2.0), lambda: of_loss(3.0), "loss: weight"),
+    "weights of a function": (lambda: of_loss(2.0, True), lambda: of_loss(3.0, True), "loss: weight"),
+    "a kind of loss": (linear, lambda: linear(loss="hinge"), "loss"),
+    "weights of classes": (
+        lambda: linear(class_weight={1: 2.0}),
+        lambda: linear(class_weight={1: 3.0}),
+        "class_weight",
+    ),
+    "a schema": (tabled, lambda: tabled(mean=50.0), "schema.toml, column age"),
     "frozen weights": (lambda: of_module(frozen(0)), lambda: of_module(frozen(1)), "0.bias"),
     "a mask": (lambda: of_module(frozen(0)), lambda: of_module(frozen(0, mask=False)), "mask"),
     "a scaler": (lambda: scaled(0), lambda: scaled(1), "standardscaler.mean_"),
@@ -83,7 +128,7 @@ PAIRS = {
 def test_differences_are_named(case):
     """And what is built alike is the same, whatever its data."""
     make, other, name = PAIRS[case]
-    ours, same, theirs = (constant_digests(oracle().constants) for oracle in (make, make, other))
+    ours, same, theirs = (constant_digests(oracle().shared) for oracle in (make, make, other))
     usual = usual_constants([ours, theirs])  # of as many the first one's
     assert other_constant(same, usual) is None
     assert other_constant(theirs, usual) == name

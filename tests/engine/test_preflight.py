@@ -262,7 +262,7 @@ def fails_without(w, batch, key):
     ("loss", "words"),
     [
         (fails_without, "fails with key=None, as evaluation calls it.*draw nothing where key is None"),
-        (lambda w, b: b.x * w["w"], r"has shape \(2, 5\) .* or one for each of its 2 examples"),
+        (lambda w, b: b.x * w["w"], r"is of shape \(2, 5\) .* or one for each of its 2 examples"),
         (lambda w, b, kye: 0.0, "unknown argument of the loss 'kye': did you mean 'key'"),
         (lambda w, b, key=None: square(w, b) * jax.random.uniform(KEY), "one draw would serve"),
     ],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -340,3 +343,9 @@ def test_an_exact_factor_leaves_out_rounding():
     with jax.enable_x64(True):
         found = polar_factor(jnp.asarray(u * [3, 1, 1e-9, 20 * np.finfo(float).eps] @ v))
     np.testing.assert_allclose(found, u[:, :3] @ v[:3], atol=1e-6)
+
+
+def test_fedmuon_has_no_number_that_does_nothing():
+    """Its fields are its arguments: the moments that it shares with FedAdamW have no decays of their own."""
+    fields = {f.name for f in dataclasses.fields(fs.FedMuon()) if f.init}
+    assert fields - {"lr"} == inspect.signature(fs.FedMuon).parameters.keys() - {"client_lr"}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,17 @@ from fedsolve.data.names import check_column
 
 _KEYS = ("shape", "target", "classes", "columns")
 _COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
+_USED: ContextVar[list[Schema] | None] = ContextVar("schemas in use", default=None)
+
+
+@contextmanager
+def schemas_used() -> Iterator[list[Schema]]:
+    """The schemas that data are held against in this block."""
+    token = _USED.set(used := [])
+    try:
+        yield used
+    finally:
+        _USED.reset(token)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,13 @@ class Schema:
             return _schema(content)
         except InvalidInput as error:
             raise InvalidInput(f"the schema {file}: {error}") from None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """What it says, by part: what sites compare with one another."""
+        columns = {f"column {column.name}": repr(column) for column in self.columns}
+        whole = {"shape": repr(self.shape), "classes": repr(self.classes), "target": self.target}
+        return whole | {"order of columns": repr(list(columns))} | columns
 
     @property
     def features(self) -> int:
@@ -128,12 +148,18 @@ class Schema:
         self, path: str | Path, further: list[str]
     ) -> tuple[np.ndarray, dict[str, list[str]], Callable[[int], str]]:
         """The inputs, the cells of these columns and of further ones, and where a row stands."""
+        self._used()
         if not self.columns:
             raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
         names = [*(c.name for c in self.columns), *further]
         cells, where = read_columns(check_path("path", path), names, self._known)
         x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
         return x.astype(np.float32, copy=False), cells, where
+
+    def _used(self) -> None:
+        used = _USED.get()
+        if used is not None and self not in used:
+            used.append(self)
 
     @property
     def _known(self) -> dict[str, tuple[str, ...]]:
@@ -175,6 +201,7 @@ class Schema:
         Raises:
             InvalidInput: another shape, a number that is not finite, a label that is none.
         """
+        self._used()
         known = () if any(c.categories for c in self.columns) else tuple(c.name for c in self.columns)
         inputs, _ = named_arrays("x", x, (known or None,), "the schema")
         targets = check_column("y", y) if self.classes else as_array("y", y)

@@ -15,6 +15,7 @@ from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged
 from fedsolve.core.types import Params
 from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
+from fedsolve.engine.checks.gradients import slope_is_finite
 from fedsolve.engine.compute.processes import (
     broadcast_from_first,
     check_same,
@@ -206,7 +207,8 @@ class RunRounds(RecordedRounds):
         ):  # the method's own, by what it measured
             known["last server_lr"] = recorder.last("server_lr")
         start = float(history.evaluations["train_loss"][0])
-        why = divergence_hint(start, known, largest_value(run.packed.examples), self.label)
+        fine = failed > 0 or slope_is_finite(run.task, run.packed)
+        why = divergence_hint(start, known, largest_value(run.packed.examples), self.label, fine)
         where = self._checkpoints.where_is_last()
         raise Diverged(f"round {failed + 1}: {what.format(self.label)}{why}. {where}", history)
 

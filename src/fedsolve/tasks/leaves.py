@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.buffers import WithBuffers
+from fedsolve.core.building.loss_checks import check_wide
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Batch, Params, module, replace
@@ -115,13 +116,13 @@ def refuse_halves(of: str, params: Params) -> None:
         of: what the error calls the model.
         params: the model.
     """
-    for path, leaf in zip(*named_leaves(params), strict=True):
-        dtype = getattr(leaf, "dtype", None)
-        if isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4:
-            raise InvalidInput(
-                f"{of} has {dtype} numbers{f' in {path}' if path else ''}: runs are in float32 or float64; convert "
-                "it, and give matmul_dtype = 'bfloat16' to a run for products of local training in bfloat16"
-            )
+    typed = [(path, getattr(leaf, "dtype", None)) for path, leaf in zip(*named_leaves(params), strict=True)]
+    types = (
+        (path, str(dtype), dtype.itemsize)
+        for path, dtype in typed
+        if isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating)
+    )
+    check_wide(of, types, "convert it")
 
 
 def refuse_state(params: Params) -> None:

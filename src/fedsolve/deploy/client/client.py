@@ -117,10 +117,10 @@ def client_app(
         try:
             with kept.during(run, node) as problem:
                 shapes, framework = signature(problem.params), problem.framework
-                constants = constant_digests(problem.constants)
+                constants, notes = constant_digests(problem.shared), list(problem.notes)
             facts: dict[str, Any] = {"client": node.client, "signature": shapes}
-            facts |= {"constants": constants} if constants else {}
-            facts |= {"site": node.site} if node.site else {}
+            more = {"constants": constants, "notes": notes, "site": node.site}
+            facts |= {name: value for name, value in more.items() if value}
             return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
         except Exception as error:  # no number is claimed yet by which the server could name it
             _print(error)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
+import numpy as np
+
 from fedsolve.core.errors import InvalidInput
+from fedsolve.data.schema import schemas_used
 from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.site_names import numbered
@@ -55,10 +58,14 @@ class KeptProblem:
 
 def _make(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> LocalProblem:
     share_threads()  # before the owner's code, which may set another number
-    problem = oracle_for(node)
+    with schemas_used() as used:
+        problem = oracle_for(node)
     if not isinstance(problem, LocalProblem):
         raise InvalidInput(
             f"oracle_for gave {type(problem).__name__} for {node.site or numbered(node.client)}: "
             "give a TorchOracle, a JaxOracle or a SklearnOracle"
         )
+    if used:  # else it may have been made before
+        named = {name: np.array(value) for schema in used for name, value in schema.parts.items()}
+        problem.schemas = {f"schema.toml, {name}": value for name, value in named.items()}
     return problem

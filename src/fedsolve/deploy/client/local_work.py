@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.buffers import Memory
+from fedsolve.core.building.loss_checks import why_not_finite
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import WrappedOracle
 from fedsolve.core.xla.compiler import compiler_options
@@ -33,16 +34,17 @@ def train(
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
     algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
-    if problem.beside is None:
-        with problem.failing_plainly():
-            results = jax.block_until_ready(_compiled(_train)(algorithm, broadcast, before, oracle))
-        message, after, is_finite = results
-    else:
+    around, down = algorithm, broadcast
+    if problem.beside is not None:
         around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
-        message, after, is_finite = _compiled(_train)(around, down, before, oracle)
+    with problem.failing_plainly():
+        message, after, is_finite = jax.block_until_ready(_compiled(_train)(around, down, before, oracle))
+        if not is_finite:
+            why = _at_start(around, down, before, oracle, problem.beside)
+            remedy = why or "lower the client's rate"
+            raise InvalidInput(f"the update of client {request.client} is not finite: {remedy}")
+    if problem.beside is not None:
         problem.beside, message = jax.device_get(message.buffers), message.inner
-    if not is_finite:
-        raise InvalidInput(f"the update of client {request.client} is not finite: lower the client's rate")
     return message, after
 
 
@@ -78,6 +80,38 @@ class _WithoutNoise(WrappedOracle):
 
     def change(self, params: Any, gradient: Any) -> Any:
         return gradient
+
+
+class _Began(Exception):
+    """Raised by the first gradient that local work asks for: at which model, of which step."""
+
+
+@dataclass(frozen=True)
+class _Beginning(WrappedOracle):
+    """An oracle that ends local work where it begins."""
+
+    def __call__(self, params: Any, step: Any) -> Any:
+        raise _Began(params, step)
+
+    def remembering(self, memory: Any) -> _Beginning:
+        return self
+
+
+def _at_start(algorithm: Any, broadcast: Any, before: Any, oracle: Any, buffers: Any) -> str | None:
+    """What is not finite at the model that local work begins from; None where all is, or it begins otherwise."""
+    try:
+        with jax.disable_jit():  # the model is then an array, also inside a loop
+            algorithm.train(broadcast, before, _Beginning(oracle))
+    except _Began as began:
+        loss, gradient = _compiled(_first)(oracle, buffers, *began.args)
+        return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
+    return None
+
+
+def _first(oracle: Any, buffers: Any, params: Any, step: Any) -> Any:
+    if buffers is not None:
+        oracle = oracle.remembering(Memory(jax.tree.map(jnp.asarray, buffers)))
+    return oracle(params, step)
 
 
 def _train(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any, Any]:

@@ -17,7 +17,13 @@ from fedsolve.deploy.client import local_work
 from fedsolve.deploy.client.client_state import ClientState, StateLost
 from fedsolve.deploy.client.ledger import Ledger, PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
-from fedsolve.deploy.messages.fact_checks import check_buffers, check_known_metrics, check_unprotected
+from fedsolve.deploy.messages.fact_checks import (
+    check_buffers,
+    check_known_metrics,
+    check_still,
+    check_unprotected,
+    protects,
+)
 from fedsolve.deploy.messages.message import (
     EvaluateReply,
     EvaluateRequest,
@@ -71,6 +77,7 @@ class Worker:
             method = self._method(request)
             check_needs(method, self.problem)
             check_buffers(method, self.problem.buffers)
+            check_still(method, self.problem.moving_buffers)
             self.budget.check(method)
             self.sums.check(method, request)
             if method.traits.privacy != "local":
@@ -140,7 +147,12 @@ class Worker:
                 before = self._in_place_of(lost, request, algorithm, broadcast, before)
         if request.buffers:
             self.problem.load_buffers(request.buffers)
+        given = self.problem.buffers if protects(method) else {}
         message, after = local_work.train(self.problem, algorithm, broadcast, before, request)
+        buffers = self.problem.buffers
+        if given:
+            check_still(method, [name for name, x in given.items() if x.tobytes() != buffers[name].tobytes()])
+            buffers = {}  # those of the server
         encoded = self._encoded(request, algorithm, message)
         if is_stateful:
             states.save(request.round, after, request.last_used_round)
@@ -151,7 +163,7 @@ class Worker:
             signature_digest(message),
             int(self.problem.num_examples) if algorithm.traits.weighting == "examples" else 1,
             encoded,
-            dict(self.problem.buffers),
+            dict(buffers),
         )
 
     def _encoded(self, request: Request, method: Algorithm, message: Any) -> bytes:

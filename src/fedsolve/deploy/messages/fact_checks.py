@@ -151,14 +151,24 @@ def check_unprotected(algorithm: Algorithm) -> None:
 
 
 def check_buffers(algorithm: Algorithm, buffers: Mapping[str, Any] | None) -> None:
-    """Raise `InvalidInput` if buffers would travel that a method protects not, or that it keeps on clients."""
+    """Raise `InvalidInput` if buffers would travel that a method keeps on clients."""
     if buffers and getattr(algorithm, "local_buffers", False):
         raise InvalidInput(
             f"{name_of(algorithm)} keeps buffers ({', '.join(buffers)}) on clients, and a deployment averages them: "
             "take a model without running statistics, such as one with GroupNorm, or Personal in its place"
         )
-    if buffers and (algorithm.traits.privacy or algorithm.traits.secure_sums):
+
+
+def protects(algorithm: Algorithm) -> bool:
+    """Whether a method protects what clients send; then no buffer of theirs may be sent beside it."""
+    return bool(algorithm.traits.privacy or algorithm.traits.secure_sums)
+
+
+def check_still(algorithm: Algorithm, moving: Collection[str]) -> None:
+    """Raise `InvalidInput` if a method protects what clients send, and training changes these buffers."""
+    if moving and protects(algorithm):
         raise InvalidInput(
-            f"{name_of(algorithm)} protects the parameters, not the buffers ({', '.join(buffers)}): "
-            "take a model without running statistics, such as one with GroupNorm in place of BatchNorm"
+            f"{name_of(algorithm)} protects the parameters, not the buffers that training changes "
+            f"({', '.join(sorted(moving))}): take GroupNorm in place of BatchNorm, or BatchNorm that stays in "
+            "evaluation mode (.eval()) in a module that is in training mode"
         )

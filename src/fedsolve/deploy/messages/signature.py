@@ -70,16 +70,20 @@ def usual_constants(clients: Sequence[Sequence[str]]) -> dict[str, str]:
     own = [dict(pair.rsplit(" ", 1) for pair in digests) for digests in clients]
     usual = {}
     for name in dict.fromkeys(name for one in own for name in one):
-        # a site may have an array where others have a table with columns
-        having = [one for one in own if name in one] if name == "columns" else own
+        having = [one for one in own if name in one] if _may_lack(name) else own
         usual[name] = Counter(one.get(name, "") for one in having).most_common(1)[0][0]
     return usual
+
+
+def _may_lack(name: str) -> bool:
+    """Whether a client may not have it: arrays in place of a table, a buffer that changes with some data alone."""
+    return name == "columns" or name.startswith(("buffer ", "schema.toml, "))
 
 
 def other_constant(digests: Sequence[str], usual: Mapping[str, str]) -> str | None:
     """The first name under which a client has another digest than is usual; None if all are the usual ones."""
     own = dict(pair.rsplit(" ", 1) for pair in digests)
-    names = (name for name in usual if name in own or name != "columns")
+    names = (name for name in usual if name in own or not _may_lack(name))
     return next((name for name in names if own.get(name, "") != usual[name]), None)
 
 

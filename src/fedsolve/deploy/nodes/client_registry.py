@@ -27,6 +27,7 @@ from fedsolve.deploy.nodes.transport import Mailbox, Polling, missing_clients_ad
 from fedsolve.deploy.site_names import check_site
 
 _QUERY_SECONDS = 120.0
+_MOST_NOTES = 16  # in a run's record, whatever clients send
 _SHOWN = 3  # of the reasons why all have refused
 _OTHER_CONSTANT = (
     "client {} has another '{}' than most clients, which decides results: give all clients the same"
@@ -34,14 +35,15 @@ _OTHER_CONSTANT = (
 
 
 class _Claim(NamedTuple):
-    """What a node says of itself: its client's number, its site's name ('' if it does not say), its versions, and
-    digests of what all clients must share.
+    """What a node says of itself: its client's number, its site's name ('' if it does not say), its versions, digests
+    of what all clients must share, and what it notes of its problem.
     """
 
     client: int
     site: str
     versions: dict[str, str]
     constants: list[str]
+    notes: list[str]
 
 
 class ClientRegistry:
@@ -61,6 +63,7 @@ class ClientRegistry:
     Attributes:
         clients: as it was given.
         names: what each client is called.
+        notes: what clients have noted of their problems, each once, by the first that did.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class ClientRegistry:
         self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
         self._refusals: dict[int, str] = {}
+        self.notes: dict[str, int] = {}
         self._mailbox, self.clients, self.names = Mailbox(grid), clients, clients.names
 
     def poll(self) -> dict[int, int]:
@@ -192,6 +196,10 @@ class ClientRegistry:
                 self._log(
                     f"client {client} is connected{f': {claim.site}' * bool(claim.site and not conflict)}"
                 )
+                for note in claim.notes[: _MOST_NOTES - len(self.notes)]:
+                    if note not in self.notes:
+                        self.notes[note] = client
+                        self._log(f"client {client}: {note}")
                 if conflict:
                     self._log(f"client {client} keeps its number: {conflict}")
         self._bindings.save()
@@ -233,7 +241,11 @@ class ClientRegistry:
             raise InvalidInput(f"client {client} does not say which model it has")
         compare_signatures(signature, self._signature, client)
         constants = check_constants(facts.get("constants", []))
-        return _Claim(client, check_site(facts["site"]) if "site" in facts else "", versions, constants)
+        notes = facts.get("notes", [])
+        if not isinstance(notes, list):
+            raise InvalidInput(f"the notes of client {client} are no list: another version of fedsolve?")
+        site = check_site(facts["site"]) if "site" in facts else ""
+        return _Claim(client, site, versions, constants, [sanitize(note) for note in notes])
 
     def _refuse(self, node: int, reason: str) -> None:
         reason = sanitize(reason)

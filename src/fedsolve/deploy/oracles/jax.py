@@ -20,6 +20,7 @@ from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.message import PartMetrics
+from fedsolve.deploy.messages.signature import float_type
 from fedsolve.deploy.oracles.jax_metrics import NONE, LocalMetrics, client_validation, held_out, packed
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.checks.preflight import check_loss
@@ -27,7 +28,7 @@ from fedsolve.engine.checks.shape_checks import check_buffers
 from fedsolve.engine.compute.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.compute.clients import LocalWork, Loss, PackedClients, local_work
 from fedsolve.engine.compute.groups import of_client, works_by_size
-from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.leaves import refuse_state, with_frozen
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.task_checks import check_metrics as check_named
@@ -156,6 +157,8 @@ class JaxOracle(LocalProblem):
     def _set(
         self, params: Params, frozen: Params, examples: Batch, work: LocalWork, count: int, steps: int
     ) -> None:
+        refuse_state(params)
+        float_type(params)  # refuses what is no array, and numbers of 16 bits
         self.params, self.num_examples = params, count
         self._examples, self._frozen, self._work, self._steps = examples, frozen, work, steps
         check_loss("the loss", work.loss, self._start(), examples)

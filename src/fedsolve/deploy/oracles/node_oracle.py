@@ -31,6 +31,8 @@ class LocalProblem(ABC):
         metrics: names of what it can measure a model by.
         constants: arrays by name that all clients must share and no message has, such as frozen parameters. A client
             with others than most clients is refused.
+        schemas: what the schemas say that its data were held against when it was made, by part; shared as `constants`.
+        notes: what is to be said in the run's record of what was given and plays no part, lines without data.
         framework: the distribution that its own code runs on, as the server is told it.
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.
@@ -41,8 +43,15 @@ class LocalProblem(ABC):
     exact_loss: bool = True
     metrics: Collection[str] = ()
     constants: Mapping[str, np.ndarray] = MappingProxyType({})
+    schemas: Mapping[str, np.ndarray] = MappingProxyType({})
+    notes: Collection[str] = ()
     framework: str = "jax"
     beside: Buffers | None = None
+
+    @property
+    def shared(self) -> dict[str, np.ndarray]:
+        """All that clients must share and no message has, by name."""
+        return {**self.constants, **self.schemas}
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -51,6 +60,11 @@ class LocalProblem(ABC):
         After local work it waits until all of that work is done.
         """
         return {}
+
+    @property
+    def moving_buffers(self) -> Collection[str]:
+        """The names of the buffers that training is known to change; all of them where it is not known."""
+        return self.buffers.keys()
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers.

@@ -23,9 +23,11 @@ from fedsolve.deploy.oracles.sklearn_losses import (
     WeightedExamples,
     accuracy,
     is_classifier,
+    kind_of,
     linear,
     loss_of,
 )
+from fedsolve.deploy.oracles.sklearn_parameters import parameter_notes
 from fedsolve.tasks.losses.class_weights import check_class_weights
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 from fedsolve.tasks.task import Examples
@@ -37,10 +39,11 @@ class SklearnOracle(JaxOracle):
     The loss is the mean of the estimator's own: logistic (`LogisticRegression`: multinomial for more than two
     classes; `SGDClassifier(loss="log_loss")`: one against the rest, summed), hinge (`SGDClassifier`, `LinearSVC`)
     and its square, or half the squared error (`LinearRegression`, `Ridge`, `SGDRegressor`). The estimator's penalty
-    (`C`, `alpha`, `l1_ratio`) and solver are no part of it: a federated method brings its own, such as
-    `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`. Weights multiply the losses of
-    examples, as in scikit-learn: `class_weight` given as numbers, {label: weight}, and `sample_weight`. The mean is
-    over the number of examples, so clients together minimise what scikit-learn minimises on all their examples.
+    (`C`, `alpha`, `l1_ratio`) and solver are no part of it, as `notes` and the run's record say: a federated method
+    brings its own, such as `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`. Weights
+    multiply the losses of examples, as in scikit-learn: `class_weight` given as numbers, {label: weight}, and
+    `sample_weight`. The mean is over the number of examples, so clients together minimise what scikit-learn minimises
+    on all their examples.
 
     The estimator may be a `Pipeline` whose steps before the last are fitted already, such as a `StandardScaler` with
     constants that all sites share: they are applied to x once, and neither fitted nor changed.
@@ -64,8 +67,9 @@ class SklearnOracle(JaxOracle):
         metrics: further ones by name, of `fs.metrics` or as `JaxOracle` takes them.
 
     Raises:
-        InvalidInput: another estimator or loss, labels outside `classes`, fewer than two classes, x and y that do
-            not fit, no example, numbers that are not finite, weights that are no numbers of at least 0, a pipeline
+        InvalidInput: another estimator or loss, a parameter that would make another model (`positive`,
+            `early_stopping`, `average`, `multi_class`), labels outside `classes`, fewer than two classes, x and y that
+            do not fit, no example, numbers that are not finite, weights that are no numbers of at least 0, a pipeline
             with a step that is not fitted.
     """
 
@@ -88,7 +92,9 @@ class SklearnOracle(JaxOracle):
         constants = _constants(estimator) | _names(x)
         transform, estimator = _transform_of(estimator), final_step(estimator)
         outputs, labels = 1, None
-        if is_classifier(estimator):
+        is_one_of_labels = is_classifier(estimator)
+        self.notes = parameter_notes(estimator)
+        if is_one_of_labels:
             labels = self.classes = check_classes(y if classes is None else classes)
             outputs = _outputs(labels)
             constants["classes"] = np.array(list(map(str, labels)))
@@ -101,6 +107,9 @@ class SklearnOracle(JaxOracle):
             held_out = _examples(inputs, targets, labels, *(weights or [ones]))
         params = parameters(estimator, examples.x.shape[1], labels)
         loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
+        constants["loss"] = np.array(kind_of(loss.example_loss))
+        if loss.class_weights is not None:
+            constants["class_weight"] = np.array(loss.class_weights)
         super().__init__(
             loss,
             params,
@@ -134,7 +143,10 @@ def _inputs(name: str, x: Any) -> np.ndarray:
     """Inputs as an array."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
         raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
-    return as_array(name, x)
+    array = as_array(name, x)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{name} has type {array.dtype}: give real numbers")
+    return array
 
 
 def _examples(

@@ -108,6 +108,18 @@ def linear(params: dict[str, Array], x: Array) -> Array:
     return outputs + params["intercept_"] if "intercept_" in params else outputs
 
 
+def kind_of(loss: ExampleLoss) -> str:
+    """What a loss is called."""
+    return next(name for name, known in _KINDS.items() if known is loss)
+
+
+_KINDS = {
+    "logistic": logistic,
+    "multinomial": multinomial,
+    "hinge": hinge,
+    "squared_hinge": squared_hinge,
+    "squared": squared,
+}
 _REGRESSORS = (linear_model.LinearRegression, linear_model.Ridge, linear_model.SGDRegressor)
 _SGD = {"log_loss": logistic, "hinge": hinge, "squared_hinge": squared_hinge}
 SUPPORTED = (
@@ -127,8 +139,6 @@ def is_classifier(estimator: Any) -> bool:
 
 def loss_of(estimator: Any, outputs: int) -> ExampleLoss:
     """The loss of each example that an estimator stands for, its penalty apart."""
-    if getattr(estimator, "positive", None):
-        raise InvalidInput(f"{type(estimator).__name__}(positive=True) is not supported: leave positive out")
     if isinstance(estimator, linear_model.LogisticRegression):
         return multinomial if outputs > 1 else logistic
     kind = getattr(estimator, "loss", "squared_error")

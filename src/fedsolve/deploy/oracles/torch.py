@@ -27,7 +27,15 @@ from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
 from fedsolve.pytorch.callback.seeds import kept_generators
 from fedsolve.pytorch.comparison.unchanged import as_before
-from fedsolve.pytorch.translation.arrays import assign, buffers, bytes_of, constant_tensors, parameters
+from fedsolve.pytorch.translation.arrays import (
+    assign,
+    buffer_tensors,
+    buffers,
+    bytes_of,
+    constant_tensors,
+    parameters,
+    tensors_held,
+)
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -44,7 +52,8 @@ class TorchOracle(LocalProblem):
     Everything random (the loader's shuffles, dropout, augmentation) follows from the round's key, the client's number
     and the step. At one step every evaluation sees the same batch and the same dropout, so that losses can be
     compared. Minibatch losses and gradients are taken in training mode, `full` in evaluation mode and on all
-    examples, also those that the loader drops. Running statistics are updated by the first gradient of a step,
+    examples, also those that the loader drops; where its sampler draws some of them, or one twice, on what that draws
+    (a note says so). Running statistics are updated by the first gradient of a step,
     never by a loss alone or by `full`.
 
     `params` are {name: array} of the module's parameters that require gradients; `buffers` what else it saves. The
@@ -53,8 +62,9 @@ class TorchOracle(LocalProblem):
 
     Args:
         module: the model, called with the inputs of a batch; its parameters float32 or float64.
-        loss: (outputs, targets) -> tensor of shape (), the mean over the batch; or what follows from sums over it, such
-            as a mean with weights or without ignored targets. A batch in which nothing counts moves nothing.
+        loss: (outputs, targets) -> tensor of shape (), the mean over the batch, or each example's own, (examples, ...);
+            or what follows from sums over it, such as a mean with weights or without ignored targets. A batch in which
+            nothing counts moves nothing.
         loader: a DataLoader or anything that can be iterated again and again for batches (inputs, targets), tensors of
             shape (examples, ...), or a function from a seeded `torch.Generator` to one pass. One without a length is
             counted once.
@@ -70,7 +80,8 @@ class TorchOracle(LocalProblem):
 
     Raises:
         InvalidInput: a loader that is empty, can be read only once or whose batches are no pairs, a loss that is no
-            scalar, a module with nothing to train or that writes to its own weights, epochs or steps below 1.
+            number, a sum, another one when it is computed again or without a gradient, a module with nothing to train
+            or that writes to its own weights, epochs or steps below 1.
     """
 
     framework = "torch"
@@ -91,15 +102,17 @@ class TorchOracle(LocalProblem):
         self.params, self.exact_loss, self._own_module = parameters(module), exact_loss, module
         with kept_generators(loader):
             batches = Minibatches(loader)
+        self.notes = batches.notes
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
         self.steps = _steps(epochs, steps, batches.size.batches)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._module = Evaluations(module, loss, batches, target)
         with as_before((module, loss), (loader,)):
-            self._module.try_out()
+            self._module.try_out(exact_loss)
         check_named({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics
+        self._of_loss = {f"loss: {n}": np.array(bytes_of(t)) for n, t in tensors_held(loss).items()}
         self._sets = {"train": batches} | (
             {} if validation is None else {"validation": Minibatches(validation)}
         )
@@ -123,9 +136,16 @@ class TorchOracle(LocalProblem):
         return self._module.saved()
 
     @property
+    def moving_buffers(self) -> set[str]:
+        """The names of the buffers that the module changed when it was tried."""
+        return self._module.moving
+
+    @property
     def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Frozen parameters, and buffers that are not sent, as bytes."""
-        return {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()}
+        """As bytes: frozen parameters, buffers that are not sent or that training leaves, the loss's tensors."""
+        still = {n: b for n, b in buffer_tensors(self._own_module).items() if n not in self._module.moving}
+        own = {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()}
+        return own | {f"buffer {name}": bytes_of(t) for name, t in still.items()} | self._of_loss
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""

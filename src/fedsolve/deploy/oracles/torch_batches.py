@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.pytorch.callback.collation import no_batch
@@ -65,6 +72,25 @@ class Minibatches:
             if batch is None:
                 return
             yield check_pair(batch)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said where a pass is not over each example of the dataset once."""
+        loader = self._loader
+        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+            return ()
+        sampler, drawn, all_of_them = loader.sampler, self.size.examples, _length(loader.dataset)
+        repeats = isinstance(sampler, WeightedRandomSampler | RandomSampler) and sampler.replacement
+        dropped = (
+            0 if _counts_itself(loader) else self.size.largest
+        )  # a batch sampler may drop the last batch
+        if isinstance(sampler, SubsetRandomSampler) or not (repeats or drawn < all_of_them - dropped):
+            return ()
+        return (
+            f"the loader's {type(sampler).__name__} draws {drawn} of {all_of_them} examples in a pass"
+            f"{', some several times' * repeats}: full gradients and metrics are of such a pass too, and the client "
+            f"counts for {drawn} examples",
+        )
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -122,7 +148,13 @@ class Minibatches:
             raise InvalidInput(
                 "the loader is empty: leave the client out or give it examples (drop_last = False)"
             )
+        if not size.smallest:
+            raise InvalidInput("a batch of the loader has no targets: give each at least one example")
         return size
+
+
+def _length(dataset: Any) -> int:
+    return len(dataset) if hasattr(dataset, "__len__") else 0
 
 
 def _counts_itself(loader: DataLoader[Any]) -> bool:

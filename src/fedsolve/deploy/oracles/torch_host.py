@@ -11,23 +11,27 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
-from fedsolve.pytorch.callback.batch_losses import are_classes, row_of, value_or_zero
-from fedsolve.pytorch.callback.seeds import seed_of, seeded
-from fedsolve.pytorch.comparison.judged import Judged, failure, refuse_other_forms, value_or_none
+from fedsolve.pytorch.callback.batch_losses import are_classes, mean_of, value_or_zero
+from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
+from fedsolve.pytorch.comparison.autograd import refuse_late_hooks
+from fedsolve.pytorch.comparison.judged import Judged, check_form, failure, refuse_other_forms, value_or_none
+from fedsolve.pytorch.comparison.unchanged import as_before
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
     check_weights,
     kept_attributes,
+    mode_setter,
     substituted,
     trainable,
 )
-from fedsolve.pytorch.translation.trial import called, loses_by_rounding
+from fedsolve.pytorch.translation.trial import called, check_alone, loses_by_rounding, written
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 Tensors = dict[str, Tensor]
@@ -40,6 +44,7 @@ class Evaluations:
     Attributes:
         buffers: running statistics and the like after the steps done so far, apart from the module's own.
         rounded: whether the module gives something else for its inputs rounded to the type of its parameters.
+        moving: the names of those that a trial of the module has changed.
     """
 
     def __init__(
@@ -50,11 +55,14 @@ class Evaluations:
         device: torch.device,
     ) -> None:
         check_weights(module)
+        refuse_late_hooks(module)
         self._module, self._loss, self._device = module.to(device), loss, device
-        self._batches = batches
+        self._batches, self._set_mode = batches, mode_setter(module)
         self._params, self._buffers = trainable(module), buffer_tensors(module)
         self.buffers = {name: b.clone() for name, b in self._buffers.items()}
-        self._updated, self.rounded = None, False
+        self.moving: set[str] = set()
+        self._updated: Any = None
+        self.rounded = False
         self._kinds: dict[str, Judged] = {}
         self._batch: tuple[Any, tuple[Any, Any]] = (None, (None, None))
 
@@ -94,8 +102,8 @@ class Evaluations:
         gradient = {name: torch.zeros_like(v) for name, v in values.items()}
         examples, seen = 0, []
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
-            self._module.eval()
-            with seeded(seed_of(key, 5), self._device):
+            self._set_mode(False)
+            with all_seeded(seed_of(key, 5), self._device):
                 for batch in self._batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
                     outputs, weight = self._module(x), num_examples(batch)
@@ -107,6 +115,7 @@ class Evaluations:
                     seen.append((pytree.tree_map_only(Tensor, Tensor.detach, outputs), y))
             mean, slopes = total / examples, {n: g / examples for n, g in gradient.items()}
             value, by_outputs = loss_of_all(self._loss, seen)
+            value = value.to(dtype)
             if not torch.isclose(mean, value, rtol=100 * torch.finfo(dtype).eps, atol=0):
                 # no mean over examples, such as one with weights: its gradient goes through the outputs of all
                 mean, slopes = value, self._through(key, by_outputs, dtype)
@@ -115,7 +124,7 @@ class Evaluations:
     def _through(self, key: bytes, by_outputs: list[Any], dtype: torch.dtype) -> Tensors:
         """The gradient from that by the outputs of each batch, which are computed once more."""
         gradient = {name: torch.zeros_like(p) for name, p in self._params.items()}
-        with seeded(seed_of(key, 5), self._device):
+        with all_seeded(seed_of(key, 5), self._device):
             for batch, slopes in zip(self._batches.all(key), by_outputs, strict=True):
                 outputs = self._module(to_device(batch, self._device, dtype)[0])
                 floats = [
@@ -136,8 +145,8 @@ class Evaluations:
         measuring, examples = {}, 0
         key, (values, dtype) = b"measure", self._on_device(params)
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
-            self._module.eval()
-            with seeded(seed_of(key, 5), self._device), torch.no_grad():
+            self._set_mode(False)
+            with all_seeded(seed_of(key, 5), self._device), torch.no_grad():
                 for batch in batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
                     outputs, weight = self._module(x), num_examples(batch)
@@ -156,40 +165,68 @@ class Evaluations:
         """What a metric is; found once."""
         if name not in self._kinds:
             what = "the loss" if name == "loss" else f"metric {name}"
-            self._kinds[name] = kind_of(what, function, outputs, y, next(iter(self._params.values())).dtype)
+            self._kinds[name] = kind_of(what, function, outputs, y, self._dtype)
         return self._kinds[name]
 
-    def try_out(self) -> None:
-        """One loss on the first batch, so that what is wrong with it is told before any round."""
-        dtype = next(iter(self._params.values())).dtype
-        with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
-            self._module.train()
-            with seeded(0, self._device):
-                batch = self._batches.at(bytes(8), 0)
-                # copies, which the module may write to: of a list of batches these are the user's own
-                x, y = pytree.tree_map_only(Tensor, torch.clone, to_device(batch, self._device, dtype))
-                outputs = called(self._module, x, "training")
-                self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), dtype)
-                self._value(outputs, x, y)
-                refuse_other_forms(self._loss, outputs, y)
-                if self._batches.size.smallest == 1:
-                    self._try_alone(x, len(y))
+    def try_out(self, twice: bool) -> None:
+        """Loss and gradient on the first batch, so that what is wrong with them is told before any round.
 
-    def _try_alone(self, x: Any, rows: int) -> None:
-        """The module on one example, which is all that some batch of the loader has."""
-        try:
-            called(self._module, row_of(x, 0, rows), "training")
-        except InvalidInput as error:
-            raise InvalidInput(
-                f"a batch of the loader has one example: {error}: take another batch size, or drop_last=True"
-            ) from error
+        Args:
+            twice: whether the loss must be the same when it is computed again.
+        """
+        batch = self._batches.at(bytes(8), 0)
+        x, y = to_device(batch, self._device, self._dtype)
+        self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), self._dtype)
+        outputs, loss = self._try(x, y)
+        with as_before((self._loss,)), torch.no_grad():
+            refuse_other_forms(self._loss, outputs, pytree.tree_map_only(Tensor, Tensor.clone, y))
+        if twice:
+            rounding = 1e3 * torch.finfo(self._dtype).eps
+            check_again("the loss", float(loss), float(self._try(x, y)[1]), rounding, REMEMBERED)
+        if self._batches.size.smallest == 1:
+            with self._trial():
+                where, remedy = "a batch of the loader", "take another batch size, or drop_last=True"
+                check_alone(self._module, x, len(y), where, remedy)
+
+    def _try(self, x: Any, y: Any) -> tuple[Any, Tensor]:
+        """Outputs and loss of a batch in training mode, whose gradient can be taken."""
+        own = {name: p.data for name, p in self._params.items()}
+        with self._trial(), torch.enable_grad(), as_before((self._loss,)):
+            # which they may write to: of a list of batches these are the user's own
+            inputs, targets = pytree.tree_map_only(Tensor, Tensor.clone, (x, y))
+            outputs = called(self._module, inputs, "training")
+            same = self._copies(self._dtype)
+            self.moving |= {n for n, b in self._buffers.items() if not torch.equal(b.data, same[n])}
+            loss = self._value(outputs, inputs, targets)
+            if loss.requires_grad or loss:  # else nothing in the batch counts
+                check_slope("the loss", loss.requires_grad)
+            try:
+                self._gradient(loss)
+            except Exception as error:  # whatever the user's code raises
+                raise failure("the gradient of the loss", error, outputs, y) from error
+            for name, p in self._params.items():
+                if not torch.equal(p.data, own[name]):
+                    raise written(self._module, name)
+        return pytree.tree_map_only(Tensor, Tensor.detach, outputs), loss.detach()
+
+    @contextmanager
+    def _trial(self) -> Iterator[None]:
+        """The module in training mode, with copies of its tensors in their place."""
+        copies = {name: p.data.clone() for name, p in self._params.items()} | self._copies(self._dtype)
+        with substituted(self._module, self._params | self._buffers, copies), all_seeded(0, self._device):
+            self._set_mode(True)
+            yield
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self._params.values())).dtype
 
     def default_metrics(self) -> dict[str, Function]:
         """The accuracy where the targets of a batch are classes, else none."""
-        dtype = next(iter(self._params.values())).dtype
+        dtype = self._dtype
         with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
-            self._module.eval()
-            with seeded(0, self._device):
+            self._set_mode(False)
+            with all_seeded(0, self._device):
                 x, y = to_device(next(self._batches.all(b"sample")), self._device, dtype)
                 return {"accuracy": _accuracy} if are_classes(self._module(x), y) else {}
 
@@ -202,8 +239,8 @@ class Evaluations:
         if self._batch[0] != (key, step, dtype):
             self._batch = (key, step, dtype), to_device(self._batches.at(key, step), self._device, dtype)
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
-            self._module.train()
-            with seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
+            self._set_mode(True)
+            with all_seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
                 x, y = self._batch[1]
                 loss = self._value(self._module(x), x, y)
                 gradient = self._gradient(loss) if with_gradient else {}
@@ -224,7 +261,9 @@ class Evaluations:
     def _value(self, outputs: Any, x: Any, y: Any) -> Tensor:
         """The loss; 0 where nothing in the batch counts."""
         try:
-            value = _checked("the loss", value_or_zero(self._loss, outputs, y))
+            value = value_or_zero(self._loss, outputs, y)
+            check_form("the loss", value, num_examples((x, y)))
+            value = mean_of(value)
         except InvalidInput:
             raise
         except Exception as error:  # whatever the user's code raises
@@ -235,6 +274,8 @@ class Evaluations:
 
     def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
         """The gradient by name; 0 where a parameter plays no part in the loss."""
+        if not loss.requires_grad:  # a number for a batch in which nothing counts
+            return {n: torch.zeros_like(p) for n, p in self._params.items()}
         parts = torch.autograd.grad(
             loss, list(self._params.values()), materialize_grads=True, allow_unused=True
         )
@@ -269,14 +310,6 @@ def _no_class(loss: Function, outputs: Any, targets: Any) -> InvalidInput | None
         f"the targets of a batch are {least} to {most}, and the module has outputs for {classes} classes, 0 to "
         f"{classes - 1}: number them from 0, or give it more outputs"
     )
-
-
-def _checked(name: str, value: Any) -> Tensor:
-    """What a function made of a batch, if that is one number."""
-    if not isinstance(value, Tensor) or value.ndim:
-        what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else of_type(value)
-        raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, the mean over it")
-    return value
 
 
 def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:

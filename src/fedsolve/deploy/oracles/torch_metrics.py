@@ -14,7 +14,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedsolve.deploy.messages.message import Sums
-from fedsolve.pytorch.callback.batch_losses import value_or_zero
+from fedsolve.pytorch.callback.batch_losses import mean_of, value_or_zero
 from fedsolve.pytorch.comparison.judged import Judged, failure, judged
 from fedsolve.pytorch.translation.on_sums import wide
 from fedsolve.tasks.metrics.sum_metric import SumMetric
@@ -60,7 +60,7 @@ class Measuring:
 
     def _value(self, outputs: Any, targets: Any) -> Tensor:
         try:
-            return self._function(outputs, targets)
+            return mean_of(self._function(outputs, targets))
         except Exception as error:  # whatever the user's code raises
             raise failure(self._name, error, outputs, targets) from error
 
@@ -111,7 +111,7 @@ def loss_of_all(function: Function, batches: list[Any]) -> tuple[Tensor, list[An
     """The loss of all examples together, and its gradient by the outputs of each batch, flat."""
     slopes = lambda t: t.detach().requires_grad_() if t.is_floating_point() else t  # noqa: E731
     batches = [(pytree.tree_map_only(Tensor, slopes, outputs), targets) for outputs, targets in batches]
-    value = value_or_zero(function, *joined(batches))
+    value = mean_of(value_or_zero(function, *joined(batches)))
     leaves = [
         [t for t in pytree.tree_leaves(o) if isinstance(t, Tensor) and t.requires_grad] for o, _ in batches
     ]

@@ -124,7 +124,7 @@ def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict)
     """
     with reading("the reply"):
         try:
-            expected = Expected(coordinator.max_message_bytes, coordinator.state.buffers)
+            expected = Expected(coordinator.max_message_bytes, coordinator.returned_buffers)
             reply = record_to_reply(TrainReply, answer, expected)
         except StateLost:
             coordinator.report_lost_state(client)

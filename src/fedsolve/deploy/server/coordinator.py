@@ -19,7 +19,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import Diverged
 from fedsolve.core.types import Params, is_module, reports
 from fedsolve.deploy.host_arrays import Buffers, all_finite, cap_weights, mean_buffers, stays_finite
-from fedsolve.deploy.messages.fact_checks import check_buffers, check_train_reply
+from fedsolve.deploy.messages.fact_checks import check_buffers, check_train_reply, protects
 from fedsolve.deploy.messages.message import EvaluateRequest, TrainReply, TrainRequest
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.messages.spec import to_spec
@@ -230,12 +230,17 @@ class Coordinator:
                 dtype=self.method.dtype,
                 is_noisy=self.algorithm.traits.privacy == "local",
             )
-        check_buffer_values(self.state.buffers, reply.buffers)
+        check_buffer_values(self.returned_buffers, reply.buffers)
         self._reply_store.put(client, received)
         if by_examples:
             self.declared[client] = reply.examples
         parts = part_norms(received[0], reply.buffers) if self._compares_norms else {}
         return Accepted(weight, norm, parts, reply.buffers)
+
+    @property
+    def returned_buffers(self) -> Buffers:
+        """Those that clients send back: none beside what a method protects, where they are constants."""
+        return {} if protects(self.algorithm) else self.state.buffers
 
     @property
     def _compares_norms(self) -> bool:
@@ -266,6 +271,7 @@ class Coordinator:
                 server = self.method.update(server, reduced, state.round, len(clients))
         if clients:
             used[clients] = [self.version_of(i) for i in clients]
+        if clients and self.returned_buffers:
             buffers = mean_buffers([accepted[i].buffers for i in clients])
         self._check_finite(server, buffers, accepted)
         self._lost -= set(clients)

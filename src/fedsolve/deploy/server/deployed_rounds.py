@@ -102,6 +102,11 @@ class DeployedRounds(RecordedRounds):
         return self._names.given
 
     @property
+    def client_notes(self) -> tuple[str, ...]:
+        """What clients noted of their problems."""
+        return tuple(f"client {client}: {note}" for note, client in self._registry.notes.items())
+
+    @property
     def most_rounds(self) -> int:
         """One: it is saved after each."""
         return 1

@@ -199,7 +199,7 @@ def _run(
         """The model and the record so far."""
         notes = () if rounds.measures_loss else (_LOSS,)
         notes += (_SECRET,) if is_secret else ()
-        notes += tuple(looked)
+        notes += rounds.client_notes + tuple(looked)
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (ended,) if ended else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}

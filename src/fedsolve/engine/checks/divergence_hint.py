@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedsolve.core.building.loss_checks import why_not_finite
 from fedsolve.core.optax_bridge import Transformation
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Batch, is_module
@@ -19,7 +20,9 @@ _RATES = ("client_lr", "server_lr", "lr", "eta", "eta_max")
 _LARGE = 1e4  # beyond it squares and products of the data leave little room in float32
 
 
-def divergence_hint(start: float, rates: Mapping[str, float], largest: float, method: str) -> str:
+def divergence_hint(
+    start: float, rates: Mapping[str, float], largest: float, method: str, slope_is_finite: bool = True
+) -> str:
     """What to say after "... is not finite": why, and what to change.
 
     Args:
@@ -27,6 +30,7 @@ def divergence_hint(start: float, rates: Mapping[str, float], largest: float, me
         rates: the method's, by name.
         largest: the largest absolute value of the data.
         method: its name.
+        slope_is_finite: whether the gradient of the initial model is.
 
     >>> divergence_hint(2.3, {"client_lr": 10.0, "server_lr": 1.0}, 1.0, "FedAvg")
     ' (client_lr 10, server_lr 1): lower the rates'
@@ -37,6 +41,9 @@ def divergence_hint(start: float, rates: Mapping[str, float], largest: float, me
         where = "look at the data, the loss and the initial model"
         reach = f", the data reach {largest:.2g}" if largest > _LARGE else ""
         return f": the training loss of the initial model is {start} already{reach}: {where}"
+    why = why_not_finite(start, slope_is_finite)
+    if why is not None:
+        return f": {why}"
     values = ", ".join(f"{name} {value:g}" for name, value in rates.items())
     remedy = f"scale the data, which reach {largest:.2g}" if largest > _LARGE else ""
     if rates:

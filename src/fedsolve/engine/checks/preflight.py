@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building.loss_checks import check_mean, check_value, fails
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
 from fedsolve.engine.checks.constants import check_frozen, renew
 from fedsolve.engine.checks.gather_checks import check_gathers
+from fedsolve.engine.checks.gradients import check_gradient, described
 from fedsolve.engine.checks.loss_contract import built_in, few_rows, not_means
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.tasks.leaves import refuse_state
@@ -45,11 +47,12 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
     name = f"the loss of task {task.name}"
     if not built_in(task.loss):
         check_frozen(name, task.loss, params, _shapes(packed.examples))
+        check_gradient(name, task.loss, params, _shapes(packed.examples))
     rows = few_rows(task.data.examples, params)
     if test is not None:
         rows = _joined(rows, few_rows(task.test, params))
     seen = not_means(functions, params, rows)
-    _refuse_mixing(name, seen)
+    check_mean(name, seen.get("loss"), _ALONE)
     held_out = {"the test set": task.test, "the validation set": task.validation}
     unseen = None if task.unseen is None else task.unseen.examples
     sets = {"the training examples": task.data.examples, **held_out, "the unseen clients": unseen}
@@ -78,7 +81,8 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
         renew([loss], params, batch)
         _check_value(name, loss, params, batch)
         check_frozen(name, loss, params, batch)
-        _refuse_mixing(name, not_means({"loss": loss}, params, rows))
+        check_gradient(name, loss, params, batch)
+        check_mean(name, not_means({"loss": loss}, params, rows).get("loss"), _ALONE)
     check_gathers(name, loss, params, {"the examples": examples})
 
 
@@ -106,12 +110,10 @@ def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -
     return not_means(own, params, rows)
 
 
-def _refuse_mixing(name: str, seen: dict[str, str]) -> None:
-    if "loss" in seen:
-        raise InvalidInput(
-            f"{name} is not a mean over examples: {seen['loss']}; give the mean of a loss of each example alone "
-            "(jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a contrast in one example)"
-        )
+_ALONE = (
+    "give the mean of a loss of each example alone (jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a "
+    "contrast in one example)"
+)
 
 
 def _shapes(examples: Batch) -> Batch:
@@ -126,19 +128,17 @@ def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None
     weights = jax.ShapeDtypeStruct((count,), dtype_of(params)) if "weights" in names else None
     for given in ((key, weights), (None, None)) if names else ((None, None),):
         out = _shape(what, function, params, batch, *given)
-        shape = getattr(out, "shape", type(out).__name__)
-        if shape not in ((), (count,)) or not jnp.issubdtype(out.dtype, jnp.floating):
-            raise InvalidInput(
-                f"{what} has shape {shape} and type {getattr(out, 'dtype', '?')}: it must be one real number, the mean "
-                f"over the batch, or one for each of its {count} examples"
-            )
+        typed = hasattr(out, "shape") and hasattr(out, "dtype")
+        taken = typed and out.shape in ((), (count,)) and jnp.issubdtype(out.dtype, jnp.floating)
+        check_value(
+            what, f"of shape {out.shape} and type {out.dtype}" if typed else of_type(out), taken, count
+        )
 
 
 def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:
     def value(params: Params, batch: Batch, key: Any, weights: Any) -> Any:
         out = call(function, params, batch, key=key, weights=weights)[0]
-        if isinstance(out, str | bytes) or out is None:
-            raise InvalidInput(f"{what} is {shown(out)}: it must be one real number, or one for each example")
+        check_value(what, shown(out), not isinstance(out, str | bytes) and out is not None)
         return out
 
     try:
@@ -153,13 +153,11 @@ def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, wei
     except InvalidInput:
         raise
     except Exception as error:  # whatever the user's code raises
-        if key is not None or "key" not in asked(function):
-            raise
-        line = (str(error).splitlines() or [""])[0]
-        raise InvalidInput(
-            f"{what} fails with key=None, as evaluation calls it: {type(error).__name__}: {line}; draw nothing where "
-            "key is None"
-        ) from error
+        if key is None and "key" in asked(function):
+            given, more = "with key=None, as evaluation calls it", "; draw nothing where key is None"
+        else:
+            given, more = f"on {described(batch)}", ""
+        raise fails(what, given, error, more) from error
 
 
 @partial(jax.jit, static_argnums=0)

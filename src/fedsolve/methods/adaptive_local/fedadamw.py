@@ -14,13 +14,13 @@ from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, module, static
-from fedsolve.methods.adaptive_local.moments import AggregatedMoments, MomentBroadcast, running_mean
+from fedsolve.methods.adaptive_local.moments import AdaptiveMoments, MomentBroadcast, running_mean
 
 Partition = Literal["tensor", "row", "entry"]
 
 
 @module
-class LocalAdamW(AggregatedMoments):
+class LocalAdamW(AdaptiveMoments):
     """FedAdamW: see `FedAdamW`, also for what each argument is.
 
     Raises:
@@ -45,13 +45,13 @@ class LocalAdamW(AggregatedMoments):
 
     def first_moment(self, params: Params) -> Any:
         """v = 0."""
-        return self.sent(jax.tree.map(jnp.zeros_like, params))
+        return self.sent_second(jax.tree.map(jnp.zeros_like, params))
 
-    def start(self, broadcast: MomentBroadcast) -> Params:
+    def second_moment(self, broadcast: MomentBroadcast) -> Params:
         """Each entry the mean of its block."""
         return jax.tree.map(lambda v, x: jnp.broadcast_to(v, x.shape), broadcast.moment, broadcast.params)
 
-    def step(
+    def adaptive_step(
         self, k: Scalar, y: Params, m: Params, moments: Params, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Params]:
         """A step of AdamW, and along d."""
@@ -65,7 +65,7 @@ class LocalAdamW(AggregatedMoments):
 
         return jax.tree.map(descend, y, m, v, broadcast.direction), v
 
-    def sent(self, moments: Params) -> Any:
+    def sent_second(self, moments: Params) -> Any:
         """The mean of each block."""
         return jax.tree.map(lambda v: block_means(v, self.partition), moments)
 

@@ -13,11 +13,11 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, module
-from fedsolve.methods.adaptive_local.moments import AggregatedMoments, MomentBroadcast, running_mean
+from fedsolve.methods.adaptive_local.moments import AdaptiveMoments, MomentBroadcast, running_mean
 
 
 @module
-class LocalAMSGrad(AggregatedMoments):
+class LocalAMSGrad(AdaptiveMoments):
     """FedLADA: see `FedLADA`, also for what each argument is.
 
     Raises:
@@ -39,11 +39,11 @@ class LocalAMSGrad(AggregatedMoments):
         """v = eps^2."""
         return jax.tree.map(lambda x: jnp.full_like(x, self.eps**2), params)
 
-    def start(self, broadcast: MomentBroadcast) -> tuple[Params, Params]:
+    def second_moment(self, broadcast: MomentBroadcast) -> tuple[Params, Params]:
         """The running mean of squares, and the maximum of its values: both the server's v."""
         return broadcast.moment, broadcast.moment
 
-    def step(
+    def adaptive_step(
         self, k: Scalar, y: Params, m: Params, moments: Any, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Any]:
         """A step of AMSGrad, and along d."""
@@ -56,7 +56,7 @@ class LocalAMSGrad(AggregatedMoments):
 
         return jax.tree.map(descend, y, m, largest, broadcast.direction), (v, largest)
 
-    def sent(self, moments: Any) -> Params:
+    def sent_second(self, moments: Any) -> Params:
         """The maximum."""
         return moments[1]
 

@@ -56,30 +56,23 @@ class MomentMessage:
 class AggregatedMoments(Algorithm):
     """Base class: clients begin with the mean of the last cohort's moments v, and the server adds their updates.
 
-        client i in S:  y = x, v_i = v, m = 0;   K times:   m <- b1 m + (1 - b1) g,   y, v_i <- step(y, m, v_i, g, d)
+        client i in S:  y = x, v_i = v;   K times:   y, v_i <- step(y, v_i, g, d)
         server:         D = mean over S of (y - x),   x <- x + D,   d <- D / (K eta_l),   v <- mean over S of v_i
 
     Args:
         lr: eta_l > 0, a number or a schedule by round.
-        beta1: decay of m, in [0, 1).
-        beta2: decay of v, in [0, 1).
 
     Raises:
-        InvalidInput: a number out of its range.
+        InvalidInput: a rate that is not positive.
     """
 
     weighting: ClassVar[Weighting] = "uniform"
     message: ClassVar[Any] = MomentMessage
 
     lr: Rate
-    _: KW_ONLY
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.999
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
-        check_range("beta1", self.beta1, at_least=0, below=1)
-        check_range("beta2", self.beta2, at_least=0, below=1)
 
     @abstractmethod
     def first_moment(self, params: Params) -> Any:
@@ -91,7 +84,7 @@ class AggregatedMoments(Algorithm):
 
     @abstractmethod
     def step(
-        self, k: Scalar, y: Params, m: Params, moments: Any, g: Params, broadcast: MomentBroadcast
+        self, k: Scalar, y: Params, moments: Any, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Any]:
         """y and what a client keeps of v after local step k, from 0."""
 
@@ -117,15 +110,14 @@ class AggregatedMoments(Algorithm):
         start = broadcast.params
 
         def step(k: Scalar, carry: Any) -> Any:
-            y, m, moments, total = carry
+            y, moments, total = carry
             loss, g = oracle(y, k)
-            m = running_mean(self.beta1, m, g)
-            y, moments = self.step(k, y, m, moments, g, broadcast)
-            return y, m, moments, total + loss
+            y, moments = self.step(k, y, moments, g, broadcast)
+            return y, moments, total + loss
 
         dtype = trees.dtype_of(start)
-        carry = (start, trees.zeros_like(start), self.start(broadcast), jnp.zeros((), dtype))
-        last, _, moments, total = local_loop(oracle, step, carry)
+        carry = (start, self.start(broadcast), jnp.zeros((), dtype))
+        last, moments, total = local_loop(oracle, step, carry)
         numbers = [jnp.asarray(x, dtype) for x in (oracle.steps, mean_loss(total, oracle))]
         return self.message(trees.sub(last, start), self.sent(moments), *numbers), client
 
@@ -140,6 +132,60 @@ class AggregatedMoments(Algorithm):
     def export(self, server: MomentServer) -> Params:
         """x."""
         return server.params
+
+
+@module
+class AdaptiveMoments(AggregatedMoments):
+    """Base class of local steps with Adam's moments: of m too, which begins anew in each round.
+
+        m <- b1 m + (1 - b1) g,   y, v_i <- adaptive_step(y, m, v_i, g, d)            (m starts at 0)
+
+    Args:
+        beta1: decay of m, in [0, 1).
+        beta2: decay of v, in [0, 1).
+
+    Raises:
+        InvalidInput: a number out of its range.
+    """
+
+    _: KW_ONLY
+    beta1: Scalar = 0.9
+    beta2: Scalar = 0.999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("beta1", self.beta1, at_least=0, below=1)
+        check_range("beta2", self.beta2, at_least=0, below=1)
+
+    @abstractmethod
+    def second_moment(self, broadcast: MomentBroadcast) -> Any:
+        """What a client keeps of v at its first local step."""
+
+    @abstractmethod
+    def adaptive_step(
+        self, k: Scalar, y: Params, m: Params, moments: Any, g: Params, broadcast: MomentBroadcast
+    ) -> tuple[Params, Any]:
+        """y and what a client keeps of v after local step k, from 0."""
+
+    @abstractmethod
+    def sent_second(self, moments: Any) -> Any:
+        """What a client sends of that."""
+
+    def start(self, broadcast: MomentBroadcast) -> tuple[Params, Any]:
+        """m and what is kept of v."""
+        return trees.zeros_like(broadcast.params), self.second_moment(broadcast)
+
+    def step(
+        self, k: Scalar, y: Params, moments: Any, g: Params, broadcast: MomentBroadcast
+    ) -> tuple[Params, Any]:
+        """y, m and what is kept of v after a local step."""
+        m = running_mean(self.beta1, moments[0], g)
+        y, second = self.adaptive_step(k, y, m, moments[1], g, broadcast)
+        return y, (m, second)
+
+    def sent(self, moments: Any) -> Any:
+        """What is sent of v."""
+        return self.sent_second(moments[1])
 
 
 def running_mean(beta: Scalar, old: Params, new: Params) -> Params:

@@ -58,7 +58,7 @@ class AlignedMuon(MuonRule, AggregatedMoments):
         return replace(first, momentum=structure.unflatten(momenta))
 
     def step(
-        self, k: Scalar, y: Params, m: Params, moments: MuonState, g: Params, broadcast: MomentBroadcast
+        self, k: Scalar, y: Params, moments: MuonState, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, MuonState]:
         """A step of Muon, and along d."""
         lr: Any = rate_at(self.lr, broadcast.round)

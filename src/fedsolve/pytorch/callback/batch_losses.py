@@ -10,7 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.building.loss_checks import check_value
+from fedsolve.core.errors import of_type
 from fedsolve.pytorch.translation.dtypes import of_data
 
 
@@ -26,12 +27,14 @@ def are_classes(outputs: Any, y: Any) -> bool:
 
 
 _ANY = 0.5  # outputs at which losses have values: logits, probabilities, numbers
+_CLASSES = 2  # where outputs do not say
 
 
 def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
     """The value of a loss; 0, with a gradient of 0, where nothing in the batch counts.
 
-    That is so where the value is NaN whatever the outputs: for these, which are finite, and for others.
+    That is so where the value is NaN whatever the outputs, for these, which are finite, and for others; but not with
+    other targets, of which some count.
 
     Args:
         function: (outputs, targets) -> scalar.
@@ -53,7 +56,36 @@ def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets:
         )
         if not torch.isnan(function(others, targets)) or _partly_nan(targets):
             return value
+        if not any(_is_number(function, others, part) for part in _other_targets(targets, outputs)):
+            return value
     return torch.stack([t.sum() for t in tensors]).sum() * 0
+
+
+def _other_targets(targets: Any, outputs: Any) -> list[Any]:
+    """Targets some of which count, if any do: classes of all kinds, ones where they may be a mask, and numbers.
+
+    On the CPU: a class that there is not would end all work on CUDA.
+    """
+    matrix = isinstance(outputs, Tensor) and outputs.ndim > 1
+    classes = max(outputs.shape[1], 1) if matrix else _CLASSES
+
+    def filled(t: Tensor, ones: bool) -> Tensor:
+        if t.is_floating_point():
+            return torch.full_like(t, 1 if ones else _ANY)
+        every = torch.arange(t.numel()).reshape(t.shape) % classes
+        return torch.ones_like(t) if ones or t.dtype == torch.bool else every.to(t.dtype)
+
+    return [
+        pytree.tree_map_only(Tensor, lambda t, o=ones: filled(t.cpu(), o), targets) for ones in (True, False)
+    ]
+
+
+def _is_number(function: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> bool:
+    outputs = pytree.tree_map_only(Tensor, Tensor.cpu, outputs)
+    try:
+        return bool(torch.isfinite(function(outputs, targets)).all())
+    except Exception:  # whatever the user's code raises for other targets
+        return True  # it cannot be told
 
 
 def _partly_nan(targets: Any) -> bool:
@@ -78,5 +110,5 @@ def row_of(tree: Any, i: int, rows: int) -> Any:
 def mean_of(value: Any) -> Tensor:
     """A loss's value as the mean over the batch."""
     if not isinstance(value, Tensor):
-        raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
+        check_value("the loss of a batch", of_type(value), False)
     return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

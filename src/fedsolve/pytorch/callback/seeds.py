@@ -38,8 +38,8 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def all_seeded(seed: int) -> Iterator[None]:
-    """The same for PyTorch, NumPy and Python, any of which a loader's augmentation may draw from.
+def all_seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """The same for PyTorch, NumPy and Python, any of which a module or a loader's augmentation may draw from.
 
     NumPy's generator is exchanged, which is far faster than to read its state out and to write it back.
     """
@@ -48,7 +48,7 @@ def all_seeded(seed: int) -> Iterator[None]:
         random.seed(seed)
         np.random.set_bit_generator(_bit_generator())  # pyright: ignore[reportAttributeAccessIssue]
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        with seeded(seed):
+        with seeded(seed, device):
             yield
     finally:
         random.setstate(python)

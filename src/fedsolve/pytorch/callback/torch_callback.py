@@ -29,6 +29,7 @@ from fedsolve.pytorch.translation.arrays import (
     buffer_tensors,
     check_weights,
     kept_attributes,
+    mode_setter,
     substituted,
     trainable,
 )
@@ -64,6 +65,7 @@ class Module:
         refuse_late_hooks(module)
         self._alone = alone
         self._module = copy_of(module) if copied else module
+        self._set_mode = mode_setter(self._module)
         self._lock = _LOCKS.setdefault(self._module, RLock())
         self._params, self._buffers = trainable(self._module), buffer_tensors(self._module)
         self._still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
@@ -135,7 +137,7 @@ class Module:
         tensors = self._params | self._buffers | self._still
         kept, seed = kept_attributes(self._module), 0 if are_fixed() else seed  # 0: what a comparison draws
         with self._lock, kept, substituted(self._module, tensors, values), all_seeded(seed):
-            self._module.train(training)
+            self._set_mode(training)
             yield dtype
 
 

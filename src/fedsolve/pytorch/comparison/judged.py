@@ -13,18 +13,26 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from fedsolve.core.building.loss_checks import (
+    REMEMBERED,
+    check_again,
+    check_mean,
+    check_value,
+    fails,
+    first_line,
+)
 from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.pytorch.callback.batch_losses import mean_of
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
-from fedsolve.pytorch.translation.failures import first_line
+from fedsolve.pytorch.comparison.unchanged import as_before
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.on_sums import NoMean, OnSums, wide
 from fedsolve.pytorch.translation.registry import NotTranslatable
 
-_INSTEAD = (
-    "it must be a mean over examples, or one sum over them divided by another, such as (values * mask).sum() / "
-    "mask.sum(); or give each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, "
-    "reduction='none')"
+INSTEAD = (
+    "give a mean over examples, or one sum over them divided by another, such as (values * mask).sum() / mask.sum(); "
+    "or each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none')"
 )
 
 
@@ -80,7 +88,7 @@ def judged(
         own = sums if sums is not None and not sums.is_mean else None
         return Judged(function, rows, own, untold if rows is None else "")
     if only_means or not _has_rows(outputs, targets):
-        raise InvalidInput(f"{name} of {_rows(outputs)} examples is {seen}: {_INSTEAD}")
+        check_mean(name, f"of {_rows(outputs)} examples it is {seen}", INSTEAD)
     return Judged(function, rows, no_mean=seen)
 
 
@@ -88,38 +96,48 @@ def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:
     """The value of a batch.
 
     Raises:
-        InvalidInput: the function fails, on outputs and targets of which shapes and types; or it gives neither a
-            scalar tensor nor one value a row.
+        InvalidInput: the function fails, on outputs and targets of which shapes and types; it gives neither a
+            scalar tensor nor one value a row; or another value when it is called again.
     """
     if not callable(function):
         raise InvalidInput(
             f"{name} = {shown(function)} must be a function (outputs, targets) -> tensor, such as nn.CrossEntropyLoss()"
         )
     try:
-        with torch.no_grad():
-            value = function(outputs, targets)
+        value, again = (_once(function, outputs, targets) for _ in range(2))
     except Exception as error:  # whatever the user's code raises
         raise failure(name, error, outputs, targets) from error
-    if not isinstance(value, Tensor) or (value.ndim and len(value) != _rows(outputs)):
-        what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else of_type(value)
-        raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, or one value a row")
+    check_form(name, value, _rows(outputs))
+    check_again(name, float(value.double().mean()), float(again.double().mean()), 1e-5, REMEMBERED)
     return value
+
+
+def _once(function: Any, outputs: Any, targets: Any) -> Any:
+    """A value, after which the function's buffers are as before."""
+    with as_before((function,)), torch.no_grad():
+        return _drawn(function, outputs, targets)
+
+
+def check_form(name: str, value: Any, rows: int) -> None:
+    """Raise `InvalidInput` unless what a function made of a batch is a scalar tensor or has a row for each example."""
+    is_tensor = isinstance(value, Tensor)
+    found = f"of shape {tuple(value.shape)}" if is_tensor else of_type(value)
+    taken = is_tensor and not value.is_complex() and (not value.ndim or len(value) == rows)
+    check_value(f"{name} of a batch", found, taken, rows)
 
 
 def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidInput:
     """That a function fails on a batch, with the shapes and types that it was given."""
     labels = [t for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and _counts(t)]
     ranges = "".join(f"; the targets are {int(t.min())} to {int(t.max())}" for t in labels if t.numel())
-    return InvalidInput(
-        f"{name} fails on outputs {_described(outputs)} and targets {_described(targets)}: {first_line(error)}{ranges}"
-    )
+    return fails(name, f"on outputs {_described(outputs)} and targets {_described(targets)}", error, ranges)
 
 
 def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
     """Raise `InvalidInput` if a loss broadcasts outputs against targets, or is a sum over examples.
 
     Args:
-        loss: (outputs, targets) -> scalar tensor.
+        loss: (outputs, targets) -> tensor.
         outputs, targets: a batch of at least 2 rows, else nothing can be told.
     """
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
@@ -143,18 +161,20 @@ def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
                 )
         twice = value_or_none(loss, torch.cat([outputs, outputs]), torch.cat([targets, targets]))
         if twice is not None and torch.isclose(twice, 2 * value, rtol=1e-4):
-            raise InvalidInput(
-                f"the loss of a batch of {len(outputs)} is a sum over its examples: {_INSTEAD}"
-            )
+            check_mean("the loss", f"of a batch of {len(outputs)} it is the sum of their own values", INSTEAD)
 
 
 def value_or_none(loss: Any, outputs: Any, targets: Any) -> Any:
     """The value of a batch, by the same random numbers in each call; None where the loss fails on it."""
     try:
-        with all_seeded(0):
-            return loss(outputs, targets)
+        return mean_of(_drawn(loss, outputs, targets))
     except Exception:  # whatever the user's code raises for another shape
         return None
+
+
+def _drawn(function: Any, outputs: Any, targets: Any) -> Any:
+    with all_seeded(0):
+        return function(outputs, targets)
 
 
 def _counts(t: Tensor) -> bool:
@@ -175,7 +195,7 @@ def _mean_difference(function: Any, outputs: Any, targets: Any, whole: Tensor) -
     try:
         with torch.no_grad():
             each = [
-                function(*pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets)))
+                _drawn(function, *pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets)))
                 .double()
                 .mean()
                 for i in range(rows)
@@ -196,7 +216,7 @@ def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) ->
         for chosen in (np.arange(rows), np.arange(0, rows, 2), np.arange(1, rows, 3)):
             with torch.no_grad():
                 some = pytree.tree_map(lambda t, c=chosen: _some(t, c, rows), (outputs, targets))
-                value = float(function(*some))
+                value = float(_drawn(function, *some))
             own = float(sums.of_sums(jnp.asarray(each[chosen].sum(0))))
             if np.isfinite(value) and not abs(own - value) <= 1e-3 * max(abs(value), 1e-3):
                 return f"{value:.6g} where the sums over {len(chosen)} examples make {own:.6g}"

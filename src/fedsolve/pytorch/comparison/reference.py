@@ -16,15 +16,22 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_slope, first_line
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.callback.batch_losses import mean_of, tensors_of
 from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.comparison.attributes import remembered_by
 from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
-from fedsolve.pytorch.translation.arrays import as_tensor, kept_attributes, substituted, trainable
+from fedsolve.pytorch.translation.arrays import (
+    as_tensor,
+    kept_attributes,
+    mode_setter,
+    substituted,
+    trainable,
+)
 from fedsolve.pytorch.translation.dtypes import array_of
-from fedsolve.pytorch.translation.failures import first_line, where_raised
+from fedsolve.pytorch.translation.failures import where_raised
 
 Function = Callable[[Any, Any], Any]
 Values = Mapping[str, Any]
@@ -77,7 +84,7 @@ class Reference:
     def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
-        self._name = type(module).__name__
+        self._name, self._set_mode = type(module).__name__, mode_setter(module)
         self.draws = self.autocast = False
 
     def training(self, params: Values, buffers: Values, batch: Any) -> Found:
@@ -99,11 +106,8 @@ class Reference:
             second, again = self._once(params, buffers, batch)
             now = remembered_by(self.module, self.loss)
         self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
-        if not np.isclose(first.loss, second.loss, rtol=1e-6 + 1e3 * first.coarsest, equal_nan=True):
-            raise InvalidInput(
-                f"the loss of {self._name} is {first.loss:.6g} and, computed again with the same weights, buffers, "
-                f"inputs and draws, {second.loss:.6g}: keep in a buffer (register_buffer) what it remembers"
-            )
+        rounding = 1e-6 + 1e3 * first.coarsest
+        check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
         for name, value in now.items():
             if name in remembered and value != remembered[name]:
                 raise InvalidInput(
@@ -153,8 +157,7 @@ class Reference:
         x, y = tensors_of(batch, self.dtype)
         with self._with(params, buffers, True), fixed_draws(rounding) as draws:
             value = mean_of(self.loss(self.module(x), y))
-            if not value.requires_grad:
-                raise InvalidInput(f"the loss of {self._name} depends on no parameter: it has no gradient")
+            check_slope(f"the loss of {self._name}", value.requires_grad)
             leaves = Graph(value).leaves
             slope = gradients(value, trainable(self.module))
             after = {n: array_of(self.module.get_buffer(n)) for n in buffers}
@@ -188,7 +191,7 @@ class Reference:
             all_seeded(0),
             torch.enable_grad(),
         ):
-            self.module.train(training)
+            self._set_mode(training)
             start = global_states()
             try:
                 yield

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedsolve.core.building.loss_checks import check_wide
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
 
@@ -135,6 +137,17 @@ def constant_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in tensors if name not in sent}
 
 
+def tensors_held(function: Any) -> dict[str, Tensor]:
+    """The tensors of a loss, by name: of a module, or the arguments of a `functools.partial`."""
+    if isinstance(function, nn.Module):
+        return {n: t.detach() for n, t in (*function.named_parameters(), *function.named_buffers())}
+    if isinstance(function, functools.partial):
+        given = {**{str(i): a for i, a in enumerate(function.args)}, **function.keywords}
+        own = {name: t.detach() for name, t in given.items() if isinstance(t, Tensor)}
+        return own | tensors_held(function.func)
+    return {}
+
+
 def bytes_of(tensor: Tensor) -> np.ndarray:
     """The bytes of a tensor of any type and layout, uint8 (bytes,)."""
     if tensor.layout != torch.strided:
@@ -152,8 +165,13 @@ def as_tensor(value: Any, like: Tensor) -> Tensor:
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
 
+_SHARING = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
+
 def check_weights(module: nn.Module) -> None:
-    """Raise `InvalidInput` if weights have no shape yet, or a module writes to them in a forward pass."""
+    """Raise `InvalidInput` if weights have no shape yet, a module writes to them in a forward pass, or it is a wrapper
+    that acts by its gradients, on other processes or for privacy, which no training here would have it do.
+    """
     for name, part in module.named_modules():
         if any(is_lazy(tensor) for tensor in (*part.parameters(False), *part.buffers(False))):
             raise InvalidInput(
@@ -163,16 +181,27 @@ def check_weights(module: nn.Module) -> None:
             raise InvalidInput(
                 f"'{name}' ({type(part).__name__}) renormalises its own weights (max_norm): leave max_norm out"
             )
+        if _SHARING & {c.__name__ for c in type(part).__mro__}:
+            where = f"'{name}'" if name else "the module"
+            raise InvalidInput(
+                f"{where} ({type(part).__name__}) shares gradients or parameters with "
+                "other processes: give the module that it wraps"
+            )
+    for name, p in module.named_parameters():
+        if hasattr(p, "grad_sample"):
+            raise InvalidInput(
+                f"parameter '{name}' belongs to a privacy engine (grad_sample), whose clipping and noise would not "
+                "run: give the module without it, and take fs.privacy.DifferentialPrivacy"
+            )
 
 
 def refuse_halves(module: nn.Module) -> None:
     """Raise `InvalidInput` if a parameter has a floating-point type of fewer than 32 bits."""
-    for name, x in module.named_parameters():
-        if not is_lazy(x) and x.is_floating_point() and x.element_size() < 4:
-            raise InvalidInput(
-                f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
-                "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
-            )
+    floating = [
+        (name, x) for name, x in module.named_parameters() if not is_lazy(x) and x.is_floating_point()
+    ]
+    types = ((name, str(x.dtype)[6:], x.element_size()) for name, x in floating)
+    check_wide("the module", types, "convert it by module.float()")
 
 
 def refuse_sparse(module: nn.Module) -> None:
@@ -206,6 +235,21 @@ def substituted(
             tensor.data, tensor.grad = before[name]
         for m, training in modes:
             m.training = training
+
+
+def mode_setter(module: nn.Module) -> Callable[[bool], None]:
+    """What puts a module in training mode (True) or evaluation mode, but for parts that are to stay in the latter.
+
+    These are the parts that are in evaluation mode now, where the module itself is in training mode: frozen BatchNorm.
+    """
+    still = [part for part in module.modules() if module.training and not part.training]
+
+    def set_mode(training: bool) -> None:
+        module.train(training)
+        for part in still:
+            part.training = False
+
+    return set_mode
 
 
 @contextmanager

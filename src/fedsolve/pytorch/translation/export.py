@@ -19,7 +19,7 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch.export import Dim, ExportedProgram
 
-from fedsolve.pytorch.translation.arrays import kept_attributes
+from fedsolve.pytorch.translation.arrays import kept_attributes, mode_setter
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
 # or (detach) the gradient that they stop
@@ -50,7 +50,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     named = inspect.signature(module.forward).bind(*inputs).arguments  # `*args` is one of them
     dynamic = _axes(dict(named), rows)
     try:
-        module.train(training)
+        mode_setter(module)(training)
         kept = kept_attributes(module)
         with (
             kept,

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from fedsolve.core.building.loss_checks import first_line
+
 _LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n\s+(?P<code>.+)')
 _NOT_THEIRS = "<", str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 
@@ -42,12 +44,6 @@ def why_not_exported(error: Exception) -> str:
     if "specialized it to be a constant" in text:
         return f"it works for batches of one size alone{where(text)}: take sizes from x.shape[0] (not len(x)), or -1"
     return f"{first_line(error)}{at}"
-
-
-def first_line(error: BaseException) -> str:
-    """An exception's type and the first line of what it says."""
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first.strip()}"
 
 
 def _last(places: list[_Place]) -> str:

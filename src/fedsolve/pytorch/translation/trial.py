@@ -10,10 +10,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from fedsolve.core.building.loss_checks import first_line
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.callback.batch_losses import row_of
 from fedsolve.pytorch.callback.seeds import all_seeded, global_states
-from fedsolve.pytorch.translation.arrays import check_weights, copied
-from fedsolve.pytorch.translation.failures import first_line, where_raised
+from fedsolve.pytorch.translation.arrays import check_weights, copied, mode_setter
+from fedsolve.pytorch.translation.failures import where_raised
 
 
 def outputs_of(module: nn.Module, x: Any) -> Any:
@@ -26,9 +28,12 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     check_weights(module)
     _check_unwritten(module, x)
     own = copied(module)
+    set_mode = mode_setter(own)
+    set_mode(False)
     with torch.no_grad():
-        outputs = _twice(own.eval(), x, "evaluation")
-    _twice(own.train(), x, "training")
+        outputs = _twice(own, x, "evaluation")
+    set_mode(True)
+    _twice(own, x, "training")
     _check_tensors(module, outputs)
     return outputs
 
@@ -48,18 +53,6 @@ def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: 
         for function in functions:
             function(outputs, y)
         return (global_states(), torch.get_rng_state().tolist()) != before
-
-
-def check_alone(module: nn.Module, x: Any, who: str) -> None:
-    """Raise `InvalidInput` if a module cannot be trained on one example, as all of `who`'s batches, or one, have."""
-    one = pytree.tree_map_only(Tensor, lambda t: t[:1].clone(), x)
-    try:
-        with all_seeded(0):
-            called(copied(module).train(), one, "training")
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"a batch of {who} has one example: {error}: take another batch_size, or leave a client of one out"
-        ) from error
 
 
 def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
@@ -142,7 +135,8 @@ def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
 
 def _check_unwritten(module: nn.Module, x: Any) -> None:
     """At other weights: a target that follows weights which it equals at the start is not written to otherwise."""
-    own, draw = copied(module).train(), torch.Generator().manual_seed(0)
+    own, draw = copied(module), torch.Generator().manual_seed(0)
+    mode_setter(own)(True)
     with torch.no_grad():
         for p in own.parameters():
             if p.is_floating_point():
@@ -154,11 +148,16 @@ def _check_unwritten(module: nn.Module, x: Any) -> None:
         return
     for name, p in own.named_parameters():
         if not _equal(p, given[name]):
-            raise InvalidInput(
-                f"{type(own).__name__} writes to its parameter '{name}' when it is called, which no method would know "
-                "of: compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1)), or keep "
-                "a moving average in a buffer"
-            )
+            raise written(module, name)
+
+
+def written(module: nn.Module, name: str) -> InvalidInput:
+    """That a module writes to a parameter."""
+    return InvalidInput(
+        f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would know of: "
+        "compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1)), or keep a moving "
+        "average in a buffer"
+    )
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -175,6 +174,23 @@ def called(module: nn.Module, x: Any, mode: str) -> Any:
             f"{type(module).__name__} fails in {mode} on inputs of shape {shapes}: "
             f"{first_line(error)}{where_raised(error)}"
         ) from error
+
+
+def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
+    """Raise `InvalidInput` if a module in training mode takes no batch of one example, which some batches are.
+
+    Args:
+        module: in training mode; it may change its buffers.
+        x: inputs of a batch.
+        rows: its examples.
+        where: which batch has one example.
+        remedy: how not to have it.
+    """
+    try:
+        with torch.no_grad():
+            called(module, pytree.tree_map_only(Tensor, Tensor.clone, row_of(x, 0, rows)), "training")
+    except InvalidInput as error:
+        raise InvalidInput(f"{where} has one example: {error}: {remedy}") from error
 
 
 def _with_known_container(outputs: Any) -> Any:

@@ -90,7 +90,13 @@ def from_torch(
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
-    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, refuse_sparse, trained_copy
+    from fedsolve.pytorch.translation.arrays import (
+        copied,
+        mode_setter,
+        refuse_halves,
+        refuse_sparse,
+        trained_copy,
+    )
     from fedsolve.pytorch.translation.trial import check_alone, loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
@@ -104,8 +110,10 @@ def from_torch(
     with as_before((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
-        for i in _with_one_left(data.counts, batch_size):
-            check_alone(module, x, data.names[i])
+        for client in _with_a_lone_row(data.counts, batch_size)[:1]:
+            where = f"a batch of {data.names[client]}"
+            mode_setter(own := copied(module))(True)
+            check_alone(own, x, _ROWS, where, "take another batch_size, or leave the row out")
         rounded = loses_by_rounding(module, _sample(data.examples, None)[0], _dtype(module))
         classes = are_classes(outputs, y)
         if metrics is None:
@@ -143,6 +151,13 @@ def from_torch(
     )
 
 
+def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
+    """The clients of which some batch has one example, by number."""
+    sized = isinstance(batch_size, int) and batch_size > 0  # else all are one batch, or it is refused below
+    rest = counts % batch_size if sized else counts
+    return np.flatnonzero((rest == 1) | (batch_size == 1))
+
+
 class _Start:
     """Initial parameters, whatever the key."""
 
@@ -155,12 +170,6 @@ class _Start:
 
 def _same(params: Any) -> Any:
     return params
-
-
-def _with_one_left(counts: np.ndarray, batch_size: int | None) -> np.ndarray:
-    """The number of the first client of which a batch has one example; none if there is no such client."""
-    last = counts if batch_size is None else (counts - 1) % batch_size + 1
-    return np.flatnonzero(last == 1)[:1]
 
 
 def _dtype(module: nn.Module) -> torch.dtype:
