@@ -20,7 +20,7 @@ class Refused(InvalidInput):
     """A client refused what it was asked."""
 
 
-def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
+def refusal(error: Exception, who: str = "", folder: str = "", client: int | None = None) -> RecordDict:
     """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
 
     No cell of the client's table is told. Of the paths in it files are named and no folders, such as that of the node.
@@ -28,7 +28,8 @@ def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
     why = f"{type(error).__name__}, see the node's log"
     if isinstance(error, FedsolveError):
         why = without_folders(getattr(error, "without_value", str(error)), folder)
-    facts = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
+    facts: dict[str, Any] = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
+    facts |= {} if client is None else {"client": client}
     return RecordDict({"refused": ConfigRecord(facts)})
 
 

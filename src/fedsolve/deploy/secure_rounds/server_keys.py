@@ -85,9 +85,13 @@ class ServerKeys:
         clients = range(population)
         connected = self._registry.wait(clients, connect_seconds)
         if missing := sorted(set(clients) - set(connected)):
+            begin = f"secure sums begin with all {population} clients, and"
+            if refused := self._registry.refused:
+                raise Unavailable(
+                    f"{begin} of these are refused: {'; '.join(refused.values())}: fix them first"
+                )
             raise Unavailable(
-                f"secure sums begin with all {population} clients, and {_listed(missing)} are not connected within "
-                f"{connect_seconds:g} s: start their SuperNodes"
+                f"{begin} {_listed(missing)} are not connected within {connect_seconds:g} s: start their SuperNodes"
             )
         hellos: dict[int, bytes] = {}
         self._ask_all("hello", dict.fromkeys(clients, b""), _HELLO_BYTES, hellos.__setitem__)
