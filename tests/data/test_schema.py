@@ -96,6 +96,10 @@ BAD_SCHEMAS = {
     "[columns.age] deviation = 0.0 must be > 0": TEXT.replace("20.0", "0.0"),
     "[columns.age] mean = 'x' must be a finite number": TEXT.replace("mean = 50", 'mean = "x"'),
     "[columns.smoker] categories = ['never']: give two or more": TEXT.replace(', "once", "often"', ""),
+    "classes hold ' yes', and cells have no spaces around them": TEXT.replace('"yes"', '" yes"'),
+    "[columns.smoker] categories hold ''": TEXT.replace('"once"', '""'),
+    "[columns.weight] fill = 1000": TEXT.replace("fill = 80", f"fill = {10**400}"),
+    "values are nested more than 64 deep": "classes = " + "[" * 70 + "]" * 70,
     "[columns.smoker] fill = 'no' must be one of its categories": TEXT.replace(
         'fill = "never"', 'fill = "no"'
     ),

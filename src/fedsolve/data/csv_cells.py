@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,8 +13,11 @@ import numpy as np
 
 from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.errors import InvalidInput, nearest, shown
+from fedsolve.folders.user_text import csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+_WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
 
 _MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
@@ -39,7 +41,8 @@ def read_columns(
 ) -> tuple[dict[str, list[str]], Callable[[int], str]]:
     """The cells of some columns without spaces around them, and a function that says where a row stands.
 
-    A cell that data frames take for missing, such as NA, is empty here, unless it is a known text of its column.
+    What is no known text of its column is read as a data frame wrote it: a cell that it takes for missing, such as NA,
+    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is known.
 
     Args:
         path: the file.
@@ -51,29 +54,28 @@ def read_columns(
     """
     cells: dict[str, list[str]] = {name: [] for name in names}
     lines: list[int] = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            places = [(cells[n], _place(path, n, header), _MISSING - {*known.get(n, ())}) for n in names]
-            for row in filter(None, reader):
-                if len(row) != len(header):
-                    raise InvalidInput(
-                        f"{path}, line {reader.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
-                    )
-                for column, place, missing in places:
-                    cell = row[place].strip()
-                    column.append("" if cell in missing else cell)
-                lines.append(reader.line_num)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(
-            f"{path} is not a CSV file in UTF-8 ({type(error).__name__}): save it as one"
-        ) from None
+    with csv_rows(path) as rows:
+        header = [name.strip() for name in next(rows, [])]
+        places = [(cells[n], _place(path, n, header), frozenset(known.get(n, ()))) for n in names]
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise InvalidInput(
+                    f"{path}, line {rows.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
+                )
+            for column, place, texts in places:
+                cell = row[place].strip()
+                column.append(cell if cell in texts else _usual(cell, texts))
+            lines.append(rows.line_num)
     if not lines:
         raise InvalidInput(f"{path} has no row below its first line: give at least one example")
     return cells, lambda row: f"{path}, line {lines[row]}"
+
+
+def _usual(cell: str, known: Collection[str]) -> str:
+    """A cell that is no known text as if its file had not gone through a data frame."""
+    if known and (whole := _WHOLE.fullmatch(cell)) and whole[1] in known:
+        return whole[1]
+    return "" if cell in _MISSING else cell
 
 
 def _place(path: Path, name: str, header: list[str]) -> int:

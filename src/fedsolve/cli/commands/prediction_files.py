@@ -16,6 +16,7 @@ from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.csv_cells import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
+from fedsolve.folders.user_text import composed, csv_rows
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"
@@ -38,7 +39,7 @@ def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) 
     Raises:
         InvalidInput: the file cannot be read, has no such column, or holds what is no number (where is said).
     """
-    kind = path.suffix.lower()
+    kind, columns = path.suffix.lower(), None if columns is None else list(map(composed, columns))
     if not path.is_file():
         raise InvalidInput(f"--input {path} does not exist: give a file")
     if kind == ".npz":
@@ -66,14 +67,10 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file)
-            header = [name.strip() for name in next(lines, [])]
-            places = _places(path, header, columns)
-            rows = [_row(path, lines.line_num, line, header, places) for line in lines if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path} is not CSV in UTF-8: {error}") from None
+    with csv_rows(path) as lines:
+        header = [name.strip() for name in next(lines, [])]
+        places = _places(path, header, columns)
+        rows = [_row(path, lines.line_num, line, header, places) for line in lines if line]
     if not rows:
         raise InvalidInput(f"{path} has no rows below its header")
     return np.array(rows)
