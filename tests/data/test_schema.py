@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.data.csv_cells import InvalidTable
+from fedsolve.core.errors import InvalidLabel
 from fedsolve.deploy.messages.records import refusal
 
 TEXT = """
@@ -53,8 +53,8 @@ BAD_TABLES = {
     "north.csv has no column age: did you mean ag? It has id, ag, weight": ROWS.replace(" age", "ag"),
     "north.csv has 2 columns called age": ROWS.replace("id", "age"),
     "north.csv has no commas in its first line": ROWS.replace(",", ";"),
-    "line 2: column age = 'old' is not a finite number: fix the cell": ROWS.replace("70", "old"),
-    "line 4: column age = 'inf' is not a finite number": ROWS.replace("40", "inf"),
+    "line 2: column age is not a finite number: fix the cell": ROWS.replace("70", "old"),
+    "line 4: column age is not a finite number": ROWS.replace("40", "inf"),
     "line 4: column age is empty: fill it, leave the row out, or agree": ROWS.replace(" 40", ""),
     "line 2: column smoker = 'Often' is none of its categories never, once": ROWS.replace("often", "Often"),
     "line 4: column ill = '0' is none of its classes no, yes": ROWS.replace(",no", ",0"),
@@ -74,12 +74,12 @@ def test_a_table_that_differs(said, read):
 
 def test_no_cell_leaves_the_site(read):
     """What the server is told of a cell that cannot be used: where it is, not what it holds."""
-    with pytest.raises(InvalidTable) as refused:
-        read(ROWS.replace("70", "Miller"))
+    with pytest.raises(InvalidLabel) as refused:
+        read(ROWS.replace("often", "Miller"))
     told = refusal(refused.value)["refused"]["why"]
-    assert (
-        told
-        == "north.csv, line 2: column age has a value that is not a finite number: fix the cell (its own log shows it)"
+    assert told == (
+        "north.csv, line 2: column smoker has a value that is none of its categories never, once, often: "
+        "fix the cell, or the schema of all sites (its own log shows it)"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve.core.arrays.precision import first_beyond
-from fedsolve.core.errors import InvalidInput, nearest, shown
+from fedsolve.core.errors import InvalidInput, InvalidLabel, nearest, shown
 from fedsolve.folders.user_text import csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -24,16 +24,6 @@ _MISSING = frozenset((
     "NaN", "None", "n/a", "nan", "null",
 ))  # fmt: skip
 """Cells without a value, as pandas reads them."""
-
-
-class InvalidTable(InvalidInput):
-    """A cell that cannot be used, with its value; `without_value` is what others than its owner are told."""
-
-    def __init__(self, where: str, value: object, what: str, remedy: str) -> None:
-        super().__init__(f"{where} = {shown(value)} {what}: {remedy}")
-        self.without_value = (
-            f"{where} has a value that {what.removeprefix('that ')}: {remedy} (its own log shows it)"
-        )
 
 
 def read_columns(
@@ -56,7 +46,7 @@ def read_columns(
     lines: list[int] = []
     with csv_rows(path) as rows:
         header = [name.strip() for name in next(rows, [])]
-        places = [(cells[n], _place(path, n, header), frozenset(known.get(n, ()))) for n in names]
+        places = [(cells[n], _place(path, n, header, names), frozenset(known.get(n, ()))) for n in names]
         for row in filter(None, rows):
             if len(row) != len(header):
                 raise InvalidInput(
@@ -78,11 +68,13 @@ def _usual(cell: str, known: Collection[str]) -> str:
     return "" if cell in _MISSING else cell
 
 
-def _place(path: Path, name: str, header: list[str]) -> int:
+def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> int:
     if not any(header):
         raise InvalidInput(f"{path} is empty: its first line must name the columns")
     if len(header) == 1 and name not in header and any(mark in header[0] for mark in ";\t"):
         raise InvalidInput(f"{path} has no commas in its first line: save it with commas between columns")
+    if not set(names) & set(header) and not nearest(name, header):  # it may be a row, which nobody is told
+        raise InvalidInput(f"{path} has none of the schema's columns in its first line: name them there")
     if name not in header:
         near = nearest(name, header)
         hint = f"did you mean {near}? It" if near else "it"
@@ -115,17 +107,14 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
             if np.isfinite(numbers).all():
                 return numbers
     row = next(i for i, cell in enumerate(cells) if not is_number(cell))
-    raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
+    raise InvalidInput(f"{where(row)}: column {name} is not a finite number: fix the cell")
 
 
-def as_float32(numbers: np.ndarray, cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
-    """Numbers that the cells of a column make, shape (rows,), in the type of a model's inputs."""
+def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
+    """Numbers of a column, shape (rows,), in the type of a model's inputs."""
     if (row := first_beyond(numbers, np.float32)) is not None:
-        raise InvalidTable(
-            f"{where(row)}: column {name}",
-            cells[row],
-            "is beyond float32",
-            "use another unit, or scale the column",
+        raise InvalidInput(
+            f"{where(row)}: column {name} is beyond float32: use another unit, or scale the column"
         )
     return numbers.astype(np.float32)
 
@@ -138,9 +127,11 @@ def numbers_of(
     numbers = [places.get(cell, -1) for cell in cells]
     if -1 in numbers:
         row = numbers.index(-1)
-        problem = f"is none of its {what} {', '.join(known)}"
-        remedy = "fix the cell, or the schema of all sites"
-        raise InvalidTable(f"{where(row)}: column {name}", cells[row], problem, remedy)
+        column = f"{where(row)}: column {name}"
+        problem = f"none of its {what} {', '.join(known)}: fix the cell, or the schema of all sites"
+        raise InvalidLabel(
+            f"{column} = {shown(cells[row])} is {problem}", f"{column} has a value that is {problem}"
+        )
     return np.array(numbers, np.int64)
 
 
@@ -190,5 +181,5 @@ class Column:
         cells = filled(cells, self.name, self.fill, where)
         if not self.categories:
             scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
-            return as_float32(scaled, cells, self.name, where)[:, None]
+            return as_float32(scaled, self.name, where)[:, None]
         return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]

@@ -18,11 +18,10 @@ import numpy as np
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.core.errors import InvalidInput, InvalidLabel, of_type, shown, shown_label, unknown
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.csv_cells import (
     Column,
-    InvalidTable,
     as_float32,
     as_floats,
     filled,
@@ -114,7 +113,7 @@ class Schema:
         targets = filled(cells[self.target], self.target, None, where)
         if not self.classes:
             numbers = as_floats(targets, self.target, where)
-            return Examples(x, as_float32(numbers, targets, self.target, where))
+            return Examples(x, as_float32(numbers, self.target, where))
         y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
         return Examples(x, y.astype(np.int32))
 
@@ -185,6 +184,8 @@ class Schema:
         """
         known = () if any(c.categories for c in self.columns) else tuple(c.name for c in self.columns)
         inputs, _ = named_arrays("x", x, (known or None,), "the schema")
+        if not isinstance(inputs, np.ndarray):
+            raise InvalidInput(f"x is {of_type(x)}: give one array, shape (examples, ...)")
         targets = check_column("y", y) if self.classes else as_array("y", y)
         if inputs.shape[1:] != self.shape or targets.shape != inputs.shape[:1]:
             wanted = f"(examples, {', '.join(map(str, self.shape))})"
@@ -204,15 +205,17 @@ class Schema:
                 f"y has labels of type {targets.dtype}, and the classes are {type(self.classes[0]).__name__}"
             )
         if targets.dtype.kind in "OU":
-            targets = np.array([composed(label) for label in targets.tolist()])
+            targets = np.array([composed(str(label)) for label in targets.tolist()])
         order, labels = np.argsort(self.classes), np.sort(self.classes)
         places = np.clip(np.searchsorted(labels, targets), 0, len(labels) - 1)
         if not (labels[places] == targets).all():
             unknown_label = targets[labels[places] != targets][0].item()
             listed = ", ".join(map(str, self.classes))
             remedy = "leave its rows out, or put it into the schema of all sites"
-            raise InvalidTable(
-                "y holds a label", unknown_label, f"that is none of the classes {listed}", remedy
+            none = f"none of the classes {listed}: {remedy}"
+            raise InvalidLabel(
+                f"y holds a label = {shown_label(unknown_label)} that is {none}",
+                f"y holds a label that is {none}",
             )
         return Examples(inputs.astype(np.float32), order[places].astype(np.int32))
 

@@ -80,6 +80,10 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) ->
     """Where the columns stand."""
     if header and all(is_number(name) for name in header):
         raise InvalidInput(f"{path} has numbers in its first line: write the names of the columns there")
+    if columns and not set(columns) & set(header):  # it may be a row, which nobody is told
+        raise InvalidInput(
+            f"{path} has none of the columns {', '.join(columns)} in its first line: name them there"
+        )
     for name in columns or ():
         if name not in header:
             raise unknown(f"column of {path}", name, header)
@@ -97,8 +101,8 @@ def _row(path: Path, number: int, line: Sequence[str], header: Sequence[str], pl
     for place in places:
         if not is_number(line[place]):
             raise InvalidInput(
-                f"{path}, line {number}, column {header[place]}: {line[place][:30]!r} is not a finite number: encode "
-                "it as in training, or choose other --columns"
+                f"{path}, line {number}, column {header[place]} is not a finite number: encode it as in training, or "
+                "choose other --columns"
             )
     return [float(line[place]) for place in places]
 

@@ -13,7 +13,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.errors import InvalidInput, InvalidLabel, of_type, shown
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.translation.failures import first_line
 from fedsolve.pytorch.translation.model import OnRows
@@ -107,9 +107,8 @@ def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidI
     """That a function fails on a batch, with the shapes and types that it was given."""
     labels = [t for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and _counts(t)]
     ranges = "".join(f"; the targets are {int(t.min())} to {int(t.max())}" for t in labels if t.numel())
-    return InvalidInput(
-        f"{name} fails on outputs {_described(outputs)} and targets {_described(targets)}: {first_line(error)}{ranges}"
-    )
+    fails = f"{name} fails on outputs {_described(outputs)} and targets {_described(targets)}: "
+    return InvalidLabel(f"{fails}{first_line(error)}{ranges}", f"{fails}{type(error).__name__}")
 
 
 def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.forms import check_list
@@ -175,9 +175,16 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
             once = data[0] if len(data) else None  # pyright: ignore[reportArgumentType]
             if len(data) and not same_values(once, data[0]):  # pyright: ignore[reportArgumentType]
                 drawn.append(who)
-        data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+        items = [data[i] for i in range(len(data))]  # pyright: ignore[reportArgumentType]
+        try:
+            data = default_collate(items)
+        except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InvalidInput(
+                f"{who}: its items make no arrays ({type(error).__name__}): give tensors or numbers of one shape"
+            ) from error
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
+        what = f"{of_type(data)}{f' of {len(data)}' if isinstance(data, tuple | list) else ''}"
+        raise InvalidInput(f"{who} is {what}: give a pair (inputs, targets), or a data set of pairs")
     # tables keep the names of their columns: FederatedData makes arrays of them
     convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else a  # noqa: E731
     return Examples(*(jax.tree.map(convert, part) for part in data))
