@@ -8,11 +8,15 @@ from test_registry import SIGNATURE, VERSIONS, Meeting, says
 import fedsolve as fs
 from deploy_small import QUICK, ask
 from deploy_small import deploy_quick as deploy
+from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.jobs.secure_statistics import SummedColumns
 from fedsolve.deploy.nodes import client_registry
 from fedsolve.deploy.nodes.exchange import Exchange
 from fedsolve.deploy.nodes.transport import Polling
+from fedsolve.deploy.secure_rounds.server_keys import ServerKeys
+from fedsolve.deploy.server.settings import Settings
 
 
 def refuses(why="no rows", client=1):
@@ -164,3 +168,21 @@ def test_a_repaired_file_is_read_by_a_process_that_stays(tmp_path):
     for times in (1, 2):
         ask(app, RecordDict({"who": ConfigRecord({})}), tmp_path, kind="query")
         assert len(made) == times
+
+
+def test_secure_sums_do_not_wait_for_one_that_refused(tmp_path, impatient):
+    """They begin with all clients: the reason of the one that refuses is told, not the time that nobody waited."""
+    sites = Sites(tmp_path, refuses("south: no rows"), population=3)
+    keys = ServerKeys(tmp_path / "keys.bin", sites.grid, sites.registry, "one", 1.0, sites.log.append)
+    with pytest.raises(
+        Unavailable, match="all 3 clients, and some were refused: south: no rows: fix them first"
+    ):
+        keys.load_or_enrol(3, 60.0)
+
+
+def test_secure_statistics_without_a_client(tmp_path):
+    grid = FakeGrid(client_app(lambda node: None), [0, 1], tmp_path)
+    with pytest.raises(
+        Unavailable, match="secure sums begin with all 3 clients, and clients 2 are not connected within"
+    ):
+        SummedColumns(grid, Settings(rounds=1, population=3, connect_seconds=0.1), tmp_path)
