@@ -38,6 +38,7 @@ class FakeGrid(Grid):
             tuple[int, int], int
         ] = {}  # (node, round): looks in vain for the answer to its first order
         self.keys: dict[int, bytes] = {}  # node -> its public key
+        self.starts: dict[int, str] = {}  # node -> when it was started last
         self._answers: dict[str, Message | None] = {}
         self._looks: dict[str, int] = {}
 
@@ -45,7 +46,10 @@ class FakeGrid(Grid):
         return list(self.nodes)
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.nodes]
+        return [
+            NodeInfo(node_id=n, public_key=self.keys.get(n, b""), last_activated_at=self.starts.get(n, ""))
+            for n in self.nodes
+        ]
 
     def push_messages(self, messages: Any) -> list[str]:
         numbers = []

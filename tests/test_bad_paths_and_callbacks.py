@@ -48,7 +48,7 @@ CALLS = {
     "load task": (lambda: fs.load("x", 3), "task = 3 must be a fedsolve.Task"),
     "open": (lambda: fs.data.open(3), "folder = 3"),
     "write": (lambda: fs.data.write(TASK.data, 3), "folder = 3"),
-    "write names": (lambda: fs.data.write(CLIENTS, "x", names=3), "names = 3"),
+    "write names": (lambda: fs.data.write(CLIENTS, "x", names=3), "names are an int"),
     "npz": (lambda: fs.data.read_npz(3, ["x"]), "path = 3"),
     "data_dir": (lambda: fs.data.data_dir(3), "data_dir = 3"),
     "EachClient": (lambda: fs.callbacks.EachClient(rounds=3), "rounds = 3 must be a list"),

@@ -177,7 +177,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(call, text, message):
     assert ended.code == 2
     assert ended.out == ""
     assert ended.err.count("\n") == 1
-    assert (message or "not UTF-8") in ended.err
+    assert (message or "not in UTF-8") in ended.err
     assert [p.name for p in Path().iterdir()] == ["c.toml"]
 
 

@@ -26,7 +26,7 @@ REFUSED = {
     "a negative row": (of_rows([0, -1]), "hold -1"),
     "a table of rows": (of_rows([[0, 1]]), "shape"),
     "a part that is a number": (of_rows(3), "shape"),
-    "parts that are a number": (lambda: FederatedData.from_partition(X, 3), "parts = 3"),
+    "parts that are a number": (lambda: FederatedData.from_partition(X, 3), "parts = an int"),
     "fields of other lengths": (lambda: FederatedData.from_partition((X, X[:2]), [[0]]), "lengths"),
     "too few group ids": (lambda: FederatedData.from_groups(X, np.array([0, 1, 1])), "3 group ids for 6"),
     "too many group ids": (lambda: FederatedData.from_groups(X, np.zeros(7)), "7 group ids for 6"),
@@ -52,13 +52,13 @@ REFUSED = {
     ),
     "a name that is no text": (
         lambda: FederatedData.from_clients([X, X], ["a", 1]),
-        "client 1 has 1: give text",
+        "client 1 has an int: give text",
     ),
     "groups that have no order": (
         lambda: FederatedData.from_groups(X[:2], np.array([1, "a"], object)),
         "ids of several types",
     ),
-    "no list of clients": (lambda: FederatedData.from_clients(7), "clients = 7"),
+    "no list of clients": (lambda: FederatedData.from_clients(7), "clients = an int"),
 }
 
 

@@ -20,7 +20,6 @@ from fedsolve.data.column_statistics.protocol import Asked, Minimum, Rounds
 from fedsolve.data.column_statistics.replies import replies_to
 from fedsolve.data.column_statistics.reply_checks import check_reply
 from fedsolve.data.column_statistics.report import merge_bins
-from fedsolve.data.csv_cells import InvalidTable
 
 
 def sites(seed=0):
@@ -272,5 +271,5 @@ def test_a_schema_from_the_statistics(tmp_path):
         schema.read_csv(files[-1])
     file = tmp_path / "bad.csv"
     file.write_text("age,smoker,ill\n" + "40,no,1\n" * 20 + "4O,no,1\n")
-    with pytest.raises(InvalidTable, match=r"bad.csv, line 22: column age = '4O' is not a finite number"):
+    with pytest.raises(fs.InvalidInput, match=r"bad.csv, line 22: column age is not a finite number"):
         schema.raw_columns(file)

@@ -122,7 +122,7 @@ def test_numbers_in_a_file(tmp_path):
     path.write_text("a,y\n" + "".join(f"{cell},1e300\n" for cell in cells))
     schema = Schema((1,), (), (Column("a"),), "y")
     np.testing.assert_allclose(schema.read_inputs(path)[:, 0], [1, -2.5, 0.5, 3, 1e-3, 7])
-    with pytest.raises(fs.InvalidInput, match="line 2: column y = '1e300' is beyond float32"):
+    with pytest.raises(fs.InvalidInput, match="line 2: column y is beyond float32"):
         schema.read_csv(path)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.data.csv_cells import InvalidTable
+from fedsolve.core.errors import InvalidLabel
 from fedsolve.deploy.messages.records import refusal
 
 TEXT = """
@@ -53,8 +53,8 @@ BAD_TABLES = {
     "north.csv has no column age: did you mean ag? It has id, ag, weight": ROWS.replace(" age", "ag"),
     "north.csv has 2 columns called age": ROWS.replace("id", "age"),
     "north.csv has no commas in its first line": ROWS.replace(",", ";"),
-    "line 2: column age = 'old' is not a finite number: fix the cell": ROWS.replace("70", "old"),
-    "line 4: column age = 'inf' is not a finite number": ROWS.replace("40", "inf"),
+    "line 2: column age is not a finite number: fix the cell": ROWS.replace("70", "old"),
+    "line 4: column age is not a finite number": ROWS.replace("40", "inf"),
     "line 4: column age is empty: fill it, leave the row out, or agree": ROWS.replace(" 40", ""),
     "line 2: column smoker = 'Often' is none of its categories never, once": ROWS.replace("often", "Often"),
     "line 4: column ill = '0' is none of its classes no, yes": ROWS.replace(",no", ",0"),
@@ -74,12 +74,12 @@ def test_a_table_that_differs(said, read):
 
 def test_no_cell_leaves_the_site(read):
     """What the server is told of a cell that cannot be used: where it is, not what it holds."""
-    with pytest.raises(InvalidTable) as refused:
-        read(ROWS.replace("70", "Miller"))
+    with pytest.raises(InvalidLabel) as refused:
+        read(ROWS.replace("often", "Miller"))
     told = refusal(refused.value)["refused"]["why"]
-    assert (
-        told
-        == "north.csv, line 2: column age has a value that is not a finite number: fix the cell (its own log shows it)"
+    assert told == (
+        "north.csv, line 2: column smoker has a value that is none of its categories never, once, often: "
+        "fix the cell, or the schema of all sites (its own log shows it)"
     )
 
 
@@ -96,6 +96,10 @@ BAD_SCHEMAS = {
     "[columns.age] deviation = 0.0 must be > 0": TEXT.replace("20.0", "0.0"),
     "[columns.age] mean = 'x' must be a finite number": TEXT.replace("mean = 50", 'mean = "x"'),
     "[columns.smoker] categories = ['never']: give two or more": TEXT.replace(', "once", "often"', ""),
+    "classes hold ' yes', and cells have no spaces around them": TEXT.replace('"yes"', '" yes"'),
+    "[columns.smoker] categories hold ''": TEXT.replace('"once"', '""'),
+    "[columns.weight] fill = 1000": TEXT.replace("fill = 80", f"fill = {10**400}"),
+    "values are nested more than 64 deep": "classes = " + "[" * 70 + "]" * 70,
     "[columns.smoker] fill = 'no' must be one of its categories": TEXT.replace(
         'fill = "never"', 'fill = "no"'
     ),

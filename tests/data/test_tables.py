@@ -1,7 +1,9 @@
 """Parquet and Arrow files with a client column: the data that grouping their rows by hand gives."""
 
+import itertools
 import json
 import os
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
@@ -154,7 +156,7 @@ def cut(folder):
 
 def of_two_types(folder):
     pq.write_table(pa.table({"user": [1], "x": [1.0]}), folder / "a.parquet")
-    pq.write_table(pa.table({"user": [1], "x": [1]}), folder / "b.parquet")
+    pq.write_table(pa.table({"user": [1], "x": [2**53 + 1]}), folder / "b.parquet")
     return folder
 
 
@@ -244,6 +246,65 @@ def test_arguments_that_name_no_column_are_refused(options, words, tmp_path):
     path = one_parquet(tmp_path)
     with pytest.raises(fs.InvalidInput, match=words):
         fs.data.from_table(path, **({"client": "user", "x": "a"} | options))
+
+
+TEXTS = pa.array(["ann", "bob"])
+IDS = {
+    "text": TEXTS,
+    "large text": TEXTS.cast(pa.large_string()),
+    "viewed text": TEXTS.cast(pa.string_view()),
+    "categories": TEXTS.dictionary_encode(),
+    "others": pa.array(["bob", "ann", "bob"]).dictionary_encode()[1:],
+    "few categories": pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), TEXTS),
+    "large categories": pa.DictionaryArray.from_arrays([0, 1], TEXTS.cast(pa.large_string())),
+}
+NUMBERS = {
+    "double": pa.array([1.0, 2.0]),
+    "float": pa.array([1.0, 2.0], pa.float32()),
+    "integer": pa.array([1, 2]),
+    "byte": pa.array([1, 2], pa.uint8()),
+    "coded": pa.array([1.0, 2.0]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("of", [IDS, NUMBERS], ids=["ids", "numbers"])
+def test_types_of_a_kind_are_one_column(of, tmp_path):
+    """Each beside each, in two files: the second file's rows are those that the first one's are."""
+    for i, (one, other) in enumerate(itertools.product(of, of)):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        for name, kind in (("a", one), ("b", other)):
+            table = {"user": TEXTS, "x": NUMBERS["double"]} | {"user" if of is IDS else "x": of[kind]}
+            with pa.ipc.new_file(folder / f"{name}.arrow", pa.table(table).schema) as out:
+                out.write_table(pa.table(table))
+        data = fs.data.from_table(folder, client="user", x="x")
+        assert data.names == ("ann", "bob"), (one, other)
+        assert [data.client(c).tolist() for c in range(2)] == [[1, 1], [2, 2]], (one, other)
+
+
+def test_integers_beside_floats_lose_nothing(tmp_path):
+    """A float of 32 bits holds no integer beyond 2^24: the column is double, in lists, too, or the file is refused."""
+    for i, wrap in enumerate((lambda n: n, lambda n: [n, n])):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        float32 = pa.float32() if i == 0 else pa.list_(pa.float32())
+        pq.write_table(pa.table({"user": [1], "x": pa.array([wrap(0.5)], float32)}), folder / "a.parquet")
+        pq.write_table(pa.table({"user": [1], "x": [wrap(2**24 + 1)]}), folder / "b.parquet")
+        x = fs.data.from_table(folder, client="user", x="x").client(0)
+        assert x.reshape(2, -1)[:, 0].tolist() == [0.5, 2**24 + 1]
+
+
+def test_files_whose_names_have_accents_in_two_forms(tmp_path):
+    for form, file in (("NFC", "a"), ("NFD", "b")):
+        table = pa.table({unicodedata.normalize(form, "Fälle"): [1.0], "user": [1]})
+        pq.write_table(table, tmp_path / f"{file}.parquet")
+    for form in ("NFC", "NFD"):
+        x = unicodedata.normalize(form, "Fälle")
+        assert fs.data.from_table(tmp_path, client="user", x=x).client(0).tolist() == [1, 1]
+    both = pa.table({unicodedata.normalize(form, "Fälle"): [1.0] for form in ("NFC", "NFD")} | {"user": [1]})
+    pq.write_table(both, tmp_path / "c.parquet")
+    with pytest.raises(fs.InvalidInput, match=r"c\.parquet has 2 columns called Fälle"):
+        fs.data.from_table(tmp_path, client="user", x="Fälle")
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path):

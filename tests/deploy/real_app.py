@@ -31,6 +31,8 @@ TASK = fs.tasks.digits(num_clients=CLIENTS, partition="iid")
 
 
 def oracle(node):
+    if os.path.exists(node.run_config["out"] + f"/away-{node.client}"):
+        raise fs.InvalidInput("the data are away")
     return fs.flower.JaxOracle.of_task(TASK, node.client, params=initial()[0])
 
 

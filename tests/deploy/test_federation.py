@@ -221,6 +221,21 @@ def test_fewer_nodes_than_the_quorum(federation, tmp_path):
 
 @pytest.mark.alone
 @pytest.mark.full
+def test_a_site_is_repaired_during_a_run(federation, tmp_path):
+    """Client 2 refuses for want of its data: nobody waits for it, and once they are there it takes part again."""
+    away = tmp_path / "away-2"
+    away.touch()
+    config = {"min-replies": 2, "quorum": 2, "connect-seconds": 200.0}
+    submit(federation, tmp_path, "FedAvg", 30, **config)
+    wait(federation, tmp_path, lambda: rows(tmp_path), 100)
+    away.unlink()
+    history = wait(federation, tmp_path, lambda: finished(tmp_path), 300)
+    assert rows(tmp_path)[0]["reasons"] == ["client 2: refused: the data are away"]
+    assert history.rounds["dropped"][-1] == 0
+
+
+@pytest.mark.alone
+@pytest.mark.full
 def test_everything_dies_and_goes_on(federation, tmp_path):
     """Round 2 is under way when the SuperLink and a SuperNode are killed; restarted and resumed, the bits are those
     of an undisturbed run: client states lie on disk, the round that was lost is repeated, not applied twice.

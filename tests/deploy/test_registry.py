@@ -39,18 +39,20 @@ def teller() -> ClientApp:
 class Meeting:
     """A registry on a grid, and what it logged."""
 
-    def __init__(self, folder, clients, keys=None, takeover=True, experiment="one", tamper=None):
+    def __init__(
+        self, folder, clients, keys=None, takeover=True, experiment="one", tamper=None, population=6
+    ):
         self.grid = FakeGrid(teller(), clients, folder, tamper)
         self.grid.keys |= keys or {}
-        self.log = []
+        self.log, self.population = [], population
         self.path = folder / BINDINGS
         self.again(takeover, experiment)
 
     def again(self, takeover=True, experiment="one"):
         claims = NodeBindings(self.path, experiment)
-        self.clients = ClientStatuses(6)
+        self.clients = ClientStatuses(self.population)
         self.registry = ClientRegistry(
-            self.grid, 6, SIGNATURE, claims, takeover, self.clients, self.log.append
+            self.grid, self.population, SIGNATURE, claims, takeover, self.clients, self.log.append
         )
 
     def here(self):

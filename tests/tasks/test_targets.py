@@ -48,7 +48,7 @@ SETS = {
         "row 1 of ann has label -1, .* training examples range from -1 to 1",
     ),
     "beyond all": (lambda: task(labels=([3, 4], [5])), "row 0 of ann has label 3, .* range from 3 to 5"),
-    "no integer": (lambda: task(labels=([0.0, 1.0], [0.5])), "row 0 of bob has label 0.5, .* 0.0 to 1.0"),
+    "no integer": (lambda: task(labels=([0.0, 1.0], [0.5])), "row 0 of bob has label a float, .* 0.0 to 1.0"),
     "test": (
         lambda: task(test=examples(FROM_ONE)),
         "row 2 of the test set has label 3, .* test set range from 1 to 3",
@@ -65,7 +65,7 @@ SETS = {
     "-1, 0 and 1": (lambda: task(Logistic(SIDES), ([1, -1], [0]), SIDES), "row 0 of bob has label 0"),
     "a share": (
         lambda: task(Ridge(Logistic(SIDES), 0.1), ([1.0, 0.0], [0.3]), SIDES),
-        "bob has label 0.3",
+        "bob has label a float",
     ),
     "tags": (
         lambda: task(BinaryCrossEntropy(MODEL), ([[0, 1, 0]], [[0, 1, 2]])),

@@ -1,5 +1,8 @@
 """Every error fedsolve raises on purpose: one line that says what, where, the value and the remedy.
 
+A value is one of an argument. Examples have field, client and row named, never what they hold: a line may be logged, or
+sent. Of labels alone the owner's own terminal shows the one that is wrong (`InvalidLabel`).
+
 The command line turns each into its exit code; any other exception is a bug and keeps its traceback.
 """
 
@@ -11,6 +14,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 _LONGEST = 60
+_OF_ARRAYS = ("__array__", "__arrow_c_stream__", "__dataframe__", "toarray")
+"""What arrays and tables of all packages have, one or another."""
 
 
 class FedsolveError(Exception):
@@ -21,6 +26,18 @@ class FedsolveError(Exception):
 
 class InvalidInput(FedsolveError, ValueError):
     """An argument, a configuration, a file or data cannot be used; nothing has been changed."""
+
+
+class InvalidLabel(InvalidInput):
+    """A label or category that is not one of those known, in a line for the terminal of its owner.
+
+    Attributes:
+        without_value: what others are told.
+    """
+
+    def __init__(self, line: str, without_value: str) -> None:
+        super().__init__(line)
+        self.without_value = f"{without_value} (its own log shows it)"
 
 
 class Diverged(FedsolveError, FloatingPointError):
@@ -98,16 +115,52 @@ def from_where_they_differ(*texts: str) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """`value` for an error's one line: its representation, cut where it is long.
+    """The value of an argument for an error's one line: its representation, cut where it is long.
+
+    Of arrays and tables, which may be examples, type and shape are shown, also in containers. What can be nothing else
+    than examples is for `of_type`.
 
     >>> shown([0] * 1000)
     '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0...'
     """
     try:
-        text = re.sub(r" at 0x[0-9a-f]+>", ">", " ".join(repr(value).split()))  # where it lies helps nobody
+        text = repr(_without_entries(value))
+        text = re.sub(r" at 0x[0-9a-f]+>", ">", " ".join(text.split()))  # where it lies helps nobody
     except Exception:  # what it is does not matter: it is being refused (an integer too long to print, too)
         text = of_type(value)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def shown_label(value: object) -> str:
+    """`shown` of a label for an `InvalidLabel`; what is not whole is a measurement, of which the type is told.
+
+    >>> shown_label(3), shown_label("dead"), shown_label(0.25)
+    ('3', "'dead'", 'a float')
+    """
+    return of_type(value) if isinstance(value, float) and not value.is_integer() else shown(value)
+
+
+class _Array:
+    """What is shown in the place of an array or a table."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        shape = getattr(self._value, "shape", None)
+        return (
+            f"<{type(self._value).__name__}{f' of shape {tuple(shape)}' if isinstance(shape, tuple) else ''}>"
+        )
+
+
+def _without_entries(value: Any) -> Any:
+    """A value with its arrays and tables, also those in plain containers, replaced by what is shown of them."""
+    if type(value) is dict:
+        return {_without_entries(key): _without_entries(value[key]) for key in list(value)[:_LONGEST]}
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(_without_entries(entry) for entry in list(value)[:_LONGEST])
+    is_array = not isinstance(value, type) and any(hasattr(value, name) for name in _OF_ARRAYS)
+    return _Array(value) if is_array and getattr(value, "shape", None) != () else value
 
 
 def of_type(value: object) -> str:

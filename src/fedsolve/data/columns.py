@@ -12,6 +12,7 @@ from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch
+from fedsolve.folders.user_text import composed
 
 Columns = tuple[tuple[str, ...] | None, ...]
 """For each leaf in the order of `jax.tree.leaves` the names of its columns, None if they have none; () if none has."""
@@ -51,7 +52,7 @@ def named_arrays(
         if all(map(is_integer, labels)) and sorted(labels) == list(range(len(labels))):
             order = None if labels == sorted(labels) else np.argsort(labels)
         else:
-            own = tuple(map(str, labels))
+            own = tuple(composed(str(label)) for label in labels)
             order = _order(where, own, wanted, of)
         arrays.append(array if order is None else array[:, order])
         found.append(wanted or own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,9 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve.core.arrays.precision import first_beyond
-from fedsolve.core.errors import InvalidInput, nearest, shown
+from fedsolve.core.errors import InvalidInput, InvalidLabel, nearest, shown
+from fedsolve.folders.user_text import csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+_WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
 
 _MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
@@ -24,22 +26,13 @@ _MISSING = frozenset((
 """Cells without a value, as pandas reads them."""
 
 
-class InvalidTable(InvalidInput):
-    """A cell that cannot be used, with its value; `without_value` is what others than its owner are told."""
-
-    def __init__(self, where: str, value: object, what: str, remedy: str) -> None:
-        super().__init__(f"{where} = {shown(value)} {what}: {remedy}")
-        self.without_value = (
-            f"{where} has a value that {what.removeprefix('that ')}: {remedy} (its own log shows it)"
-        )
-
-
 def read_columns(
     path: Path, names: Sequence[str], known: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, list[str]], Callable[[int], str]]:
     """The cells of some columns without spaces around them, and a function that says where a row stands.
 
-    A cell that data frames take for missing, such as NA, is empty here, unless it is a known text of its column.
+    What is no known text of its column is read as a data frame wrote it: a cell that it takes for missing, such as NA,
+    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is known.
 
     Args:
         path: the file.
@@ -51,36 +44,37 @@ def read_columns(
     """
     cells: dict[str, list[str]] = {name: [] for name in names}
     lines: list[int] = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            places = [(cells[n], _place(path, n, header), _MISSING - {*known.get(n, ())}) for n in names]
-            for row in filter(None, reader):
-                if len(row) != len(header):
-                    raise InvalidInput(
-                        f"{path}, line {reader.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
-                    )
-                for column, place, missing in places:
-                    cell = row[place].strip()
-                    column.append("" if cell in missing else cell)
-                lines.append(reader.line_num)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(
-            f"{path} is not a CSV file in UTF-8 ({type(error).__name__}): save it as one"
-        ) from None
+    with csv_rows(path) as rows:
+        header = [name.strip() for name in next(rows, [])]
+        places = [(cells[n], _place(path, n, header, names), frozenset(known.get(n, ()))) for n in names]
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise InvalidInput(
+                    f"{path}, line {rows.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
+                )
+            for column, place, texts in places:
+                cell = row[place].strip()
+                column.append(cell if cell in texts else _usual(cell, texts))
+            lines.append(rows.line_num)
     if not lines:
         raise InvalidInput(f"{path} has no row below its first line: give at least one example")
     return cells, lambda row: f"{path}, line {lines[row]}"
 
 
-def _place(path: Path, name: str, header: list[str]) -> int:
+def _usual(cell: str, known: Collection[str]) -> str:
+    """A cell that is no known text as if its file had not gone through a data frame."""
+    if known and (whole := _WHOLE.fullmatch(cell)) and whole[1] in known:
+        return whole[1]
+    return "" if cell in _MISSING else cell
+
+
+def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> int:
     if not any(header):
         raise InvalidInput(f"{path} is empty: its first line must name the columns")
     if len(header) == 1 and name not in header and any(mark in header[0] for mark in ";\t"):
         raise InvalidInput(f"{path} has no commas in its first line: save it with commas between columns")
+    if not set(names) & set(header) and not nearest(name, header):  # it may be a row, which nobody is told
+        raise InvalidInput(f"{path} has none of the schema's columns in its first line: name them there")
     if name not in header:
         near = nearest(name, header)
         hint = f"did you mean {near}? It" if near else "it"
@@ -113,17 +107,14 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
             if np.isfinite(numbers).all():
                 return numbers
     row = next(i for i, cell in enumerate(cells) if not is_number(cell))
-    raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
+    raise InvalidInput(f"{where(row)}: column {name} is not a finite number: fix the cell")
 
 
-def as_float32(numbers: np.ndarray, cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
-    """Numbers that the cells of a column make, shape (rows,), in the type of a model's inputs."""
+def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
+    """Numbers of a column, shape (rows,), in the type of a model's inputs."""
     if (row := first_beyond(numbers, np.float32)) is not None:
-        raise InvalidTable(
-            f"{where(row)}: column {name}",
-            cells[row],
-            "is beyond float32",
-            "use another unit, or scale the column",
+        raise InvalidInput(
+            f"{where(row)}: column {name} is beyond float32: use another unit, or scale the column"
         )
     return numbers.astype(np.float32)
 
@@ -136,9 +127,11 @@ def numbers_of(
     numbers = [places.get(cell, -1) for cell in cells]
     if -1 in numbers:
         row = numbers.index(-1)
-        problem = f"is none of its {what} {', '.join(known)}"
-        remedy = "fix the cell, or the schema of all sites"
-        raise InvalidTable(f"{where(row)}: column {name}", cells[row], problem, remedy)
+        column = f"{where(row)}: column {name}"
+        problem = f"none of its {what} {', '.join(known)}: fix the cell, or the schema of all sites"
+        raise InvalidLabel(
+            f"{column} = {shown(cells[row])} is {problem}", f"{column} has a value that is {problem}"
+        )
     return np.array(numbers, np.int64)
 
 
@@ -188,5 +181,5 @@ class Column:
         cells = filled(cells, self.name, self.fill, where)
         if not self.categories:
             scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
-            return as_float32(scaled, cells, self.name, where)[:, None]
+            return as_float32(scaled, self.name, where)[:, None]
         return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]

@@ -16,7 +16,7 @@ from fedsolve.core.arrays.frames import check_same_rows
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.arrays.precision import first_merged
 from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, in_order, named_arrays
 from fedsolve.data.forms import check_list, one_type, same_form
@@ -48,7 +48,7 @@ class FederatedData:
         counts = as_array("counts", self.counts)
         if counts.ndim != 1 or (len(counts) and counts.dtype.kind not in "iu"):
             raise InvalidInput(
-                f"counts = {shown(self.counts)} must be integers, one for each client, shape (clients,)"
+                f"counts = {of_type(self.counts)} must be integers, one for each client, shape (clients,)"
             )
         counts = counts.astype(np.int64)
         object.__setattr__(self, "counts", counts)
@@ -56,7 +56,7 @@ class FederatedData:
         object.__setattr__(self, "examples", examples)
         object.__setattr__(self, "columns", columns)
         if not isinstance(self.names, Sequence) or isinstance(self.names, str):
-            raise InvalidInput(f"names = {shown(self.names)} must be a list, one for each client")
+            raise InvalidInput(f"names = {of_type(self.names)} must be a list, one for each client")
         if not self.names:
             object.__setattr__(self, "names", Numbered(len(counts)))
         self._check()

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.arrays.precision import is_rounded
-from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import in_words
 
@@ -20,9 +20,7 @@ def check_list(name: str, given: object, of: str) -> None:
     instead = f": give list({name})" if hasattr(given, "__next__") else ""
     if isinstance(given, Mapping):
         instead = f": give FederatedData with list({name}.values()) and names=list(map(str, {name}))"
-    raise InvalidInput(
-        f"{name} = {of_type(given) if instead else shown(given)} must be a list, {of}{instead}"
-    )
+    raise InvalidInput(f"{name} = {of_type(given)} must be a list, {of}{instead}")
 
 
 def same_form(client: Batch, first: Batch, name: str, of: str) -> int:

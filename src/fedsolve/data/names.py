@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsolve.core.arrays.leaf import as_array, to_numpy
 from fedsolve.core.arrays.missing import missing
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, of_type, shown
 
 
 class Numbered(Sequence[str]):
@@ -39,7 +39,7 @@ class Numbered(Sequence[str]):
 def as_names(names: object) -> tuple[Any, ...]:
     """Clients' names as given; `InvalidInput` unless they are a list."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidInput(f"names = {shown(names)} must be a list, a name for each client")
+        raise InvalidInput(f"names are {of_type(names)}: give a list, a name for each client")
     return tuple(names)
 
 
@@ -49,7 +49,7 @@ def check_names(names: Sequence[Any]) -> None:
         return
     for i, name in enumerate(names):
         if not isinstance(name, str):
-            raise InvalidInput(f"names: client {i} has {shown(name)}: give text for each client")
+            raise InvalidInput(f"names: client {i} has {of_type(name)}: give text for each client")
     if len(set(names)) < len(names):
         seen: dict[str, int] = {}
         for i, name in enumerate(names):

@@ -6,6 +6,7 @@ A server makes its first model from it and reads no data; a client holds its own
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +20,10 @@ import numpy as np
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.arrays.precision import first_beyond
 from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.core.errors import InvalidInput, InvalidLabel, of_type, shown, shown_label, unknown
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.csv_cells import (
     Column,
-    InvalidTable,
     as_float32,
     as_floats,
     filled,
@@ -33,7 +33,11 @@ from fedsolve.data.csv_cells import (
 )
 from fedsolve.data.examples import Examples
 from fedsolve.data.names import check_column
+from fedsolve.folders.untrusted import check_depth
+from fedsolve.folders.user_text import composed, read_user_text
 
+_LARGEST = 2**24  # bytes of a schema
+_LARGEST_NUMBER = sys.float_info.max
 _KEYS = ("shape", "target", "classes", "columns")
 _COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
 _USED: ContextVar[list[Schema] | None] = ContextVar("schemas in use", default=None)
@@ -81,10 +85,13 @@ class Schema:
         """
         file = check_path("path", path)
         try:
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            text = read_user_text(file, _LARGEST)
         except OSError as error:
             raise InvalidInput(f"cannot read the schema {file}: {error.strerror}") from None
-        except ValueError as error:
+        try:
+            content = tomllib.loads(text)
+            check_depth(content)
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"the schema {file} is not TOML: {error}") from None
         try:
             return _schema(content)
@@ -126,7 +133,7 @@ class Schema:
         targets = filled(cells[self.target], self.target, None, where)
         if not self.classes:
             numbers = as_floats(targets, self.target, where)
-            return Examples(x, as_float32(numbers, targets, self.target, where))
+            return Examples(x, as_float32(numbers, self.target, where))
         y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
         return Examples(x, y.astype(np.int32))
 
@@ -204,6 +211,8 @@ class Schema:
         self._used()
         known = () if any(c.categories for c in self.columns) else tuple(c.name for c in self.columns)
         inputs, _ = named_arrays("x", x, (known or None,), "the schema")
+        if not isinstance(inputs, np.ndarray):
+            raise InvalidInput(f"x is {of_type(x)}: give one array, shape (examples, ...)")
         targets = check_column("y", y) if self.classes else as_array("y", y)
         if inputs.shape[1:] != self.shape or targets.shape != inputs.shape[:1]:
             wanted = f"(examples, {', '.join(map(str, self.shape))})"
@@ -222,14 +231,18 @@ class Schema:
             raise InvalidInput(
                 f"y has labels of type {targets.dtype}, and the classes are {type(self.classes[0]).__name__}"
             )
+        if targets.dtype.kind in "OU":
+            targets = np.array([composed(str(label)) for label in targets.tolist()])
         order, labels = np.argsort(self.classes), np.sort(self.classes)
         places = np.clip(np.searchsorted(labels, targets), 0, len(labels) - 1)
         if not (labels[places] == targets).all():
             unknown_label = targets[labels[places] != targets][0].item()
             listed = ", ".join(map(str, self.classes))
             remedy = "leave its rows out, or put it into the schema of all sites"
-            raise InvalidTable(
-                "y holds a label", unknown_label, f"that is none of the classes {listed}", remedy
+            none = f"none of the classes {listed}: {remedy}"
+            raise InvalidLabel(
+                f"y holds a label = {shown_label(unknown_label)} that is {none}",
+                f"y holds a label that is {none}",
             )
         return Examples(inputs.astype(np.float32), order[places].astype(np.int32))
 
@@ -243,6 +256,7 @@ def _schema(content: Mapping[str, Any]) -> Schema:
         raise InvalidInput(f"classes = {shown(classes)} must be a list of two labels or more, each once")
     if not all(type(label) is type(classes[0]) and type(label) in (int, str) for label in classes):
         raise InvalidInput(f"classes = {shown(classes)} must be all integers or all text")
+    _check_cells("classes", list(map(str, classes)))
     sections, target = content.get("columns", {}), content.get("target", "")
     if ("shape" in content) == bool(sections):
         raise InvalidInput("give either shape = [...], or a section [columns.NAME] for each column")
@@ -252,6 +266,15 @@ def _schema(content: Mapping[str, Any]) -> Schema:
         raise InvalidInput(f"target = {shown(target)} must name a column that has no section [columns.NAME]")
     columns = tuple(_column(name, section) for name, section in sections.items())
     return Schema((sum(column.inputs for column in columns),), tuple(classes), columns, target)
+
+
+def _check_cells(where: str, texts: list[str]) -> None:
+    """Raise `InvalidInput` for a text that no cell can be: those are read without spaces around them."""
+    for text in texts:
+        if not text or text != text.strip():
+            raise InvalidInput(
+                f"{where} hold {text!r}, and cells have no spaces around them: write it as in the table"
+            )
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -276,13 +299,14 @@ def _column(name: str, section: Any) -> Column:
             raise InvalidInput(
                 f"{where} categories = {shown(categories)}: give two or more, each once, and no mean"
             )
+        _check_cells(f"{where} categories", texts)
         if fill is not None and str(fill) not in texts:
             raise InvalidInput(
                 f"{where} fill = {shown(fill)} must be one of its categories {', '.join(texts)}"
             )
         return Column(name, categories=tuple(texts), fill=None if fill is None else str(fill))
     for key in section:
-        if type(section[key]) not in (int, float) or not math.isfinite(section[key]):
+        if type(section[key]) not in (int, float) or not abs(section[key]) <= _LARGEST_NUMBER:
             raise InvalidInput(f"{where} {key} = {shown(section[key])} must be a finite number")
     if section.get("deviation", 1.0) <= 0:
         raise InvalidInput(f"{where} deviation = {section['deviation']} must be > 0")

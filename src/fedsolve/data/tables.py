@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.folders.untrusted import loads
+from fedsolve.folders.user_text import composed
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _HUGGING_FACE = "state.json"
@@ -49,12 +50,12 @@ class Table:
         return cls(tuple(_files(Path(path))), pyarrow)
 
     def names(self) -> list[str]:
-        """The columns of the first file.
+        """The columns of the first file, accents composed.
 
         Raises:
             InvalidInput: the file cannot be read.
         """
-        return list(self._schema(self.files[0]).names)
+        return list(map(composed, self._schema(self.files[0]).names))
 
     def _schema(self, path: Path) -> Any:
         """The names and types of a file's columns."""
@@ -72,6 +73,9 @@ class Table:
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Where some rows stand, in words, and their columns as Arrow's arrays, of one type in all files.
 
+        Integers beside doubles are doubles, and texts that a file codes by a dictionary are those that another writes
+        out.
+
         Raises:
             InvalidInput: a file that cannot be read, that lacks a column, or has it in a type that has none in common
                 with those before, or a number that the common type would round.
@@ -80,35 +84,53 @@ class Table:
         types = self._types(columns)
         for path in self.files:
             try:
-                for where, batch in self._parts(path, columns):
+                own = _own_names(path, columns, self._schema(path).names)
+                for where, batch in self._parts(path, list(own.values())):
                     yield (
                         where,
-                        {name: self._as(types[name], batch.column(name), where, name) for name in columns},
+                        {
+                            name: self._as(types[name], batch.column(own[name]), where, name)
+                            for name in columns
+                        },
                     )
             except (self.arrow.ArrowException, OSError) as error:
                 raise _not_whole(path, error) from None
 
     def _types(self, columns: list[str]) -> dict[str, Any]:
-        """The type of each column that holds those of all files: double for float and double, if they are of a kind."""
+        """The type of each column that holds those of all files, if they are of a kind: double for float and double."""
         types: dict[str, Any] = {}
         for path in self.files:
             schema = self._schema(path)
-            _check_columns(path, columns, schema.names)
-            for name in columns:
-                kind = schema.field(name).type
+            for name, own in _own_names(path, columns, schema.names).items():
+                kind = schema.field(own).type
                 before = types.setdefault(name, kind)
-                if kind != before and self._kind(kind) == self._kind(before):
-                    both = [self.arrow.schema([(name, t)]) for t in (before, kind)]
-                    with contextlib.suppress(self.arrow.ArrowException):  # then they are cast to the first
-                        types[name] = (
-                            self.arrow.unify_schemas(both, promote_options="permissive").field(0).type
-                        )
+                if kind != before and self._are_of_a_kind(kind, before):
+                    types[name] = self._common(*map(self._written_out, (before, kind)))
         return types
 
+    def _common(self, one: Any, other: Any) -> Any:
+        """The type that holds two of a kind; the first, which the second is cast to, if Arrow knows none."""
+        is_integer, is_floating = self.arrow.types.is_integer, self.arrow.types.is_floating
+        if (is_integer(one) and is_floating(other)) or (is_floating(one) and is_integer(other)):
+            return self.arrow.float64()
+        both = [self.arrow.schema([("", t)]) for t in (one, other)]
+        with contextlib.suppress(self.arrow.ArrowException):
+            return self.arrow.unify_schemas(both, promote_options="permissive").field(0).type
+        return one
+
+    def _written_out(self, kind: Any) -> Any:
+        """A type without a dictionary."""
+        return kind.value_type if self.arrow.types.is_dictionary(kind) else kind
+
+    def _are_of_a_kind(self, one: Any, other: Any) -> bool:
+        """Whether numbers, or texts, of two types may stand in one column."""
+        kinds = {self._kind(one), self._kind(other)}
+        return len(kinds) == 1 or kinds == {"integers", "floats"}
+
     def _kind(self, kind: Any) -> str:
-        """What a type is of, whatever its width."""
+        """What a type is of, whatever its width, and whether or not a dictionary codes it."""
         types = self.arrow.types
-        while hasattr(kind, "value_type") and not types.is_dictionary(kind):
+        while hasattr(kind, "value_type"):
             kind = kind.value_type
         texts = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
         known = {"integers": types.is_integer(kind), "floats": types.is_floating(kind), "text": texts}
@@ -118,9 +140,10 @@ class Table:
         """A column in another type of its kind; `InvalidInput` where that would change a number."""
         if column.type == kind:
             return column
-        if self._kind(column.type) == self._kind(kind):
+        if self._are_of_a_kind(column.type, kind):
+            is_coded = self.arrow.types.is_dictionary(column.type)
             with contextlib.suppress(self.arrow.ArrowException):
-                return column.cast(kind)
+                return (column.dictionary_decode() if is_coded else column).cast(kind)
         raise InvalidInput(
             f"{where}: column {name} has type {column.type}, before {kind}: give all rows the same"
         )
@@ -131,7 +154,6 @@ class Table:
             begin = file.read(6)
         if begin.startswith(b"PAR1"):
             with self.arrow.parquet.ParquetFile(path, buffer_size=2**20) as parquet:
-                _check_columns(path, columns, parquet.schema_arrow.names)
                 for group in range(parquet.num_row_groups):
                     for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=columns):
                         yield f"{path}, row group {group}", batch
@@ -142,7 +164,6 @@ class Table:
                 batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
             else:
                 batches = reader = self.arrow.ipc.open_stream(source)
-            _check_columns(path, columns, reader.schema.names)
             for number, batch in enumerate(batches):
                 for start in range(0, len(batch), _ROWS):
                     yield f"{path}, record batch {number}", batch.slice(start, _ROWS)
@@ -187,14 +208,18 @@ def _not_whole(path: Path, error: Exception) -> InvalidInput:
     return InvalidInput(f"{path} is not a complete Parquet or Arrow file ({line}): write it again")
 
 
-def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str]) -> None:
+def _own_names(path: Path, columns: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """What a file calls each column, with its accents in one character or in two."""
+    known, own = list(map(composed, names)), {}
     for name in columns:
-        if name not in known:
+        if (wanted := composed(name)) not in known:
             raise unknown(f"column of {path}", name, known)
-        if list(known).count(name) > 1:
+        if known.count(wanted) > 1:
             raise InvalidInput(
-                f"{path} has {list(known).count(name)} columns called {name}: give each its own name"
+                f"{path} has {known.count(wanted)} columns called {name}: give each its own name"
             )
+        own[name] = names[known.index(wanted)]
+    return own
 
 
 def numbers(array: Any, where: str) -> np.ndarray:
@@ -217,6 +242,8 @@ def numbers(array: Any, where: str) -> np.ndarray:
     if isinstance(kind, arrow.BaseExtensionType):
         return numbers(array.storage, where)
     types = arrow.types
+    if types.is_dictionary(kind):
+        return numbers(array.dictionary_decode(), where)
     fixed = types.is_fixed_size_list(kind)
     if fixed or any(
         f(kind) for f in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.folders.user_text import composed
 
 LONGEST = 64
 """Characters of the longest name of a site."""
@@ -46,10 +47,10 @@ def site_of(node_config: Mapping[str, Any]) -> str:
     'north'
     """
     if "site" in node_config:
-        return check_site(node_config["site"])
+        return check_site(composed(site) if isinstance(site := node_config["site"], str) else site)
     path = Path(str(node_config.get("data", "")))
     try:
-        return check_site(path.stem) if path.suffix.lower() == ".csv" else ""
+        return check_site(composed(path.stem)) if path.suffix.lower() == ".csv" else ""
     except InvalidInput:  # a file may be called anything
         return ""
 

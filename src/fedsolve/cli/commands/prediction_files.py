@@ -16,6 +16,7 @@ from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.csv_cells import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
+from fedsolve.folders.user_text import composed, csv_rows
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"
@@ -38,7 +39,7 @@ def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) 
     Raises:
         InvalidInput: the file cannot be read, has no such column, or holds what is no number (where is said).
     """
-    kind = path.suffix.lower()
+    kind, columns = path.suffix.lower(), None if columns is None else list(map(composed, columns))
     if not path.is_file():
         raise InvalidInput(f"--input {path} does not exist: give a file")
     if kind == ".npz":
@@ -66,14 +67,10 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file)
-            header = [name.strip() for name in next(lines, [])]
-            places = _places(path, header, columns)
-            rows = [_row(path, lines.line_num, line, header, places) for line in lines if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path} is not CSV in UTF-8: {error}") from None
+    with csv_rows(path) as lines:
+        header = [name.strip() for name in next(lines, [])]
+        places = _places(path, header, columns)
+        rows = [_row(path, lines.line_num, line, header, places) for line in lines if line]
     if not rows:
         raise InvalidInput(f"{path} has no rows below its header")
     return np.array(rows)
@@ -83,6 +80,10 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) ->
     """Where the columns stand."""
     if header and all(is_number(name) for name in header):
         raise InvalidInput(f"{path} has numbers in its first line: write the names of the columns there")
+    if columns and not set(columns) & set(header):  # it may be a row, which nobody is told
+        raise InvalidInput(
+            f"{path} has none of the columns {', '.join(columns)} in its first line: name them there"
+        )
     for name in columns or ():
         if name not in header:
             raise unknown(f"column of {path}", name, header)
@@ -100,8 +101,8 @@ def _row(path: Path, number: int, line: Sequence[str], header: Sequence[str], pl
     for place in places:
         if not is_number(line[place]):
             raise InvalidInput(
-                f"{path}, line {number}, column {header[place]}: {line[place][:30]!r} is not a finite number: encode "
-                "it as in training, or choose other --columns"
+                f"{path}, line {number}, column {header[place]} is not a finite number: encode it as in training, or "
+                "choose other --columns"
             )
     return [float(line[place]) for place in places]
 

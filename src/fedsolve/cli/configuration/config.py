@@ -25,7 +25,8 @@ from fedsolve.config.catalogue import current_name
 from fedsolve.core.checks import SEED_BITS
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.options import RunOptions, WrittenOption, exclusive_options, written_options
-from fedsolve.folders.untrusted import check_depth, read_text
+from fedsolve.folders.untrusted import check_depth
+from fedsolve.folders.user_text import read_user_text
 from fedsolve.results.record_files import CONFIG
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
@@ -188,7 +189,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             raise InvalidInput(
                 f"{path} has {path.stat().st_size:,} bytes: a configuration has at most {_LARGEST:,}"
             )
-        text = read_text(path, _LARGEST)
+        text = read_user_text(path, _LARGEST)
         _check_dots(path, text)
         table = tomllib.loads(text)
         check_depth(table)
@@ -198,8 +199,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise InvalidInput(f"cannot read the configuration {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not TOML: it is not UTF-8 text") from None
     except RecursionError:
         raise InvalidInput(f"{path} is not valid TOML: its values are nested too deeply") from None
     except ValueError as error:  # also Python's of a number of thousands of digits

@@ -67,14 +67,17 @@ def check(
     certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
     key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
     node_key: Annotated[list[Path] | None, typer.Option(help="Private key of a node. Repeatable.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where nodes reach the server, such as fl.example.org:8000.")
+    ] = None,
 ) -> None:
-    """Check the files of a secure federation: they exist, only you can read the keys, and keys match certificates."""
+    """Check the files of a secure federation: only you can read the keys, and nodes accept the certificate."""
     from fedsolve.deploy.flower import check_flower
 
     check_flower()
     from fedsolve.cli.federation.credentials import check_credentials
 
-    check_credentials(ca, certificate, key, node_key or [])
+    check_credentials(ca, certificate, key, node_key or [], address)
     emit("certificates and keys are fine")
 
 

@@ -18,11 +18,13 @@ from fedsolve.deploy.client.node_context import STATE_FOLDER
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.persistent.flower_program import PROGRAM, UnknownFlower, check_version
 from fedsolve.deploy.persistent.node_folder import BIN, WorkerLimits, hold, make_folder, start_worker
+from fedsolve.folders.user_text import read_user_text
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Flower's variable for the seconds after which a SuperExec looks for a message again."""
 POLL_SECONDS = "0.1"
 """A look costs 5 ms of a processor. Flower's 1.0 s adds half a second to a message, this 0.05 s."""
+_LARGEST = 2**20  # bytes of a node's configuration
 _SETTING = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower reads --node-config
 
 
@@ -79,10 +81,10 @@ def state_folder(arguments: Sequence[str]) -> Path:
     given = next((b for a, b in itertools.pairwise(words) if a == "--node-config"), "")
     try:
         if given.endswith(".toml"):
-            config = tomllib.loads(Path(given).expanduser().read_text(encoding="utf-8"))
+            config = tomllib.loads(read_user_text(Path(given).expanduser(), _LARGEST))
         else:
             config = tomllib.loads("\n".join(f"{name} = {value}" for name, value in _SETTING.findall(given)))
-    except (OSError, tomllib.TOMLDecodeError):  # Flower says what is wrong
+    except (OSError, ValueError):  # Flower says what is wrong
         config = {}
     return Path(str(config.get("state-dir", STATE_FOLDER)))
 

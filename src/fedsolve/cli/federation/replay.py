@@ -12,7 +12,7 @@ import typer
 
 from fedsolve.cli.configuration import requests as arg
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.untrusted import read_text
+from fedsolve.folders.user_text import read_user_text
 
 _LARGEST = 2**20  # bytes of an app's pyproject.toml
 
@@ -71,7 +71,7 @@ def replay_command(folder: Path, app: Path, as_json: bool) -> int:
 def _problem(app: Path) -> tuple[Any, dict[str, Any]]:
     """The module `problem` of an app, and the app's configuration."""
     try:
-        flower = tomllib.loads(read_text(app / "pyproject.toml", _LARGEST))["tool"]["flwr"]["app"]
+        flower = tomllib.loads(read_user_text(app / "pyproject.toml", _LARGEST))["tool"]["flwr"]["app"]
         package = str(flower["components"]["serverapp"]).partition(".")[0]
     except (OSError, ValueError, KeyError, TypeError):
         raise InvalidInput(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, InvalidLabel
 
 REMEMBERED = "keep in a buffer (register_buffer) what it remembers"
 
@@ -20,7 +20,7 @@ def first_line(error: BaseException) -> str:
 
 
 def fails(name: str, given: str, error: Exception, more: str = "") -> InvalidInput:
-    """That a function fails on a batch.
+    """That a function fails on a batch; what it raised may quote the batch, so that others are told its type alone.
 
     Args:
         name: what the error calls it.
@@ -28,7 +28,8 @@ def fails(name: str, given: str, error: Exception, more: str = "") -> InvalidInp
         error: what it raised.
         more: what else was seen.
     """
-    return InvalidInput(f"{name} fails {given}: {first_line(error)}{more}")
+    line = f"{name} fails {given}: "
+    return InvalidLabel(f"{line}{first_line(error)}{more}", f"{line}{type(error).__name__}")
 
 
 def check_value(name: str, found: str, taken: bool, rows: int | None = None) -> None:

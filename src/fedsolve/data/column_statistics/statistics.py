@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.data.column_statistics.messages import LARGEST
 from fedsolve.data.column_statistics.protocol import Asked, Minimum, Rounds
 from fedsolve.data.column_statistics.replies import replies_to
@@ -112,12 +112,12 @@ def _clients(data: Any) -> list[Mapping[str, Any]]:
         return [_columns_of(data.client(i)) for i in range(data.num_clients)]
     if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
         raise InvalidInput(
-            f"data = {shown(data)} must be federated data, or a list of mappings, one a client"
+            f"data = {of_type(data)} must be federated data, or a list of mappings, one a client"
         )
     clients = list(data)
     for client in clients:
         if not isinstance(client, Mapping):
-            raise InvalidInput(f"data: {shown(client)} must map names to the columns of a client")
+            raise InvalidInput(f"data: {of_type(client)} must map names to the columns of a client")
     return clients
 
 

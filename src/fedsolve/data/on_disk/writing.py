@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.checks import check_flag, check_path
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, named_arrays
 from fedsolve.data.federated import FederatedData, first_bad_row
@@ -72,12 +72,12 @@ def write(
     folder = check_path("folder", folder)
     check_flag("resume", resume)
     if not isinstance(names, Iterable) or isinstance(names, str):
-        raise InvalidInput(f"names = {shown(names)} must be a list of names, one for each client")
+        raise InvalidInput(f"names are {of_type(names)}: give a list of names, one for each client")
     if isinstance(clients, FederatedData):
         names = names or (() if type(clients.names) is Numbered else clients.names)
         columns = clients.columns
     elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
-        raise InvalidInput(f"clients = {shown(clients)} must be a list or a generator of pytrees of arrays")
+        raise InvalidInput(f"clients = {of_type(clients)} must be a list or a generator of pytrees of arrays")
     if isinstance(names, Sequence):  # what is drawn one by one is compared when all of it was written
         check_names(names)
     with locked(folder):
@@ -209,7 +209,7 @@ def _append(
             if i >= len(found) or not isinstance(found[i], str) or not found[i]:
                 given = found[i] if i < len(found) else None
                 raise InvalidInput(
-                    f"names: client {progress.clients + i} has {shown(given)}: give text for each client"
+                    f"names: client {progress.clients + i} has {of_type(given)}: give text for each client"
                 )
         texts = [name.encode() for name in found]
         ends = progress.parts[-2].rows + np.cumsum([len(text) for text in texts])

@@ -159,7 +159,11 @@ class BufferedCollector(ReplyCollector):
         self._failed.add(client)
 
     def _why_nobody(self, replies: Replies[Any]) -> str:
-        reasons = "; ".join(f"{self._names(client)}: {why}" for client, why in replies.rejected[-5:])
+        rejected = [
+            *replies.rejected,
+            *((client, f"refused: {why}") for client, why in self._registry.refused.items()),
+        ]
+        reasons = "; ".join(f"{self._names(client)}: {why}" for client, why in rejected[-5:])
         return (
             f"{replies.title}: {len(replies.accepted)} of {replies.wanted} replies count, and no other client can be "
             f"asked{f' ({reasons})' if reasons else ''}: fix the clients and resume, or take a smaller buffer"

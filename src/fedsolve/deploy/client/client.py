@@ -115,18 +115,17 @@ def client_app(
     def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""
         try:
-            with kept.during(run, node) as problem:
+            with kept.during(run, node, anew=True) as problem:
                 shapes, framework = signature(problem.params), problem.framework
                 constants, notes = constant_digests(problem.shared), list(problem.notes)
             facts: dict[str, Any] = {"client": node.client, "signature": shapes}
             more = {"constants": constants, "notes": notes, "site": node.site}
             facts |= {name: value for name, value in more.items() if value}
             return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
-        except Exception as error:  # no number is claimed yet by which the server could name it
+        except Exception as error:
             _print(error)
-            return records.refusal(
-                error, f"{node.site or numbered(node.client)}: ", str(_states(node.node_config))
-            )
+            states = str(_states(node.node_config))
+            return records.refusal(error, f"{node.site or numbered(node.client)}: ", states, node.client)
 
     def reply_to(
         kind: type[AnyRequest],

@@ -19,8 +19,8 @@ from fedsolve.deploy.threads import share_threads
 class KeptProblem:
     """The problem of the last message, for the next one of the same node in the same run.
 
-    A new one is made for another run, whose data may have changed, for another configuration, and after an exception,
-    which may have left anything behind. Only one is kept, since it holds a client's examples.
+    A new one is made for another run, whose data may have changed, for another configuration, where one is asked for,
+    and after an exception, which may have left anything behind. Only one is kept, since it holds a client's examples.
 
     Args:
         oracle_for: the owner's function of the node.
@@ -36,8 +36,8 @@ class KeptProblem:
         self._made_for, self._problem = "", None
 
     @contextmanager
-    def during(self, run: int, node: NodeContext) -> Iterator[LocalProblem]:
-        """The problem as its construction left it, for one message at a time.
+    def during(self, run: int, node: NodeContext, anew: bool = False) -> Iterator[LocalProblem]:
+        """The problem as its construction left it, for one message at a time; with `anew` its data are read again.
 
         Raises:
             InvalidInput: the owner's function gave something else.
@@ -46,7 +46,7 @@ class KeptProblem:
         wanted = repr((run, node.client, node.site, *configs))  # 1, 1.0 and True differ
         with self._lock:
             try:
-                if self._problem is None or self._made_for != wanted:
+                if anew or self._problem is None or self._made_for != wanted:
                     self._problem = None  # its examples leave memory before others are read
                     self._problem, self._made_for = _make(self._oracle_for, node), wanted
                 with self._problem.restored():

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,9 @@ class NodesOfClients:
     Attributes:
         names: what each client is called.
     """
+
+    refused: Mapping[int, str] = MappingProxyType({})
+    """Nobody: a node that refuses does not say here which client it is."""
 
     def __init__(self, grid: Grid, settings: Settings, experiment: str) -> None:
         self._grid, self._settings, self._experiment = grid, settings, experiment

@@ -14,22 +14,39 @@ from fedsolve.deploy.client.client_state import StateLost
 from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
 
 _BYTES = "bytes"
+_SHORT = 3  # characters of what another exception says, which may stand anywhere
 
 
 class Refused(InvalidInput):
     """A client refused what it was asked."""
 
 
-def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
+def refusal(error: Exception, who: str = "", folder: str = "", client: int | None = None) -> RecordDict:
     """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
 
     No cell of the client's table is told. Of the paths in it files are named and no folders, such as that of the node.
     """
     why = f"{type(error).__name__}, see the node's log"
     if isinstance(error, FedsolveError):
-        why = without_folders(getattr(error, "without_value", str(error)), folder)
-    facts = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
+        why = without_folders(_without_quotes(error), folder)
+    facts: dict[str, Any] = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
+    facts |= {} if client is None else {"client": client}
     return RecordDict({"refused": ConfigRecord(facts)})
+
+
+def _without_quotes(error: FedsolveError) -> str:
+    """What an error of ours says, without a label, and without the words of other exceptions, which may quote data."""
+    words, cause = getattr(error, "without_value", str(error)), error.__context__
+    while cause is not None:
+        name, lines = type(cause).__name__, str(cause).splitlines()
+        for line in () if isinstance(cause, FedsolveError) else filter(None, map(str.strip, lines)):
+            words = words.replace(f"{name}: {line}", name)
+            if len(line) > _SHORT and not isinstance(
+                cause, KeyError
+            ):  # whose words are often those of a setting
+                words = words.replace(line, name)
+        cause = cause.__context__
+    return words
 
 
 def check_refusal(record: RecordDict) -> None:

@@ -84,12 +84,14 @@ class ClientStatuses:
         names: what each client is called.
         refused: why nodes are refused.
         changed: called when others are connected or refused than before.
+        when_introduced: called with each client that connects.
     """
 
     changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, population: int, earlier: Iterable[ClientStatus] = ()) -> None:
         self.names, self.refused = SiteNames(), list[str]()
+        self.when_introduced: list[Callable[[int], None]] = []
         self._clients = {client: ClientStatus(client=client) for client in range(population)}
         for status in earlier:
             if status.client < population:
@@ -102,6 +104,8 @@ class ClientStatuses:
     def introduced(self, client: int, versions: Mapping[str, str]) -> None:
         """A node said that it is this client, and that it has these versions."""
         self._change(client, versions=dict(versions), last_heard=time.time())
+        for told in self.when_introduced:
+            told(client)
 
     def looked_for(self, connected: Iterable[int], refused: Iterable[str]) -> None:
         """These clients are connected, and nodes are refused for these reasons."""

@@ -11,8 +11,8 @@ class Backoff:
     """Which clients are not asked for now. Rounds count from 1; a node is None for a client that is not connected.
 
     A client that was not connected is not waited for again until it is; one that did not answer is not asked for a
-    number of rounds that doubles each time: one, two, four, at most 64. An answer, however late, or another node of
-    the client ends that at once.
+    number of rounds that doubles each time: one, two, four, at most 64. An answer, however late or to whatever
+    question, or another node of the client ends that at once.
     """
 
     def __init__(self) -> None:

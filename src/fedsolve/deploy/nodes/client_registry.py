@@ -1,5 +1,6 @@
-"""Which client sits at which node: asked once of every node that appears, by fedsolve's own numbers, not Flower's.
+"""Which client sits at which node: asked of every node that appears, by fedsolve's own numbers, not Flower's.
 
+A node that was started again, or that was refused, is asked again: what it said before may no longer be so.
 Each number belongs to the first node that claimed it, remembered for as long as the run's folder.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -28,6 +29,8 @@ from fedsolve.deploy.site_names import check_site
 
 _QUERY_SECONDS = 120.0
 _MOST_NOTES = 16  # in a run's record, whatever clients send
+_ASK_AGAIN = 60.0
+"""Seconds after which a node that was refused is asked again: its site may have been repaired."""
 _SHOWN = 3  # of the reasons why all have refused
 _OTHER_CONSTANT = (
     "client {} has another '{}' than most clients, which decides results: give all clients the same"
@@ -46,11 +49,27 @@ class _Claim(NamedTuple):
     notes: list[str]
 
 
+class _Refusal(NamedTuple):
+    """Why a node does not count, and the client that is missing for that: None where another node may be it."""
+
+    reason: str
+    client: int | None
+
+
+class _Rejected(InvalidInput):
+    """An answer that does not count, of a node that said which client it is."""
+
+    def __init__(self, client: int, reason: str) -> None:
+        super().__init__(reason)
+        self.client = client
+
+
 class ClientRegistry:
     """The clients that are connected, by number.
 
     A number belongs to the first node that claims it. Another node that claims it is refused as long as that one is on
-    Flower's list, and for good where `takeover` is False. Each refusal is logged once.
+    Flower's list, and for good where `takeover` is False. Each refusal is logged once, and lasts until the node's
+    answer is another one: a refused node is asked again every minute.
 
     Args:
         grid: Flower's grid.
@@ -80,18 +99,21 @@ class ClientRegistry:
         self._bindings, self._takeover = bindings, takeover
         self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
-        self._refusals: dict[int, str] = {}
         self.notes: dict[str, int] = {}
+        self._refusals: dict[int, _Refusal] = {}
+        self._starts: dict[int, str] = {}  # node -> when it was started last
+        self._asked: dict[int, float] = {}  # node -> when it was asked last
         self._mailbox, self.clients, self.names = Mailbox(grid), clients, clients.names
 
     def poll(self) -> dict[int, int]:
-        """Clients that are connected now, each with its node; nodes that are new are asked who they are.
+        """Clients that are connected now, each with its node; nodes that are new or refused are asked who they are.
 
         Nobody is waited for: a node that died lately is still on Flower's list, and would not answer.
         """
-        keys = {node.node_id: key_digest(node) for node in self._grid.get_nodes()}
-        self._forget_all_but(keys)
-        for node, answer in self._query(sorted(set(keys) - set(self._claimed) - set(self._mailbox.waiting))):
+        nodes = {node.node_id: node for node in self._grid.get_nodes()}
+        keys = {number: key_digest(node) for number, node in nodes.items()}
+        self._forget_all_but({number: node.last_activated_at for number, node in nodes.items()})
+        for node, answer in self._query(self._to_ask(keys)):
             if isinstance(answer, str):  # it said nothing, perhaps its process died: it is asked again
                 self._refuse(node, answer)
                 continue
@@ -100,23 +122,37 @@ class ClientRegistry:
                     self._claimed[node] = self._read_claim(answer)
             except InvalidInput as error:
                 self._claimed[node] = None
-                self._refuse(node, str(error))
+                client = error.client if isinstance(error, _Rejected) else None
+                is_its_own = client is not None and self._bindings.key_of(client) in (None, keys[node])
+                self._refuse(node, str(error), client if is_its_own else None)
         self._connected = self._resolve_claims(keys)
-        self.clients.looked_for(self._connected, self._refusals.values())
+        self.clients.looked_for(self._connected, {refusal.reason for refusal in self._refusals.values()})
         return dict(self._connected)
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Clients that are not connected since their own node was refused, each with the reason."""
+        return {
+            refusal.client: refusal.reason
+            for refusal in self._refusals.values()
+            if refusal.client is not None and refusal.client not in self._connected
+        }
 
     def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
         """Wait for these clients, or for so many, until the deadline; then return who is connected.
 
-        It ends too once so many nodes as there are clients have refused and nobody else is there.
+        Clients that were refused are not waited for: the wait ends once only they are missing, or once too few would
+        be left of them all.
         """
         deadline, polling = time.monotonic() + seconds, Polling()
         while True:
             connected = self.poll()
-            is_enough = (
-                len(connected) >= clients if isinstance(clients, int) else set(clients) <= set(connected)
-            )
-            if is_enough or time.monotonic() >= deadline or (not connected and self._all_refused):
+            if isinstance(clients, int):
+                is_over = len(connected) >= clients or self._is_hopeless(clients)
+                is_over |= not connected and self._all_refused
+            else:
+                is_over = set(clients) <= {*connected, *self.refused}
+            if is_over or time.monotonic() >= deadline:
                 return connected
             polling.pause(deadline - time.monotonic())
 
@@ -124,43 +160,71 @@ class ClientRegistry:
         """Wait for a quorum before the first round.
 
         Raises:
-            InvalidInput: all that are there have refused, and none that is asked again can change that.
-            Unavailable: fewer clients than the quorum at the deadline; who is missing, who was refused and why.
+            InvalidInput: all that are there have refused.
+            Unavailable: too few clients would be left without those that were refused, or there are too few at the
+                deadline; who is missing, who was refused and why.
         """
         connected = self.wait(quorum, seconds)
         if len(connected) >= quorum:
             return
         if not connected and self._all_refused:
-            reasons = sorted(set(self._refusals.values()))
+            reasons = sorted({refusal.reason for refusal in self._refusals.values()})
             more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
             raise InvalidInput(
                 f"all {self._population} clients have refused: {'; '.join(reasons[:_SHOWN])}{more}: fix this and "
                 "start again"
             )
         missing = sorted(set(range(self._population)) - set(connected))
-        details = "".join(f"; refused: {reason}" for reason in sorted(set(self._refusals.values())))
+        reasons = {refusal.reason for refusal in self._refusals.values()}
+        details = "".join(f"; refused: {reason}" for reason in sorted(reasons))
         if waiting := len(self._mailbox.waiting):
             details += f"; {waiting} nodes have not said yet who they are"
+        within, advice = f" within {seconds:g} s", missing_clients_advice(self._grid, self._population)
+        if self._is_hopeless(quorum):
+            within, advice = "", "fix those that were refused and start again, or lower the quorum"
         raise Unavailable(
-            f"{len(connected)} of {quorum} clients connected within {seconds:g} s (missing: "
-            f"{', '.join(map(str, missing))}){details}: {missing_clients_advice(self._grid, self._population)}"
+            f"{len(connected)} of {quorum} clients connected{within} (missing: "
+            f"{', '.join(map(str, missing))}){details}: {advice}"
         )
+
+    def _is_hopeless(self, quorum: int) -> bool:
+        """Whether too few clients are left without those whose own answer is a refusal.
+
+        Whose constants are not those of most may change with the next client.
+        """
+        answered = {client for node, (_, client) in self._refusals.items() if self._claimed.get(node) is None}
+        return self._population - len(answered & set(self.refused)) < quorum
 
     @property
     def _all_refused(self) -> bool:
-        """Whether so many nodes as there are clients have refused: they are not asked again."""
+        """Whether so many nodes as there are clients have refused."""
         refused = [claim for claim in self._claimed.values() if claim is None]
         return len(refused) >= self._population and not self._mailbox.waiting
 
-    def _forget_all_but(self, nodes: Iterable[int]) -> None:
-        for gone in (set(self._claimed) | set(self._refusals)) - set(nodes):
-            self._claimed.pop(gone, None)
+    def _forget_all_but(self, starts: dict[int, str]) -> None:
+        """Forget nodes that are gone, and those that were started again under the same number, as one with a key is."""
+        for gone in {node for node, start in self._starts.items() if starts.get(node) != start}:
+            claim = self._claimed.pop(gone, None)
+            if claim is not None and self._connected.get(claim.client) == gone:
+                del self._connected[claim.client]
             self._refusals.pop(gone, None)
-        for gone in set(self._mailbox.waiting) - set(nodes):
+            self._asked.pop(gone, None)
             self._mailbox.give_up(gone)
+        self._starts = starts
+
+    def _to_ask(self, nodes: Iterable[int]) -> list[int]:
+        """The nodes that are new, and those refused that were asked long enough ago."""
+        now, waiting = time.monotonic(), set(self._mailbox.waiting)
+        due = [
+            node
+            for node in sorted(set(nodes) - waiting)
+            if node not in self._claimed or (node in self._refusals and now >= self._asked[node] + _ASK_AGAIN)
+        ]
+        self._asked |= dict.fromkeys(due, now)
+        return due
 
     def _query(self, nodes: Iterable[int]) -> list[tuple[int, RecordDict | str]]:
-        """Ask new nodes who they are; the answers that have come, also of nodes that were asked before."""
+        """Ask nodes who they are; the answers that have come, also of nodes that were asked before."""
         queries = {
             node: Message(RecordDict({"who": ConfigRecord({})}), node, "query", ttl=_QUERY_SECONDS)
             for node in nodes
@@ -186,7 +250,7 @@ class ClientRegistry:
                 if bound is not None:
                     self._log(f"client {client} is at another node now: the one that had it is gone")
             if (name := other_constant(claim.constants, usual)) is not None:
-                self._refuse(node, _OTHER_CONSTANT.format(client, name))
+                self._refuse(node, _OTHER_CONSTANT.format(client, name), client)
                 continue
             connected[client] = node
             self._refusals.pop(node, None)
@@ -229,14 +293,28 @@ class ClientRegistry:
     def _read_claim(self, answer: RecordDict) -> _Claim:
         """What a node answers, if its model is the server's."""
         if "refused" in answer:
-            raise InvalidInput(str(answer.config_records["refused"]["why"]))
-        versions = read_versions(answer)
+            refused = answer.config_records["refused"]
+            if self._is_number(client := refused.get("client")):
+                raise _Rejected(client, str(refused["why"]))
+            raise InvalidInput(str(refused["why"]))
         facts: dict[str, Any] = dict(answer.config_records["client"])
-        client, signature = facts["client"], facts["signature"]
-        if type(client) is not int or not 0 <= client < self._population:
+        if not self._is_number(client := facts.get("client")):
+            read_versions(answer)  # another version says best why its facts are others
             raise InvalidInput(
                 f"client {client!r:.40} is none of the {self._population} clients, numbered from 0: fix its client-id"
             )
+        try:
+            with reading("its answer who it is"):
+                return self._claim_of(client, facts, read_versions(answer))
+        except InvalidInput as error:
+            raise _Rejected(client, str(error)) from None
+
+    def _is_number(self, client: Any) -> TypeGuard[int]:
+        """Whether it is the number of one of the clients."""
+        return type(client) is int and 0 <= client < self._population
+
+    def _claim_of(self, client: int, facts: Mapping[str, Any], versions: dict[str, str]) -> _Claim:
+        signature = facts["signature"]
         if not isinstance(signature, str):
             raise InvalidInput(f"client {client} does not say which model it has")
         compare_signatures(signature, self._signature, client)
@@ -247,8 +325,9 @@ class ClientRegistry:
         site = check_site(facts["site"]) if "site" in facts else ""
         return _Claim(client, site, versions, constants, [sanitize(note) for note in notes])
 
-    def _refuse(self, node: int, reason: str) -> None:
-        reason = sanitize(reason)
-        if self._refusals.get(node) != reason:
-            self._refusals[node] = reason
-            self._log(f"node {node} is refused: {reason}")
+    def _refuse(self, node: int, reason: str, client: int | None = None) -> None:
+        """A node does not count; `client` is missing for that."""
+        before, now = self._refusals.get(node), _Refusal(sanitize(reason), client)
+        self._refusals[node] = now
+        if before is None or before.reason != now.reason:
+            self._log(f"node {node} is refused: {now.reason}")

@@ -98,6 +98,7 @@ class Exchange(Generic[AnyRequest, T]):
         self._read, self._clients, self._log = read, clients, log
         self._names = clients.names
         self.mailbox, self.backoff = Mailbox(grid), Backoff()
+        clients.when_introduced.append(self.backoff.record_answer)
         self._closes = math.inf
 
     def begin(self) -> None:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedsolve.core.arrays.frames import columns_of
 from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.checks import check_integer, check_same
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, InvalidLabel, shown, shown_label
 from fedsolve.data.columns import check_same_columns
 from fedsolve.data.names import check_column
 from fedsolve.deploy.oracles.jax import JaxOracle
@@ -327,7 +327,7 @@ def check_classes(labels: Any) -> np.ndarray:
         classes = classes.astype(str)  # as scikit-learn has them
     if len(classes) < 2:
         raise InvalidInput(
-            f"there is only one class, {classes.tolist()}: give classes = all labels of the federation"
+            "there is only one class among the labels: give classes = all labels of the federation"
         )
     return classes
 
@@ -342,9 +342,8 @@ def numbered(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     wrong = classes[index] != labels
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InvalidInput(
-            f"label {labels.tolist()[row]!r} in row {row} of y is not among classes = {classes.tolist()}"
-        )
+        none = f"in row {row} of y is not among classes = {classes.tolist()}"
+        raise InvalidLabel(f"label {shown_label(labels.tolist()[row])} {none}", f"the label {none}")
     return index.astype(np.int32)
 
 

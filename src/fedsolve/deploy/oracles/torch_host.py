@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, InvalidLabel
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
@@ -306,9 +306,11 @@ def _no_class(loss: Function, outputs: Any, targets: Any) -> InvalidInput | None
         return None
     if not targets.is_cuda and value_or_none(loss, outputs, targets.clamp(0, classes - 1)) is None:
         return None  # classes are not what it fails of; after a failure on CUDA nothing runs any more
-    return InvalidInput(
-        f"the targets of a batch are {least} to {most}, and the module has outputs for {classes} classes, 0 to "
-        f"{classes - 1}: number them from 0, or give it more outputs"
+    known = f"the module has outputs for {classes} classes, 0 to {classes - 1}"
+    remedy = "number them from 0, or give it more outputs"
+    return InvalidLabel(
+        f"the targets of a batch are {least} to {most}, and {known}: {remedy}",
+        f"the targets of a batch are others than these: {known}; {remedy}",
     )
 
 

@@ -20,7 +20,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure.byte_reader import LARGEST_LIST, ProtocolError, Reader, names, number
 from fedsolve.deploy.secure.identity import Member, read_hello
 from fedsolve.deploy.secure.primitives import KEY, digest
-from fedsolve.folders.untrusted import read_text
+from fedsolve.folders.user_text import read_user_text
 
 _ROSTER = b"fsr1"
 SMALLEST = 3
@@ -153,7 +153,7 @@ def read_peers(path: str | Path) -> dict[int, bytes]:
         InvalidInput: the file cannot be read, or a line is no client's number with 64 hexadecimal digits.
     """
     try:
-        table = tomllib.loads(read_text(Path(path), 2**24))
+        table = tomllib.loads(read_user_text(Path(path), 2**24))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot read the peers in {path}: {error}") from None
     for name, key in table.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +29,11 @@ class Clients(Protocol):
     @property
     def names(self) -> Callable[[int], str]:
         """What a client is called."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[int, str]:
+        """Clients that are not connected since they were refused, each with the reason, as far as it is known."""
         ...
 
     def poll(self) -> dict[int, int]:
@@ -85,9 +90,11 @@ class ServerKeys:
         clients = range(population)
         connected = self._registry.wait(clients, connect_seconds)
         if missing := sorted(set(clients) - set(connected)):
+            begin = f"secure sums begin with all {population} clients, and"
+            if refused := self._registry.refused:
+                raise Unavailable(f"{begin} some were refused: {'; '.join(refused.values())}: fix them first")
             raise Unavailable(
-                f"secure sums begin with all {population} clients, and {_listed(missing)} are not connected within "
-                f"{connect_seconds:g} s: start their SuperNodes"
+                f"{begin} {_listed(missing)} are not connected within {connect_seconds:g} s: start their SuperNodes"
             )
         hellos: dict[int, bytes] = {}
         self._ask_all("hello", dict.fromkeys(clients, b""), _HELLO_BYTES, hellos.__setitem__)

@@ -75,10 +75,15 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         if not set(clients) <= set(connected):
             connected = self._registry.wait(clients, self._settings.connect_seconds)
         for client in clients:
-            if client not in connected:
-                self.backoff.record_miss(client, None, self._round)
-                reason = f"not connected within {self._settings.connect_seconds:g} s"
-                self.reject(replies, client, Cause.NOT_CONNECTED, reason)
+            if client in connected:
+                continue
+            if (why := self._registry.refused.get(client)) is not None:
+                why = why.removeprefix(f"{self._names(client)}: ")
+                self.reject(replies, client, Cause.REFUSED, f"refused: {why}")
+                continue
+            self.backoff.record_miss(client, None, self._round)
+            reason = f"not connected within {self._settings.connect_seconds:g} s"
+            self.reject(replies, client, Cause.NOT_CONNECTED, reason)
         return [client for client in clients if client in connected], connected
 
     def _without_backoff(

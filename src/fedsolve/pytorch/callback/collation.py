@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.translation.failures import first_line
 
 
 def collated(who: str, items: Sequence[Any]) -> Any:
@@ -28,7 +27,9 @@ def collated(who: str, items: Sequence[Any]) -> Any:
     try:
         return default_collate(list(items))
     except Exception as error:  # whatever a user's class raises too
-        raise InvalidInput(f"{who}: {_first_odd(items) or first_line(error)}") from error
+        raise InvalidInput(
+            f"{who}: {_first_odd(items) or f'its items make no batch ({type(error).__name__})'}"
+        ) from error
 
 
 def no_batch(error: Exception) -> InvalidInput | None:

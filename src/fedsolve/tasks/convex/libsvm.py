@@ -148,10 +148,10 @@ def parse(text: bytes, features: int, where: str = "the text") -> tuple[np.ndarr
         at = f"{where}, line {number}"
         label = _number(words[0], at, "label")
         last = 0
-        for word in words[1:]:
+        for place, word in enumerate(words[1:], 2):
             index, colon, value = word.partition(b":")
             if not (colon and index.isdigit()):
-                raise InvalidInput(f"{at}: {_shown(word)} is not index:value")
+                raise InvalidInput(f"{at}: word {place} is not index:value")
             column = int(index)
             if not last < column <= features:
                 raise InvalidInput(
@@ -175,9 +175,5 @@ def _number(word: bytes, at: str, what: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInput(f"{at}: {what} {_shown(word)} is not a finite number")
+        raise InvalidInput(f"{at}: {what} is not a finite number")
     return number
-
-
-def _shown(word: bytes) -> str:
-    return repr(word[:30].decode("ascii", "replace"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.forms import check_list
@@ -202,7 +202,8 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
                 drawn.append(who)
             data = collated(who, [data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
+        what = f"{of_type(data)}{f' of {len(data)}' if isinstance(data, tuple | list) else ''}"
+        raise InvalidInput(f"{who} is {what}: give a pair (inputs, targets), or a data set of pairs")
     # tables keep the names of their columns: FederatedData makes arrays of them
     convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else a  # noqa: E731
     return Examples(*(jax.tree.map(convert, part) for part in data))

@@ -25,7 +25,7 @@ from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.jobs.statistics_file import read_statistics
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.folders.untrusted import read_text
+from fedsolve.folders.user_text import read_user_text
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.record_files import read_history
 
@@ -128,7 +128,7 @@ def _check_app(app: Path, needed: set[str]) -> None:
     """Raise `InvalidInput` unless a folder holds an app whose configuration has what a job sets."""
     path = app / "pyproject.toml"
     try:
-        content = tomllib.loads(read_text(path, _LARGEST))
+        content = tomllib.loads(read_user_text(path, _LARGEST))
         config = content["tool"]["flwr"]["app"].get("config", {})
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}; give the folder of an app with --app") from None
