@@ -90,14 +90,8 @@ def from_torch(
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
-    from fedsolve.pytorch.translation.arrays import (
-        copied,
-        mode_setter,
-        refuse_halves,
-        refuse_sparse,
-        trained_copy,
-    )
-    from fedsolve.pytorch.translation.trial import check_alone, loses_by_rounding, outputs_of
+    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, refuse_sparse, trained_copy
+    from fedsolve.pytorch.translation.trial import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
@@ -110,10 +104,7 @@ def from_torch(
     with as_before((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
-        for client in _with_a_lone_row(data.counts, batch_size)[:1]:
-            where = f"a batch of {data.names[client]}"
-            mode_setter(own := copied(module))(True)
-            check_alone(own, x, _ROWS, where, "take another batch_size, or leave the row out")
+        _check_lone_rows(module, x, data, batch_size)
         rounded = loses_by_rounding(module, _sample(data.examples, None)[0], _dtype(module))
         classes = are_classes(outputs, y)
         if metrics is None:
@@ -149,6 +140,17 @@ def from_torch(
         labels=likeliest if classes else None,
         notes=notes,
     )
+
+
+def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) -> None:
+    """Raise `InvalidInput` if some batch of a client has one example, which the module cannot be trained on."""
+    from fedsolve.pytorch.translation.arrays import copied, mode_setter
+    from fedsolve.pytorch.translation.trial import check_alone
+
+    for client in _with_a_lone_row(data.counts, batch_size)[:1]:
+        where = f"a batch of {data.names[client]}"
+        mode_setter(own := copied(module))(True)
+        check_alone(own, x, _ROWS, where, "take another batch_size, or leave the row out")
 
 
 def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
