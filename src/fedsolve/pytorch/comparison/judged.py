@@ -148,11 +148,11 @@ def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
         value = value_or_none(loss, outputs, targets)
         if value is None or not torch.isfinite(value) or value == 0:
             return
-        if outputs.shape != targets.shape and outputs.numel() == targets.numel():
-            # a mean over all pairs could by chance be that over rows, but not with the rows in another order too
+        if _may_broadcast(outputs, targets):
+            # a mean over all pairs could by chance be that over rows, but not of other values too
             probes = [
                 (value_or_none(loss, x, targets), value_or_none(loss, x.reshape(targets.shape), targets))
-                for x in (outputs, outputs.flip(0))
+                for x in (outputs, outputs.flip(0), _as_outputs(outputs, targets))
             ]
             if any(a is not None and b is not None and not torch.isclose(a, b, rtol=1e-5) for a, b in probes):
                 raise InvalidInput(
@@ -191,6 +191,28 @@ def _described(tree: Any) -> str:
 
 def _mean_difference(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | None:
     """How the value of a batch differs from the mean of the values of its rows, None if it does not."""
+    seen = _apart(function, outputs, targets, whole)
+    if seen is None and _may_broadcast(outputs, targets) and targets.is_floating_point():
+        other = _as_outputs(outputs, targets)
+        value = value_or_none(function, other, targets)
+        if value is not None and value_or_none(function, other[:1], targets[:1]) is not None:
+            seen = _apart(function, other, targets, value)
+    return seen
+
+
+def _may_broadcast(outputs: Any, targets: Any) -> bool:
+    """Whether outputs and targets have as many numbers in other shapes, such as (n, 1) and (n,)."""
+    both = isinstance(outputs, Tensor) and isinstance(targets, Tensor)
+    return both and outputs.shape != targets.shape and outputs.numel() == targets.numel()
+
+
+def _as_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The targets, turned round, as outputs: a mean over all pairs of outputs that all lie above the targets, of their
+    distances for one, is by chance that over rows."""
+    return targets.flip(0).reshape(outputs.shape).to(outputs.dtype)
+
+
+def _apart(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | None:
     rows = _rows(outputs)
     try:
         with torch.no_grad():
