@@ -270,5 +270,6 @@ def test_items_that_make_no_arrays(capsys):
             "__len__": lambda self: 2, "__getitem__": lambda self, i, items=items: (items[i], 1),
         })()  # fmt: skip
         error, words = said(partial(from_torch, [pairs, pairs]), capsys)
-        assert "client 0: its items make no arrays" in str(error)
+        assert str(error).startswith("client 0: ")
+        assert "item" in str(error)
         assert is_clean(words)

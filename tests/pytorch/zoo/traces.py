@@ -13,9 +13,12 @@ from weakref import ref as _Reference
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._dynamo.eval_frame import TorchPatcher
 from torch.nn.parameter import is_lazy
 
 from fedsolve.pytorch.translation.arrays import bytes_of
+
+TorchPatcher.patch()  # what PyTorch does once, when it first follows a program: distributions validate nothing then
 
 
 @contextmanager

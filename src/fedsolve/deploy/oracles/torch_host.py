@@ -191,7 +191,12 @@ class Evaluations:
     def _try(self, x: Any, y: Any) -> tuple[Any, Tensor]:
         """Outputs and loss of a batch in training mode, whose gradient can be taken."""
         own = {name: p.data for name, p in self._params.items()}
-        with self._trial(), torch.enable_grad(), as_before((self._loss,)):
+        with (
+            self._trial(),
+            torch.enable_grad(),
+            as_before((self._loss,)),
+            kept_attributes(self._module, self._loss),
+        ):
             # which they may write to: of a list of batches these are the user's own
             inputs, targets = pytree.tree_map_only(Tensor, Tensor.clone, (x, y))
             outputs = called(self._module, inputs, "training")
