@@ -29,7 +29,10 @@ class InvalidInput(FedsolveError, ValueError):
 
 
 class InvalidLabel(InvalidInput):
-    """A label or category that is not one of those known, in a line for the terminal of its owner.
+    """A line for the terminal of the data's owner alone.
+
+    It shows a label or category that is not one of those known, or quotes an exception of the owner's code, whose words
+    may quote examples.
 
     Attributes:
         without_value: what others are told.
