@@ -11,7 +11,8 @@ import pytest
 import fedsolve as fs
 from deploy_small import QUICK
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.client.kept_problem import _make
+from fedsolve.deploy.client.kept_problem import KeptProblem, _make
+from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.signature import (
     check_constants,
     constant_digests,
@@ -19,6 +20,7 @@ from fedsolve.deploy.messages.signature import (
     usual_constants,
 )
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.tasks.task import Examples
 
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 Y = np.array([0, 1, 0, 1, 1, 0])
@@ -81,6 +83,31 @@ def of_loss(weight, partial=False):
     return TorchOracle(module, loss if partial else torch.nn.CrossEntropyLoss(weights), batches)
 
 
+def layers(*layers, **loss):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from fedsolve.deploy.oracles.torch import TorchOracle
+
+    module = torch.nn.Sequential(
+        torch.nn.Linear(3, 2), *(getattr(torch.nn, n)(*given) for n, *given in layers)
+    )
+    batches = [(torch.as_tensor(X), torch.as_tensor(Y))]
+    loss |= {name: torch.tensor(value) for name, value in loss.items() if name == "weight"}
+    return TorchOracle(module, torch.nn.CrossEntropyLoss(**loss), batches)
+
+
+def of_jax(smoothing=0.0, weights=None):
+    """A loss of one's own with an argument, or fedsolve's with weights of classes."""
+
+    def own(w, batch, smoothing):
+        return jnp.mean((batch.x @ w[:, 0] - batch.y + smoothing) ** 2)
+
+    loss = functools.partial(own, smoothing=smoothing)
+    if weights is not None:
+        loss = fs.tasks.CrossEntropy(lambda w, x: x @ w, weights)
+    data = Examples(X, Y.astype(np.int32))
+    return JaxOracle(loss, np.zeros((3, 2), np.float32), data, batch_size=None, epochs=1)
+
+
 def linear(**options):
     """A loss of hinges, or of their squares."""
     svm = pytest.importorskip("sklearn.svm", reason="scikit-learn is not installed")
@@ -104,6 +131,20 @@ def tabled(**changes):
 PAIRS = {
     "weights of a loss": (lambda: of_loss(2.0), lambda: of_loss(3.0), "loss: weight"),
     "weights of a function": (lambda: of_loss(2.0, True), lambda: of_loss(3.0, True), "loss: weight"),
+    "a loss's number": (layers, lambda: layers(label_smoothing=0.1), "loss: label_smoothing"),
+    "no weights": (layers, lambda: layers(weight=[1.0, 2.0]), "loss: weight"),
+    "a layer's number": (
+        lambda: layers(("Dropout", 0.1)),
+        lambda: layers(("Dropout", 0.5)),
+        "layer 1: p",
+    ),
+    "a kind of layer": (lambda: layers(("ReLU",)), lambda: layers(("Tanh",)), "layer 1: kind"),
+    "an argument in JAX": (of_jax, lambda: of_jax(0.1), "loss: smoothing"),
+    "weights in JAX": (
+        lambda: of_jax(weights=(1.0, 1.0)),
+        lambda: of_jax(weights=(1.0, 2.0)),
+        "loss: class_weights",
+    ),
     "a kind of loss": (linear, lambda: linear(loss="hinge"), "loss"),
     "weights of classes": (
         lambda: linear(class_weight={1: 2.0}),
@@ -135,6 +176,28 @@ def test_differences_are_named(case):
     assert other_constant(ours, usual_constants([ours, theirs, theirs])) == name
 
 
+def test_a_constant_that_changes_during_a_run_is_named(tmp_path):
+    """By the process of a later message, which reads the file again; at the next start it is compared by the server."""
+    numbers = [0.0]
+
+    def during(run, connects=False):
+        with KeptProblem(lambda node: of_jax(numbers[-1])).during(run, node, anew=connects) as problem:
+            return problem
+
+    node = NodeContext(0, "north", {"state-dir": str(tmp_path / "state")}, {})
+    during(1)  # connected from another folder
+    during(1, connects=True)
+    during(1)
+    numbers.append(0.1)
+    with pytest.raises(InvalidInput, match="'loss: smoothing' of north has changed since its node connected"):
+        during(1)
+    during(2)
+    during(1, connects=True)
+    during(1)
+    (tmp_path / "state" / "client-0-constants.json").write_text("{}")
+    during(1)
+
+
 @pytest.mark.parametrize("without", [0, 1])
 def test_a_constant_that_is_not_there_is_another_one_but_for_columns(without):
     """A site may have an array where others have a table."""
@@ -145,7 +208,8 @@ def test_a_constant_that_is_not_there_is_another_one_but_for_columns(without):
 
 
 def test_parameters_and_buffers_that_are_sent_are_no_constants():
-    assert set(of_module(frozen(0)).constants) == {"0.weight", "0.bias", "mask", "scale", "edges"}
+    constants = {name for name in of_module(frozen(0)).constants if not name.startswith(("layer ", "loss: "))}
+    assert constants == {"0.weight", "0.bias", "mask", "scale", "edges"}
     assert check_constants(constant_digests(JaxOracle.of_task(QUICK, 0).constants)) == []
 
 

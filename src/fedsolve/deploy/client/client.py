@@ -16,7 +16,7 @@ from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget
-from fedsolve.deploy.client.node_context import STATE_FOLDER, NodeContext
+from fedsolve.deploy.client.node_context import NodeContext, states_of
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.jobs.allowed_columns import AllowedColumns
@@ -124,7 +124,7 @@ def client_app(
             return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
         except Exception as error:
             _print(error)
-            states = str(_states(node.node_config))
+            states = str(states_of(node.node_config))
             return records.refusal(error, f"{node.site or numbered(node.client)}: ", states, node.client)
 
     def reply_to(
@@ -139,7 +139,7 @@ def client_app(
             request = record_to_request(kind, record, problem.buffers)
             if request.client != node.client:
                 raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
-            states = _states(node.node_config)
+            states = states_of(node.node_config)
             return to_record(work(Worker(problem, states, trusted, budget, sums, _log), request))
 
     orders = partial(reply_to, TrainRequest, Worker.train)
@@ -149,14 +149,14 @@ def client_app(
 
 def _about_columns(allowed: AllowedColumns, _: int, node: NodeContext, record: RecordDict) -> RecordDict:
     """What a client replies about its columns."""
-    return allowed.reply(node, _states(node.node_config), record, _log)
+    return allowed.reply(node, states_of(node.node_config), record, _log)
 
 
 def _about_sums(
     sums: SecureSums, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
     """What a client answers to the questions of secure sums."""
-    return sums.answer(node, _states(node.node_config), record, partial(kept.during, run, node), _log)
+    return sums.answer(node, states_of(node.node_config), record, partial(kept.during, run, node), _log)
 
 
 def _reply_to_order(
@@ -171,11 +171,6 @@ def _reply_to_order(
         for replying, part in ((questions, question), (orders, record))
     )
     return records.join({TRAIN: reply, EVALUATE: answer})
-
-
-def _states(node_config: Mapping[str, Any]) -> Path:
-    """Where the node keeps its clients' states."""
-    return Path(str(node_config.get("state-dir", STATE_FOLDER)))
 
 
 def _answer(message: Message, context: Context, make_content: _Replying) -> Message:
@@ -193,7 +188,7 @@ def _or_refusal(node_config: Mapping[str, Any], make_content: Callable[[], Recor
         return make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
-        return records.refusal(error, folder=str(_states(node_config)))
+        return records.refusal(error, folder=str(states_of(node_config)))
 
 
 def _print(error: Exception) -> None:

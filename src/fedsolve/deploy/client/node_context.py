@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from fedsolve.core.errors import InvalidInput
 
 STATE_FOLDER = "fedsolve-state"
 """Where clients' states are unless the node says otherwise: below the folder that the SuperNode was started in."""
+
+
+def states_of(node_config: Mapping[str, Any]) -> Path:
+    """Where a node keeps its clients' states."""
+    return Path(str(node_config.get("state-dir", STATE_FOLDER)))
 
 
 @dataclass(frozen=True)

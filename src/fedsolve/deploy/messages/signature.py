@@ -76,8 +76,10 @@ def usual_constants(clients: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def _may_lack(name: str) -> bool:
-    """Whether a client may not have it: arrays in place of a table, a buffer that changes with some data alone."""
-    return name == "columns" or name.startswith(("buffer ", "schema.toml, "))
+    """Whether a client may not have it: arrays in place of a table, a buffer that changes with some data alone, a
+    setting of another framework's or version's loss.
+    """
+    return name == "columns" or name.startswith(("buffer ", "schema.toml, ", "loss: ", "layer "))
 
 
 def other_constant(digests: Sequence[str], usual: Mapping[str, str]) -> str | None:

@@ -23,6 +23,7 @@ from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.messages.signature import float_type
 from fedsolve.deploy.oracles.jax_metrics import NONE, LocalMetrics, client_validation, held_out, packed
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.oracles.settings import settings
 from fedsolve.engine.checks.preflight import check_loss
 from fedsolve.engine.checks.shape_checks import check_buffers
 from fedsolve.engine.compute.client_oracle import ClientOracle, client_oracle
@@ -161,6 +162,7 @@ class JaxOracle(LocalProblem):
         float_type(params)  # refuses what is no array, and numbers of 16 bits
         self.params, self.num_examples = params, count
         self._examples, self._frozen, self._work, self._steps = examples, frozen, work, steps
+        self.constants = {**self.constants, **settings(work.loss, "loss")}
         check_loss("the loss", work.loss, self._start(), examples)
         self._packed: dict[Any, PackedClients] = {}
 

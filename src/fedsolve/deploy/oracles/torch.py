@@ -22,6 +22,7 @@ from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.messages.message import PartMetrics, Sums
 from fedsolve.deploy.oracles.callback import Host, HostFunction
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.oracles.settings import layer_settings, settings
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
@@ -34,7 +35,6 @@ from fedsolve.pytorch.translation.arrays import (
     bytes_of,
     constant_tensors,
     parameters,
-    tensors_held,
 )
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
@@ -112,7 +112,7 @@ class TorchOracle(LocalProblem):
         check_named({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics
-        self._of_loss = {f"loss: {n}": np.array(bytes_of(t)) for n, t in tensors_held(loss).items()}
+        self._settings = settings(loss, "loss", bytes_of) | layer_settings(module)
         self._sets = {"train": batches} | (
             {} if validation is None else {"validation": Minibatches(validation)}
         )
@@ -142,10 +142,10 @@ class TorchOracle(LocalProblem):
 
     @property
     def constants(self) -> dict[str, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As bytes: frozen parameters, buffers that are not sent or that training leaves, the loss's tensors."""
+        """As bytes: frozen parameters, buffers that are not sent or that training leaves; settings of loss, layers."""
         still = {n: b for n, b in buffer_tensors(self._own_module).items() if n not in self._module.moving}
         own = {name: bytes_of(t) for name, t in constant_tensors(self._own_module).items()}
-        return own | {f"buffer {name}": bytes_of(t) for name, t in still.items()} | self._of_loss
+        return own | {f"buffer {name}": bytes_of(t) for name, t in still.items()} | self._settings
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -135,17 +134,6 @@ def constant_tensors(module: nn.Module) -> dict[str, Tensor]:
     sent = trainable(module).keys() | buffer_tensors(module).keys()
     tensors = (*module.named_parameters(), *module.named_buffers())
     return {name: tensor.detach() for name, tensor in tensors if name not in sent}
-
-
-def tensors_held(function: Any) -> dict[str, Tensor]:
-    """The tensors of a loss, by name: of a module, or the arguments of a `functools.partial`."""
-    if isinstance(function, nn.Module):
-        return {n: t.detach() for n, t in (*function.named_parameters(), *function.named_buffers())}
-    if isinstance(function, functools.partial):
-        given = {**{str(i): a for i, a in enumerate(function.args)}, **function.keywords}
-        own = {name: t.detach() for name, t in given.items() if isinstance(t, Tensor)}
-        return own | tensors_held(function.func)
-    return {}
 
 
 def bytes_of(tensor: Tensor) -> np.ndarray:
