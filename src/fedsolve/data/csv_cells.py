@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.arrays.precision import first_beyond
-from fedsolve.core.errors import InvalidInput, InvalidLabel, nearest, shown
+from fedsolve.core.arrays.leaf import first_beyond
+from fedsolve.core.errors import ConfidentialError, InvalidInput, nearest, shown
 from fedsolve.folders.user_text import csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -129,7 +129,7 @@ def numbers_of(
         row = numbers.index(-1)
         column = f"{where(row)}: column {name}"
         problem = f"none of its {what} {', '.join(known)}: fix the cell, or the schema of all sites"
-        raise InvalidLabel(
+        raise ConfidentialError(
             f"{column} = {shown(cells[row])} is {problem}", f"{column} has a value that is {problem}"
         )
     return np.array(numbers, np.int64)

@@ -9,8 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, to_numpy
-from fedsolve.core.arrays.missing import missing
+from fedsolve.core.arrays.leaf import as_array, missing, to_numpy
 from fedsolve.core.errors import InvalidInput, of_type, shown
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.folders.untrusted import loads
 from fedsolve.folders.user_text import composed
@@ -40,13 +41,10 @@ class Table:
         Raises:
             InvalidInput: there is none, or `pyarrow` is not installed.
         """
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise InvalidInput(
-                "Parquet and Arrow files need pyarrow: pip install 'fedsolve[arrow]'"
-            ) from None
+        require("pyarrow", "Parquet and Arrow files need", "arrow")
+        import pyarrow
+        import pyarrow.parquet
+
         return cls(tuple(_files(Path(path))), pyarrow)
 
     def names(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, InvalidLabel, shown_label
+from fedsolve.core.errors import ConfidentialError, InvalidInput, shown_label
 from fedsolve.core.types import Batch, Params
 from fedsolve.data.examples import SparseRows
 
@@ -167,7 +167,7 @@ def refuse(targets: Targets, found: Found, where: str, of: str) -> InvalidInput:
         of: all the examples that the range is of.
     """
     takes = f"the loss takes {targets.words}; {targets.remedy}"
-    return InvalidLabel(
+    return ConfidentialError(
         f"{where} has label {shown_label(found.value)}, and the labels of {of} range from {shown_label(found.low)} to "
         f"{shown_label(found.high)}: {takes}",
         f"{where} has a label that is no class: {takes}",

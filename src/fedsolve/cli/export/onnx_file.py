@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedsolve.cli.export.weight_files import Exported, trained_module
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.result import Result
 from fedsolve.tasks.inputs import as_inputs
@@ -66,12 +67,7 @@ def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
 
 def _check_packages() -> None:
     for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise InvalidInput(
-                f"--to onnx needs the package {package}: pip install 'fedsolve[onnx,torch]'"
-            ) from None
+        require(package, "--to onnx needs", "onnx,torch")
 
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fedsolve.core.errors import InvalidInput, InvalidLabel
+from fedsolve.core.errors import ConfidentialError, InvalidInput
 
 REMEMBERED = "keep in a buffer (register_buffer) what it remembers"
 
@@ -29,7 +29,7 @@ def fails(name: str, given: str, error: Exception, more: str = "") -> InvalidInp
         more: what else was seen.
     """
     line = f"{name} fails {given}: "
-    return InvalidLabel(f"{line}{first_line(error)}{more}", f"{line}{type(error).__name__}")
+    return ConfidentialError(f"{line}{first_line(error)}{more}", f"{line}{type(error).__name__}")
 
 
 def check_value(name: str, found: str, taken: bool, rows: int | None = None) -> None:
