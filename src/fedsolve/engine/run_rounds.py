@@ -15,7 +15,7 @@ from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged
 from fedsolve.core.types import Params
 from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
-from fedsolve.engine.checks.gradients import slope_is_finite
+from fedsolve.engine.checks.preflight import slope_is_finite
 from fedsolve.engine.compute.processes import (
     broadcast_from_first,
     check_same,

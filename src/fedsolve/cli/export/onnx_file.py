@@ -72,7 +72,7 @@ def _check_packages() -> None:
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
     """The inputs of the check as the module takes them."""
-    from fedsolve.pytorch.translation.dtypes import of_data
+    from fedsolve.pytorch.translation.arrays import of_data
 
     shapes = getattr(result.inference, "rows", None)
     arrays, _ = as_inputs(rows, shapes, result.history.task)

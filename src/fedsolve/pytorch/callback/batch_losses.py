@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsolve.core.building.loss_checks import check_value
 from fedsolve.core.errors import of_type
-from fedsolve.pytorch.translation.dtypes import of_data
+from fedsolve.pytorch.translation.arrays import of_data
 
 
 def are_classes(outputs: Any, y: Any) -> bool:

@@ -24,13 +24,13 @@ from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_h
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
 from fedsolve.pytorch.comparison.unchanged import remembered_by
 from fedsolve.pytorch.translation.arrays import (
+    array_of,
     as_tensor,
     kept_attributes,
     mode_setter,
     substituted,
     trainable,
 )
-from fedsolve.pytorch.translation.dtypes import array_of
 from fedsolve.pytorch.translation.failures import where_raised
 
 Function = Callable[[Any, Any], Any]

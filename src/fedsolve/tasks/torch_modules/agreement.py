@@ -77,8 +77,7 @@ class Agreement:
     ) -> None:
         from fedsolve.pytorch.comparison.reference import Reference
         from fedsolve.pytorch.comparison.sample import telling_rows
-        from fedsolve.pytorch.translation.arrays import buffer_tensors, trainable
-        from fedsolve.pytorch.translation.dtypes import array_of
+        from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, trainable
 
         self.reference, self._functions, self.dtype = (
             Reference(module, functions["loss"], dtype),
@@ -111,7 +110,7 @@ class Agreement:
     @property
     def type(self) -> Any:
         """The type to compute in, as JAX has it."""
-        from fedsolve.pytorch.translation.dtypes import jax_dtype
+        from fedsolve.pytorch.translation.arrays import jax_dtype
 
         with jax.enable_x64(True):
             return jax_dtype(self.dtype)

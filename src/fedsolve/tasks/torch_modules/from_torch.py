@@ -213,7 +213,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
 
 def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A few examples as tensors as PyTorch has them, floating-point numbers in a type; None for their own."""
-    from fedsolve.pytorch.translation.dtypes import of_data
+    from fedsolve.pytorch.translation.arrays import of_data
 
     if not isinstance(examples, Examples):
         raise InvalidInput(
