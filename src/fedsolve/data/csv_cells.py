@@ -32,12 +32,7 @@ def read_columns(
     """The cells of some columns without spaces around them, and a function that says where a row stands.
 
     What is no known text of its column is read as a data frame wrote it: a cell that it takes for missing, such as NA,
-    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is known.
-
-    Args:
-        path: the file.
-        names: of the columns.
-        known: the categories or classes of a column.
+    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is `known`.
 
     Raises:
         InvalidInput: no such file, no text in UTF-8, no row, a missing or doubled column, a row of another length.

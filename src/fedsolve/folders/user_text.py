@@ -31,11 +31,7 @@ def composed(text: str) -> str:
 
 
 def read_user_text(path: Path, largest: int) -> str:
-    r"""The text of a file, its lines ended by `\n`.
-
-    Args:
-        path: the file.
-        largest: bytes that it may have.
+    r"""The text of a file, its lines ended by `\n`; it may have `largest` bytes.
 
     Raises:
         OSError: as `open`, and for what is no regular file, or a larger one.

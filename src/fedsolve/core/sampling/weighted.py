@@ -16,8 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.sampling.sampling import Sampling, as_given, check_size, is_small
-from fedsolve.core.sampling.shuffle import different
+from fedsolve.core.sampling.sampling import Sampling, as_given, check_size, different, is_small
 from fedsolve.core.trees import is_not_traced
 from fedsolve.core.types import Scalar, module, static
 

@@ -179,11 +179,6 @@ Function = Callable[..., Any]
 def check_gradient(name: str, loss: Function, params: Params, batch: Batch) -> None:
     """A loss must have a gradient, of which some part is not 0 whatever the model and the batch.
 
-    Args:
-        name: what the error calls it.
-        loss: as `fedsolve.tasks.loss_arguments` has it.
-        params, batch: shapes and types to trace it with.
-
     Raises:
         InvalidInput: it has none, as a loop without a bound, or depends on no parameter.
     """

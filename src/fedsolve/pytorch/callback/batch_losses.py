@@ -35,11 +35,6 @@ def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets:
 
     That is so where the value is NaN whatever the outputs, for these, which are finite, and for others; but not with
     other targets, of which some count.
-
-    Args:
-        function: (outputs, targets) -> scalar.
-        outputs: of the module, a pytree of tensors.
-        targets: of the batch.
     """
     value = function(outputs, targets)
     tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]

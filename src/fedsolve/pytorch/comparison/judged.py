@@ -63,7 +63,7 @@ def judged(
     Args:
         name: what errors call it.
         function: (outputs, targets) -> scalar, or one value for each row.
-        outputs, targets: an example batch, as tensors.
+        outputs, targets: tensors.
         dtype: the type of the module's parameters.
         only_means: whether one that needs whole sets is refused, as a loss is.
 
@@ -134,12 +134,7 @@ def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidI
 
 
 def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
-    """Raise `InvalidInput` if a loss broadcasts outputs against targets, or is a sum over examples.
-
-    Args:
-        loss: (outputs, targets) -> tensor.
-        outputs, targets: a batch of at least 2 rows, else nothing can be told.
-    """
+    """Raise `InvalidInput` if a loss broadcasts outputs against targets or adds examples up; one row tells nothing."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return
     if not outputs.ndim or len(outputs) < 2:

@@ -70,12 +70,7 @@ _DEPTH = 4  # of containers and objects within each other
 
 
 def remembered_by(module: nn.Module, loss: Any) -> dict[str, Any]:
-    """Values that are equal as long as nothing changes, by what errors call them.
-
-    Args:
-        module: its attributes and those of its parts.
-        loss: a module, a function with what it closes over, or an object with attributes.
-    """
+    """Values that are equal as long as nothing changes, by what errors call them; of a function what it closes over."""
     found = {}
     for owner, what in ((module, "the module"), (loss, "the loss")):
         for path, part in owner.named_modules() if isinstance(owner, nn.Module) else [("", owner)]:

@@ -129,10 +129,7 @@ class Agreement:
     ) -> str | None:
         """How the first number that differs from PyTorch's does, and why; None if none does.
 
-        Args:
-            evaluate: gives what is compared.
-            otherwise: what is said where no cause is found.
-            mixing: what is said of a module that mixes examples.
+        `otherwise` is said where no cause is found, and `mixing` of a module that mixes examples.
         """
         for point, theirs in self._points:
             words = self._words(evaluate(point, self.batch), theirs)
