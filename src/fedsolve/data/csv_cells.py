@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.core.arrays.leaf import first_beyond
 from fedsolve.core.errors import ConfidentialError, InvalidInput, nearest, shown
-from fedsolve.folders.user_text import csv_rows
+from fedsolve.folders.user_text import check_once, csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -76,8 +76,7 @@ def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> in
         raise InvalidInput(
             f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or the schema's"
         )
-    if header.count(name) > 1:
-        raise InvalidInput(f"{path} has {header.count(name)} columns called {name}: give each its own name")
+    check_once(path, name, header)
     return header.index(name)
 
 

@@ -198,9 +198,8 @@ class FederatedData:
         before = np.cumsum(counts) - counts
         rows = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
         for leaf, array in zip(jax.tree.leaves(self.examples), arrays, strict=True):
-            np.take(
-                leaf, rows, axis=0, out=array[: len(rows)], mode="clip"
-            )  # it checks no row, and buffers nothing
+            # "clip" checks no row, and buffers nothing
+            np.take(leaf, rows, axis=0, out=array[: len(rows)], mode="clip")
 
     def sample(self, examples: int, seed: int = 0) -> FederatedData:
         """Draw whole clients at random that hold at least `examples` examples together, or all.

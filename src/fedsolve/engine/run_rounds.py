@@ -202,9 +202,8 @@ class RunRounds(RecordedRounds):
         recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
         history = recorder.history(self.label, run.task.name, run.settings, 0.0, ())
         known = rates(run.algorithm, failed)
-        if (
-            "server_lr" not in known and "server_lr" in history.rounds
-        ):  # the method's own, by what it measured
+        # the method's own, by what it measured
+        if "server_lr" not in known and "server_lr" in history.rounds:
             known["last server_lr"] = recorder.last("server_lr")
         start = float(history.evaluations["train_loss"][0])
         fine = failed > 0 or slope_is_finite(run.task, run.packed)

@@ -9,7 +9,7 @@ import codecs
 import csv
 import io
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,12 @@ def read_user_text(path: Path, largest: int) -> str:
     with _decoding(path, content):
         text = content.decode("utf-8-sig")
     return composed(io.StringIO(text, newline=None).read())
+
+
+def check_once(path: Path, name: str, header: Sequence[str]) -> None:
+    """Raise `InvalidInput` if several columns of a file have one name."""
+    if (count := header.count(name)) > 1:
+        raise InvalidInput(f"{path} has {count} columns called {name}: give each its own name")
 
 
 @contextmanager

@@ -118,9 +118,8 @@ def comparison(histories: Sequence[History]) -> Figure:
         _draw(panels[1, 1], histories, main, x="time" if on_a_clock(histories) else "megabytes"),
     )
     for axes in (panels[0, 0], panels[1, 1]):
-        if (
-            differ is not None and axes.get_yscale() == "linear"
-        ):  # where they differ, not from the initial model on
+        # where they differ, not from the initial model on
+        if differ is not None and axes.get_yscale() == "linear":
             axes.set_ylim(*(describe(main).scale * end for end in differ))
     for axes, letter, heading in zip(panels.flat, "abcd", drawn, strict=True):
         axes.set_title(f"({letter}) {heading}", loc="left", fontsize=10)

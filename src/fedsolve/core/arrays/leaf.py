@@ -245,12 +245,8 @@ def to_numpy(name: str, values: Any) -> np.ndarray:
                 values = values.detach().cpu()
             array = np.asarray(values)
             return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-        except (
-            TypeError,
-            ValueError,
-            RuntimeError,
-        ):  # rows of different lengths, a random key, a sparse tensor
-            pass
+        except (TypeError, ValueError, RuntimeError):
+            pass  # rows of different lengths, a random key, a sparse tensor
     raise _no_array(name, values)
 
 

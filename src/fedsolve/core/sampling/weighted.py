@@ -75,9 +75,8 @@ class Weighted(Sampling):
 
 
 _TAG_REST = 0xB1770000  # beyond all counters at which cohorts are drawn from the key
-_WORDS = 2.0**64 * (
-    1 - 2.0**-20
-)  # of 64 bits that are some client's; rounding never makes them more than all
+# of 64 bits that are some client's; rounding never makes them more than all
+_WORDS = 2.0**64 * (1 - 2.0**-20)
 
 
 def bounds_of(weights: Float[np.ndarray, " clients"]) -> UInt32[np.ndarray, "2 clients"]:

@@ -230,9 +230,8 @@ def _through_map(
         begin, end = int(ends[first] - counts[first]), int(ends[stop - 1])
         before = ends[first:stop] - counts[first:stop]
         rows = np.repeat(starts[first:stop] - before, counts[first:stop]) + np.arange(begin, end)
-        np.take(
-            all_rows, rows, axis=0, out=into[begin:end], mode="clip"
-        )  # it checks no row, and buffers nothing
+        # "clip" checks no row, and buffers nothing
+        np.take(all_rows, rows, axis=0, out=into[begin:end], mode="clip")
         mapped.madvise(mmap.MADV_DONTNEED)
     del all_rows
 

@@ -340,10 +340,7 @@ class LocalMetrics:
         summed: dict[str, Any] = {
             name: means.pop(name) for name in list(means) if hasattr(means[name], "totals")
         }
-        metrics, of_sums = (
-            Metrics(self._loss, tuple(means.items())),
-            Metrics(self._loss, tuple(summed.items())),
-        )
+        metrics, of_sums = (Metrics(self._loss, tuple(x.items())) for x in (means, summed))
         columns = {name: k for k, name in enumerate(metrics.all) if name in names}
         measured = {}
         for part, examples in sets.items():

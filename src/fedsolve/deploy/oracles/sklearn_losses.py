@@ -159,20 +159,10 @@ USED = frozenset({"class_weight", "fit_intercept", "loss"})
 PENALTY = ("penalty", "C", "alpha", "l1_ratio")
 """The estimator's own penalty, which is noted wherever it would act: a method brings its own."""
 
-SOLVER = frozenset(
-    {
-        "copy_X",
-        "dual",
-        "epsilon",
-        "eta0",
-        "intercept_scaling",
-        "learning_rate",
-        "max_iter",
-        "n_iter_no_change",
-        "n_jobs",
-    }
-    | {"power_t", "random_state", "shuffle", "solver", "tol", "validation_fraction", "verbose", "warm_start"}
-)
+SOLVER = frozenset((
+    "copy_X", "dual", "epsilon", "eta0", "intercept_scaling", "learning_rate", "max_iter", "n_iter_no_change", "n_jobs",
+    "power_t", "random_state", "shuffle", "solver", "tol", "validation_fraction", "verbose", "warm_start",
+))  # fmt: skip
 """How scikit-learn's own solver goes on, which does not run: noted where it is not the default."""
 
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(

@@ -166,9 +166,8 @@ class Worker:
         if self.parent not in (0, request.parent):  # another SuperExec, perhaps of another environment
             self._restart(connection, request)
         if self.parent == 0:
-            os.environ.setdefault(
-                VARIABLE, str(share_of_cores(nodes_here()))
-            )  # by now all nodes have started
+            # by now all nodes have started
+            os.environ.setdefault(VARIABLE, str(share_of_cores(nodes_here())))
             self.parent = request.parent
             threading.Thread(target=self._end_with, args=(request.parent,), daemon=True).start()
         self.connection, code = connection, 1

@@ -127,9 +127,8 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     shapes = {name: np.shape(x) for name, x in params.items()}
     own = module.named_parameters()
     layers = {name: tuple(p.shape) for name, p in own if p.requires_grad or name in shapes}
-    check_same(
-        "parameter of the module", shapes, layers
-    )  # a module that ran in PyTorch has no frozen ones stored
+    # a module that ran in PyTorch has no frozen ones stored
+    check_same("parameter of the module", shapes, layers)
     classes = model_facts(folder / MODEL).get(_PREDICTS) == _CLASSES
     return Inference(
         task,

@@ -125,9 +125,8 @@ class SweepRounds(Rounds):
 
     def advance(self, rounds: int) -> int:
         """So many rounds of every trial."""
-        pool = (
-            self._pool if self._is_compiled else None
-        )  # the first call compiles, which is done once: no threads
+        # the first call compiles, which is done once: no threads
+        pool = self._pool if self._is_compiled else None
         self._next = self._evaluated.index(self.next_evaluation)
         metrics = self.results.metrics
         ahead = partial(RunningBatch.advance, rounds=rounds, metrics=metrics, evaluations=self._next)
@@ -243,9 +242,8 @@ def _packed(group: list[RunningBatch]) -> list[RunningBatch]:
     needed = int(live.sum(0).max())
     if needed == len(group):
         return group
-    first = np.argsort(
-        ~live, axis=0, kind="stable"
-    )  # of each column the batches, those with a live one first
+    # of each column the batches, those with a live one first
+    first = np.argsort(~live, axis=0, kind="stable")
     return [group[0].with_columns(group, source) for source in first[:needed]]
 
 

@@ -92,9 +92,8 @@ def call_host(function: Callable[..., Any], results: Any, *arguments: Any) -> An
 Function = Callable[[Any, Any], Any]
 
 
-_LOCKS: WeakKeyDictionary[nn.Module, Any] = (
-    WeakKeyDictionary()
-)  # one for each module, whatever tasks it is in
+# one for each module, whatever tasks it is in
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 class Module:

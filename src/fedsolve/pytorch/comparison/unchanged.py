@@ -44,9 +44,8 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
             yield
     finally:
         for tensor, value in zip(tensors, values, strict=True):
-            if tensor.layout != torch.strided or not torch.equal(
-                tensor.data, value
-            ):  # it compares no sparse ones
+            # `torch.equal` compares no sparse ones
+            if tensor.layout != torch.strided or not torch.equal(tensor.data, value):
                 tensor.data.copy_(value)
         for parameter, slope in slopes:
             parameter.grad = slope

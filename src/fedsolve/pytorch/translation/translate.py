@@ -138,9 +138,8 @@ class Program:
         self._sources: list[tuple[str, str]] = []
         tensors: Mapping[str, Any] = exported.constants
         for spec in exported.graph_signature.input_specs:
-            if (
-                spec.target is not None and spec.target in tensors
-            ):  # constants, and buffers that are not saved
+            # constants, and buffers that are not saved
+            if spec.target is not None and spec.target in tensors:
                 self._constants[spec.target] = array_of(tensors[spec.target])  # pyright: ignore
                 self._sources.append(("constant", spec.target))
             else:

@@ -79,11 +79,8 @@ class Agreement:
         from fedsolve.pytorch.comparison.sample import telling_rows
         from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, trainable
 
-        self.reference, self._functions, self.dtype = (
-            Reference(module, functions["loss"], dtype),
-            functions,
-            dtype,
-        )
+        self.reference = Reference(module, functions["loss"], dtype)
+        self._functions, self.dtype = functions, dtype
         rows = telling_rows(*examples, _LEAST, _MOST)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
