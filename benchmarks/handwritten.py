@@ -23,7 +23,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from fedsolve.core.xla.conv import conv, max_pool2x2
+from fedsolve.core.xla.convolutions import conv, max_pool2x2
 
 RATE = 0.1
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedsolve.core.xla.conv import conv, max_pool2x2
+from fedsolve.core.xla.convolutions import conv, max_pool2x2
 from handwritten import RATE, cnn_params, cohort, orders, rounds_of, softmax_loss
 
 COHORT = 10

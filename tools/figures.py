@@ -20,7 +20,7 @@ from pathlib import Path
 from fedsolve.config.bibliography import short, title
 from fedsolve.studies.experiment import VERDICTS, Claim
 from fedsolve.studies.names import find, program_folders
-from fedsolve.studies.pages.quotations import paper_of
+from fedsolve.studies.pages.summary import paper_of
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # of the package `experiments`

@@ -16,7 +16,7 @@ from cli_small import SMALL
 
 from fedsolve.cli.terminal.progress import Lines
 from fedsolve.engine.running import at_once, in_turn
-from fedsolve.engine.running.method_progress import MethodProgress
+from fedsolve.engine.running.at_once import MethodProgress
 from fedsolve.folders.files import slug
 from fedsolve.folders.sealed_json import unsealed
 

@@ -89,10 +89,10 @@ def test_an_experiment_needs_matplotlib_before_it_computes(call, no_pictures, mo
     ended = call("reproduce", "lasso-2", "--quick")
     assert importlib.util.find_spec("matplotlib") is None
     assert ended.code == 2
-    assert ended.err == "error: plots need matplotlib, which is not installed: install fedsolve[plot]\n"
+    assert ended.err == "error: plots need matplotlib, which is not installed: pip install 'fedsolve[plot]'\n"
     assert not list(Path().iterdir())
 
 
 def test_judging_again_draws_nothing(no_pictures, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert reproduce.evaluate_claims("fw-split", names.program_folders()["fw-split"])

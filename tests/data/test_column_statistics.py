@@ -17,8 +17,7 @@ from fedsolve.data.column_statistics.messages import (
     Sums,
 )
 from fedsolve.data.column_statistics.protocol import Asked, Minimum, Rounds
-from fedsolve.data.column_statistics.replies import replies_to
-from fedsolve.data.column_statistics.reply_checks import check_reply
+from fedsolve.data.column_statistics.replies import check_reply, replies_to
 from fedsolve.data.column_statistics.report import merge_bins
 
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from fedsolve.data.on_disk import gathering
+from fedsolve.data.on_disk import stored
 from fedsolve.data.on_disk.description import Column
 
 ROWS = np.random.default_rng(0).random((500, 3)).astype(np.float32)
@@ -22,9 +22,9 @@ def column(folder):
 def test_rows_are_those_of_the_file(tmp_path, monkeypatch, way):
     here = column(tmp_path)
     if way == "map in parts":
-        monkeypatch.setattr(gathering, "_PART", 1000)
+        monkeypatch.setattr(stored, "_PART", 1000)
     if way.startswith("calls"):
-        monkeypatch.setattr(gathering, "_DENSE", 0)
+        monkeypatch.setattr(stored, "_DENSE", 0)
     if way.endswith("in memory"):
         preadv, limit = os.preadv, 1300
 
@@ -33,10 +33,10 @@ def test_rows_are_those_of_the_file(tmp_path, monkeypatch, way):
                 raise BlockingIOError
             return preadv(file, [buffers[0][: limit - offset] if flags else buffers[0]], offset)
 
-        monkeypatch.setattr(gathering, "_IF_IN_MEMORY", 1)
+        monkeypatch.setattr(stored, "_IF_IN_MEMORY", 1)
         monkeypatch.setattr(os, "preadv", partly)
     into = np.zeros((60, 3), np.float32)
-    gathering.gather(tmp_path / "rows", here, STARTS, COUNTS, into)
+    stored.gather(tmp_path / "rows", here, STARTS, COUNTS, into)
     wanted = np.concatenate([ROWS[a : a + n] for a, n in zip(STARTS, COUNTS, strict=True)])
     np.testing.assert_array_equal(into[: len(wanted)], wanted)
     assert not into[len(wanted) :].any()
@@ -44,8 +44,8 @@ def test_rows_are_those_of_the_file(tmp_path, monkeypatch, way):
 
 @pytest.mark.parametrize("dense", [0, 2**16])
 def test_a_file_that_has_become_shorter_is_refused(tmp_path, monkeypatch, dense):
-    monkeypatch.setattr(gathering, "_DENSE", dense)
+    monkeypatch.setattr(stored, "_DENSE", dense)
     here = column(tmp_path)
     os.truncate(tmp_path / "rows", 100)
     with pytest.raises(OSError, match="shorter"):
-        gathering.gather(tmp_path / "rows", here, STARTS, COUNTS, np.zeros((60, 3), np.float32))
+        stored.gather(tmp_path / "rows", here, STARTS, COUNTS, np.zeros((60, 3), np.float32))

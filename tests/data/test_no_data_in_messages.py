@@ -15,7 +15,7 @@ from test_inputs_given import FEATURES, W, X, Y, classifier, loss, torch
 import fedsolve as fs
 from deploy_small import ask
 from fedsolve.cli.commands.prediction_files import read_inputs
-from fedsolve.core.errors import InvalidLabel, shown
+from fedsolve.core.errors import ConfidentialError, shown
 from fedsolve.data import FederatedData, Schema
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.records import refusal
@@ -179,7 +179,7 @@ def test_a_measurement_in_the_place_of_a_label_is_not_shown(where, capsys):
 
 @pytest.mark.parametrize("where", LABELS)
 def test_a_wrong_label_is_told_to_its_owner_alone(where):
-    with pytest.raises(InvalidLabel) as refused:
+    with pytest.raises(ConfidentialError) as refused:
         LABELS[where]()
     assert not is_clean(str(refused.value))
     told = refusal(refused.value)["refused"]["why"]

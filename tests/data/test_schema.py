@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.errors import InvalidLabel
+from fedsolve.core.errors import ConfidentialError
 from fedsolve.deploy.messages.records import refusal
 
 TEXT = """
@@ -74,7 +74,7 @@ def test_a_table_that_differs(said, read):
 
 def test_no_cell_leaves_the_site(read):
     """What the server is told of a cell that cannot be used: where it is, not what it holds."""
-    with pytest.raises(InvalidLabel) as refused:
+    with pytest.raises(ConfidentialError) as refused:
         read(ROWS.replace("often", "Miller"))
     told = refusal(refused.value)["refused"]["why"]
     assert told == (

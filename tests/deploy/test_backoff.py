@@ -16,7 +16,7 @@ from deploy_small import deploy_quick as deploy
 from fedsolve.deploy.client.client_state import ClientState
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.nodes import exchange, transport
-from fedsolve.deploy.nodes.backoff import Backoff
+from fedsolve.deploy.nodes.exchange import Backoff
 from fedsolve.deploy.run_log import ROUNDS
 
 METHOD = fs.SCAFFOLD(0.3)

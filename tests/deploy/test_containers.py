@@ -19,10 +19,9 @@ from pathlib import Path
 import pytest
 
 from fedsolve.cli.federation import node
-from fedsolve.cli.federation.containers import FLOWER
 from fedsolve.cli.federation.flower_commands import program
 from fedsolve.cli.federation.local import OFFLINE, LocalFederation
-from fedsolve.cli.federation.new import write_app
+from fedsolve.cli.federation.new import FLOWER, write_app
 from fedsolve.cli.main import main
 from fedsolve.cli.processes.local_processes import HOST, free_port
 from fedsolve.deploy.persistent.flower_program import VERSION

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import sys
 import urllib.request
 from importlib import resources
 
@@ -111,9 +112,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, capsys):
 
 
 def test_without_the_library(tmp_path, monkeypatch):
-    from fedsolve.deploy.monitoring import metrics
-
-    monkeypatch.setattr(metrics.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(fs.InvalidInput, match=r"not installed: pip install 'fedsolve\[monitor\]'"):
         deploy(fs.FedAvg(0.1), tmp_path, metrics_address="9464")
 

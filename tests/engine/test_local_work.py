@@ -11,7 +11,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform
-from fedsolve.core.sampling.shuffle import shuffled
+from fedsolve.core.sampling.sampling import shuffled
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import pack

@@ -18,7 +18,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.running import at_once, in_turn
-from fedsolve.engine.running.devices import Devices
+from fedsolve.engine.running.at_once import Devices
 from fedsolve.folders.interrupt import STOP
 from fedsolve.tasks import Linear, SquaredError
 

@@ -15,7 +15,7 @@ from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.reproduce import reproduce
 from fedsolve.studies.rules import sooner
-from fedsolve.studies.rules.across import time_to
+from fedsolve.studies.rules.comparisons import time_to
 from fedsolve.studies.runner import solve
 
 NAME = "stragglers"

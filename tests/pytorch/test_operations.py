@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 import samples  # noqa: E402
 
 from fedsolve.pytorch.operations import OPERATIONS  # noqa: E402
-from fedsolve.pytorch.translation.dtypes import array_of, jax_dtype  # noqa: E402
+from fedsolve.pytorch.translation.arrays import array_of, jax_dtype  # noqa: E402
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 

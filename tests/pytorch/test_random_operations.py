@@ -12,7 +12,7 @@ import jax.numpy as jnp  # noqa: E402
 import samples  # noqa: E402
 
 from fedsolve.pytorch.operations import OPERATIONS  # noqa: E402
-from fedsolve.pytorch.translation.dtypes import array_of  # noqa: E402
+from fedsolve.pytorch.translation.arrays import array_of  # noqa: E402
 
 N = 20_000
 X = np.random.default_rng(0).standard_normal(N).astype(np.float32)

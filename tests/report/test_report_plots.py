@@ -137,9 +137,9 @@ def test_an_unknown_metric_is_named(history):
 
 
 def test_without_matplotlib_the_error_says_what_to_install(history, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     for draw in (plots.curves, plots.comparison):
-        with pytest.raises(InvalidInput, match=r"install fedsolve\[plot\]"):
+        with pytest.raises(InvalidInput, match=r"pip install 'fedsolve\[plot\]'"):
             draw([history])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedsolve.core.xla.conv import conv, max_pool2x2
+from fedsolve.core.xla.convolutions import conv, max_pool2x2
 
 SHAPES = [
     (2, 10, 12, 8, 16),

@@ -9,7 +9,7 @@ from jax import lax
 
 from fedsolve.core.xla import direct as form
 from fedsolve.core.xla import tiles
-from fedsolve.core.xla.conv import conv
+from fedsolve.core.xla.convolutions import conv
 from fedsolve.core.xla.direct import direct
 
 # input, kernel, strides, padding, dilation of the kernel

@@ -14,8 +14,7 @@ from fedsolve.tasks import Examples
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.models.updates import Factors, Updated
 from fedsolve.tasks.networks.encoder import Encoder
-from fedsolve.tasks.text.minilm import from_tensors, pretrained
-from fedsolve.tasks.text.newsgroups_minilm import fine_tuning
+from fedsolve.tasks.text.newsgroups_minilm import fine_tuning, from_tensors, pretrained
 
 KEY = jax.random.key(0)
 TINY = Encoder(3, 11, 6, 8, 2, 2, 12)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.core.xla.conv import conv
+from fedsolve.core.xla.convolutions import conv
 from fedsolve.tasks.models.layers import Affine, group_norm
 from fedsolve.tasks.networks.attention import AttentionBlock, TransformerParams
 from fedsolve.tasks.networks.recurrent import GRU, LSTM, RecurrentLayer, RecurrentParams

@@ -12,7 +12,7 @@ from fedsolve.tasks import build
 from fedsolve.tasks.text.newsgroups_minilm import ranked, sequences
 from tasks.small_files import DATA, needs
 
-MINILM = importlib.import_module("fedsolve.tasks.text.minilm")
+MINILM = importlib.import_module("fedsolve.tasks.text.newsgroups_minilm")
 
 
 def test_words_stand_by_count_times_rarity_and_are_cut_whole():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.report.trackers.sender import Sender
+from fedsolve.report.trackers.tracking import Sender
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]

@@ -1,7 +1,7 @@
 """Every error fedsolve raises on purpose: one line that says what, where, the value and the remedy.
 
 A value is one of an argument. Examples have field, client and row named, never what they hold: a line may be logged, or
-sent. Of labels alone the owner's own terminal shows the one that is wrong (`InvalidLabel`).
+sent. A `ConfidentialError` alone shows more, on the owner's own terminal.
 
 The command line turns each into its exit code; any other exception is a bug and keeps its traceback.
 """
@@ -28,14 +28,14 @@ class InvalidInput(FedsolveError, ValueError):
     """An argument, a configuration, a file or data cannot be used; nothing has been changed."""
 
 
-class InvalidLabel(InvalidInput):
-    """A line for the terminal of the data's owner alone.
+class ConfidentialError(InvalidInput):
+    """An `InvalidInput` whose whole text is for the owner of the data alone.
 
-    It shows a label or category that is not one of those known, or quotes an exception of the owner's code, whose words
+    It shows a label or category that is none of those known, or quotes an exception of the owner's code, whose words
     may quote examples.
 
     Attributes:
-        without_value: what others are told.
+        without_value: what others may read.
     """
 
     def __init__(self, line: str, without_value: str) -> None:
@@ -135,7 +135,7 @@ def shown(value: object) -> str:
 
 
 def shown_label(value: object) -> str:
-    """`shown` of a label for an `InvalidLabel`; what is not whole is a measurement, of which the type is told.
+    """`shown` of a label for a `ConfidentialError`; what is not whole is a measurement, of which the type is told.
 
     >>> shown_label(3), shown_label("dead"), shown_label(0.25)
     ('3', "'dead'", 'a float')

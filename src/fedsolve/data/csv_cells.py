@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.arrays.precision import first_beyond
-from fedsolve.core.errors import InvalidInput, InvalidLabel, nearest, shown
-from fedsolve.folders.user_text import csv_rows
+from fedsolve.core.arrays.leaf import first_beyond
+from fedsolve.core.errors import ConfidentialError, InvalidInput, nearest, shown
+from fedsolve.folders.user_text import check_once, csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -32,12 +32,7 @@ def read_columns(
     """The cells of some columns without spaces around them, and a function that says where a row stands.
 
     What is no known text of its column is read as a data frame wrote it: a cell that it takes for missing, such as NA,
-    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is known.
-
-    Args:
-        path: the file.
-        names: of the columns.
-        known: the categories or classes of a column.
+    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is `known`.
 
     Raises:
         InvalidInput: no such file, no text in UTF-8, no row, a missing or doubled column, a row of another length.
@@ -81,8 +76,7 @@ def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> in
         raise InvalidInput(
             f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or the schema's"
         )
-    if header.count(name) > 1:
-        raise InvalidInput(f"{path} has {header.count(name)} columns called {name}: give each its own name")
+    check_once(path, name, header)
     return header.index(name)
 
 
@@ -129,7 +123,7 @@ def numbers_of(
         row = numbers.index(-1)
         column = f"{where(row)}: column {name}"
         problem = f"none of its {what} {', '.join(known)}: fix the cell, or the schema of all sites"
-        raise InvalidLabel(
+        raise ConfidentialError(
             f"{column} = {shown(cells[row])} is {problem}", f"{column} has a value that is {problem}"
         )
     return np.array(numbers, np.int64)

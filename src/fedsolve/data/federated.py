@@ -12,14 +12,11 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.frames import check_same_rows
-from fedsolve.core.arrays.leaf import as_array
-from fedsolve.core.arrays.precision import first_merged
+from fedsolve.core.arrays.leaf import as_array, check_same_rows, first_merged
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.types import Batch
-from fedsolve.data.columns import Columns, in_order, named_arrays
-from fedsolve.data.forms import check_list, one_type, same_form
+from fedsolve.data.columns import Columns, check_list, in_order, named_arrays, one_type, same_form
 from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
@@ -201,9 +198,8 @@ class FederatedData:
         before = np.cumsum(counts) - counts
         rows = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
         for leaf, array in zip(jax.tree.leaves(self.examples), arrays, strict=True):
-            np.take(
-                leaf, rows, axis=0, out=array[: len(rows)], mode="clip"
-            )  # it checks no row, and buffers nothing
+            # "clip" checks no row, and buffers nothing
+            np.take(leaf, rows, axis=0, out=array[: len(rows)], mode="clip")
 
     def sample(self, examples: int, seed: int = 0) -> FederatedData:
         """Draw whole clients at random that hold at least `examples` examples together, or all.

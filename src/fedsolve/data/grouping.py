@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.frames import side_by_side
+from fedsolve.core.arrays.leaf import side_by_side
 from fedsolve.core.checks import check_flag, check_path
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch

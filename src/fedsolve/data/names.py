@@ -9,8 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, to_numpy
-from fedsolve.core.arrays.missing import missing
+from fedsolve.core.arrays.leaf import as_array, missing, to_numpy
 from fedsolve.core.errors import InvalidInput, of_type, shown
 
 
@@ -60,9 +59,7 @@ def check_names(names: Sequence[Any]) -> None:
 def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
     """Raise `InvalidInput` unless each of many names, one behind another, is another; it takes 16 bytes a name.
 
-    Args:
-        text: the names in UTF-8.
-        ends: where each ends, shape (clients,).
+    `text` are the names in UTF-8, and `ends` where each ends, shape (clients,).
     """
     bounds = np.concatenate([[0], ends])
     hashes = np.fromiter((hash(bytes(text[a:b])) for a, b in pairwise(bounds)), np.int64, len(ends))

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array
-from fedsolve.core.arrays.precision import first_beyond
+from fedsolve.core.arrays.leaf import as_array, first_beyond
 from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput, InvalidLabel, of_type, shown, shown_label, unknown
+from fedsolve.core.errors import ConfidentialError, InvalidInput, of_type, shown, shown_label, unknown
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.csv_cells import (
     Column,
@@ -240,7 +239,7 @@ class Schema:
             listed = ", ".join(map(str, self.classes))
             remedy = "leave its rows out, or put it into the schema of all sites"
             none = f"none of the classes {listed}: {remedy}"
-            raise InvalidLabel(
+            raise ConfidentialError(
                 f"y holds a label = {shown_label(unknown_label)} that is {none}",
                 f"y holds a label that is {none}",
             )

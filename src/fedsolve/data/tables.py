@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.folders.untrusted import loads
-from fedsolve.folders.user_text import composed
+from fedsolve.folders.user_text import check_once, composed
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _HUGGING_FACE = "state.json"
@@ -40,13 +41,10 @@ class Table:
         Raises:
             InvalidInput: there is none, or `pyarrow` is not installed.
         """
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise InvalidInput(
-                "Parquet and Arrow files need pyarrow: pip install 'fedsolve[arrow]'"
-            ) from None
+        require("pyarrow", "Parquet and Arrow files need", "arrow")
+        import pyarrow
+        import pyarrow.parquet
+
         return cls(tuple(_files(Path(path))), pyarrow)
 
     def names(self) -> list[str]:
@@ -214,10 +212,7 @@ def _own_names(path: Path, columns: Sequence[str], names: Sequence[str]) -> dict
     for name in columns:
         if (wanted := composed(name)) not in known:
             raise unknown(f"column of {path}", name, known)
-        if known.count(wanted) > 1:
-            raise InvalidInput(
-                f"{path} has {known.count(wanted)} columns called {name}: give each its own name"
-            )
+        check_once(path, wanted, known)
         own[name] = names[known.index(wanted)]
     return own
 

@@ -145,9 +145,8 @@ def examples() -> dict[str, Algorithm]:
         methods[composed] = example(composed)
     if importlib.util.find_spec("dp_accounting") is None:
         return methods
-    private = partial(
-        example, "DP+FedAdam", cohort=4, population=4, sampling="none"
-    )  # the cohort of `payload`
+    # the cohort of `payload`
+    private = partial(example, "DP+FedAdam", cohort=4, population=4, sampling="none")
     return methods | {
         "DP+FedAdam": private(),
         "DP+FedAdam, at = client": private(at="client"),

@@ -183,9 +183,8 @@ class RecordedRounds(Rounds):
         return why or ("ended by a callback of process 0" if over else "")
 
     def _first_answer(self) -> str:
-        if (
-            not self.callbacks or self.recorder.latest["round"] != self.done
-        ):  # resumed between two evaluations
+        # resumed between two evaluations
+        if not self.callbacks or self.recorder.latest["round"] != self.done:
             return ""
         columns = self.recorder.evaluations.arrays()
         return stop_reason(

@@ -15,7 +15,7 @@ from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged
 from fedsolve.core.types import Params
 from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
-from fedsolve.engine.checks.gradients import slope_is_finite
+from fedsolve.engine.checks.preflight import slope_is_finite
 from fedsolve.engine.compute.processes import (
     broadcast_from_first,
     check_same,
@@ -202,9 +202,8 @@ class RunRounds(RecordedRounds):
         recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
         history = recorder.history(self.label, run.task.name, run.settings, 0.0, ())
         known = rates(run.algorithm, failed)
-        if (
-            "server_lr" not in known and "server_lr" in history.rounds
-        ):  # the method's own, by what it measured
+        # the method's own, by what it measured
+        if "server_lr" not in known and "server_lr" in history.rounds:
             known["last server_lr"] = recorder.last("server_lr")
         start = float(history.evaluations["train_loss"][0])
         fine = failed > 0 or slope_is_finite(run.task, run.packed)

@@ -263,9 +263,8 @@ def _scheduled(
     """What a timeline of late messages makes of a run."""
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)
     latest = int((np.arange(len(versions))[:, None] - versions).max())
-    depth = (
-        2 ** latest.bit_length()
-    )  # the least power of two above it: more rounds are mostly the same program
+    # the least power of two above it: more rounds are mostly the same program
+    depth = 2 ** latest.bit_length()
     if depth * sent.down > free_bytes():
         raise InvalidInput(
             f"{name_of(algorithm)}: a message is {latest} updates late, and {depth} models of {sent.down:,} bytes "

@@ -9,7 +9,7 @@ import codecs
 import csv
 import io
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,7 @@ def composed(text: str) -> str:
 
 
 def read_user_text(path: Path, largest: int) -> str:
-    r"""The text of a file, its lines ended by `\n`.
-
-    Args:
-        path: the file.
-        largest: bytes that it may have.
+    r"""The text of a file, its lines ended by `\n`; it may have `largest` bytes.
 
     Raises:
         OSError: as `open`, and for what is no regular file, or a larger one.
@@ -45,6 +41,12 @@ def read_user_text(path: Path, largest: int) -> str:
     with _decoding(path, content):
         text = content.decode("utf-8-sig")
     return composed(io.StringIO(text, newline=None).read())
+
+
+def check_once(path: Path, name: str, header: Sequence[str]) -> None:
+    """Raise `InvalidInput` if several columns of a file have one name."""
+    if (count := header.count(name)) > 1:
+        raise InvalidInput(f"{path} has {count} columns called {name}: give each its own name")
 
 
 @contextmanager

@@ -262,9 +262,8 @@ class PNorm(Mirror):
 
 def _p_map(w: Params, p: Scalar) -> Params:
     top = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(w)]))
-    safe = jnp.where(
-        top > 0, top, 1
-    )  # the map is homogeneous of degree 1: scaling avoids over- and underflow
+    # the map is homogeneous of degree 1: scaling avoids over- and underflow
+    safe = jnp.where(top > 0, top, 1)
     total = sum(jnp.sum((jnp.abs(x) / safe) ** p) for x in jax.tree.leaves(w))
     size = jnp.where(top > 0, total, 1) ** ((2 - p) / p)
 

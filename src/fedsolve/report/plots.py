@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput, check_known, unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.separation import focus
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 Line = tuple[OverSeeds, np.ndarray, np.ndarray]
 """A method, its x and its y values, both of shape (points,)."""
-_ABSENT = "plots need matplotlib, which is not installed: install fedsolve[plot]"
 _MARKERS = "os^Dv"
 _DPI = 130
 _ALONG = {"round": "rounds", "seconds": "time", "megabytes": "data sent", "time": "simulated time"}
@@ -36,8 +36,7 @@ _ALONG = {"round": "rounds", "seconds": "time", "megabytes": "data sent", "time"
 
 def require_matplotlib() -> None:
     """Raise `InvalidInput` if plots cannot be drawn: to be called before what they show is computed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidInput(_ABSENT)
+    require("matplotlib", "plots need", "plot")
 
 
 def load_meanwhile() -> None:
@@ -49,10 +48,9 @@ def load_meanwhile() -> None:
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of `width` x `height` inches; `InvalidInput` if matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InvalidInput(_ABSENT) from None
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     return _shown(Figure)(figsize=(width, height), layout="constrained")
 
 
@@ -120,9 +118,8 @@ def comparison(histories: Sequence[History]) -> Figure:
         _draw(panels[1, 1], histories, main, x="time" if on_a_clock(histories) else "megabytes"),
     )
     for axes in (panels[0, 0], panels[1, 1]):
-        if (
-            differ is not None and axes.get_yscale() == "linear"
-        ):  # where they differ, not from the initial model on
+        # where they differ, not from the initial model on
+        if differ is not None and axes.get_yscale() == "linear":
             axes.set_ylim(*(describe(main).scale * end for end in differ))
     for axes, letter, heading in zip(panels.flat, "abcd", drawn, strict=True):
         axes.set_title(f"({letter}) {heading}", loc="left", fontsize=10)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.sealed_json import (
@@ -224,11 +225,8 @@ def _read(path: Path, content: bytes) -> dict[str, np.ndarray]:
 
 
 def _arrow() -> ModuleType:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InvalidInput(
-            "the results of a sweep are Parquet files, which need pyarrow: pip install 'fedsolve[sweep]'"
-        ) from None
+    require("pyarrow", "the results of a sweep are Parquet files, which need", "sweep")
+    import pyarrow
+    import pyarrow.parquet
+
     return pyarrow

@@ -110,12 +110,7 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
 
 
 def refuse_halves(of: str, params: Params) -> None:
-    """Raise `InvalidInput`, naming the first, if leaves of a model are floating-point numbers of 16 bits or fewer.
-
-    Args:
-        of: what the error calls the model.
-        params: the model.
-    """
+    """Raise `InvalidInput`, naming the first, if leaves of a model are floating-point numbers of 16 bits or fewer."""
     typed = [(path, getattr(leaf, "dtype", None)) for path, leaf in zip(*named_leaves(params), strict=True)]
     types = (
         (path, str(dtype), dtype.itemsize)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, InvalidLabel, shown_label
+from fedsolve.core.errors import ConfidentialError, InvalidInput, shown_label
 from fedsolve.core.types import Batch, Params
 from fedsolve.data.examples import SparseRows
 
@@ -128,10 +128,7 @@ def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targ
 def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -> Found | None:
     """The first target that is not taken; None if all are. Integers within the range cost one look at both ends.
 
-    Args:
-        targets: what is taken.
-        y: targets, shape (n, ...), or `SparseRows` of tags.
-        ends: the least and the largest of them where they are integers and somebody knows these.
+    `ends` are the least and the largest of y where these are known.
     """
     if isinstance(targets, Tags):
         return _first_tag(targets, y)
@@ -158,16 +155,9 @@ def _first(wrong: np.ndarray, y: np.ndarray) -> Found | None:
 
 
 def refuse(targets: Targets, found: Found, where: str, of: str) -> InvalidInput:
-    """The error for targets that a loss does not take.
-
-    Args:
-        targets: what it takes.
-        found: the first that it does not.
-        where: that example.
-        of: all the examples that the range is of.
-    """
+    """The error for targets that a loss does not take: `where` the first is, and `of` which examples the range is."""
     takes = f"the loss takes {targets.words}; {targets.remedy}"
-    return InvalidLabel(
+    return ConfidentialError(
         f"{where} has label {shown_label(found.value)}, and the labels of {of} range from {shown_label(found.low)} to "
         f"{shown_label(found.high)}: {takes}",
         f"{where} has a label that is no class: {takes}",

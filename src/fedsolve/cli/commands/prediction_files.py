@@ -16,7 +16,7 @@ from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.csv_cells import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
-from fedsolve.folders.user_text import composed, csv_rows
+from fedsolve.folders.user_text import check_once, composed, csv_rows
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"
@@ -88,10 +88,7 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) ->
         if name not in header:
             raise unknown(f"column of {path}", name, header)
     for name in columns or header:
-        if header.count(name) > 1:
-            raise InvalidInput(
-                f"{path} has {header.count(name)} columns called {name}: give each its own name"
-            )
+        check_once(path, name, header)
     return [header.index(name) for name in columns or header]
 
 

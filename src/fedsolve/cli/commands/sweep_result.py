@@ -14,8 +14,7 @@ from fedsolve.cli.terminal.folders import how_to_resume
 from fedsolve.cli.terminal.outputs import can_draw
 from fedsolve.core.errors import Diverged
 from fedsolve.report.sweeps.sweep_page import PAGE, write_report
-from fedsolve.report.sweeps.sweep_table import outcome_lines, setting_rows, setting_table
-from fedsolve.report.sweeps.sweep_words import rule_text
+from fedsolve.report.sweeps.sweep_table import outcome_lines, rule_text, setting_rows, setting_table
 from fedsolve.results.sweep import SweepRecord
 from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, summary
 

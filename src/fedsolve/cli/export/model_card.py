@@ -49,9 +49,8 @@ def card_text(history: History, exported: Exported, file: str) -> str:
     label, task = _words(history.label), _words(history.task)
     last = {name: column[-1] for name, column in history.evaluations.items()}
     metrics = {name: value for name, value in last.items() if name not in _NO_METRICS}
-    hidden = (
-        (*_HIDDEN, *_DATA) if _epsilon(history) is None else (*_HIDDEN, "seed", *_DATA)
-    )  # noise follows from it
+    # noise follows from the seed
+    hidden = (*_HIDDEN, *_DATA) if _epsilon(history) is None else (*_HIDDEN, "seed", *_DATA)
     settings = {k: v for k, v in history.settings.items() if k not in hidden and v is not None}
     size = {"File": f"`{file}`", "Format": exported.kind, "Parameters": f"{exported.parameters:,}"}
     size |= {"Buffers": f"{exported.buffers:,}"} if exported.buffers else {}

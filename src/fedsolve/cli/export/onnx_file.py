@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedsolve.cli.export.weight_files import Exported, trained_module
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.result import Result
 from fedsolve.tasks.inputs import as_inputs
@@ -66,17 +67,12 @@ def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
 
 def _check_packages() -> None:
     for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise InvalidInput(
-                f"--to onnx needs the package {package}: pip install 'fedsolve[onnx,torch]'"
-            ) from None
+        require(package, "--to onnx needs", "onnx,torch")
 
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
     """The inputs of the check as the module takes them."""
-    from fedsolve.pytorch.translation.dtypes import of_data
+    from fedsolve.pytorch.translation.arrays import of_data
 
     shapes = getattr(result.inference, "rows", None)
     arrays, _ = as_inputs(rows, shapes, result.history.task)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.config.references import failed, named_object
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type
 from fedsolve.engine.outcomes.stored_task import StoredTask
 from fedsolve.engine.result import Result
@@ -107,10 +108,9 @@ def named_module(reference: str) -> nn.Module:
     Raises:
         InvalidInput: PyTorch is not installed, there is no such name, or it gives no module.
     """
-    try:
-        from torch import nn
-    except ImportError:
-        raise InvalidInput("--module needs PyTorch: pip install 'fedsolve[torch]'") from None
+    require("torch", "--module needs", "torch", "PyTorch")
+    from torch import nn
+
     module = named_object("module", reference)
     if callable(module) and not isinstance(module, nn.Module):
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import os
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedsolve.cli.terminal.folders import FLOWER, new_folder
 from fedsolve.cli.terminal.outputs import print_result, report_files, write_report
 from fedsolve.cli.terminal.progress import Lines, open_display
 from fedsolve.cli.watch.commands import watched
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import ROUNDS
@@ -46,10 +46,7 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool,
     """
     check_flower()
     for package, name, extra in (("torch", "PyTorch", "torch"), ("sklearn", "scikit-learn", "digits")):
-        if importlib.util.find_spec(package) is None:
-            raise InvalidInput(
-                f"the demo's clients need {name}, which is not installed: pip install 'fedsolve[{extra}]'"
-            )
+        require(package, "the demo's clients need", extra, name)
     config = Config(
         task="digits",
         title="FedDuAdam and SCAFFOLD on a real federation: Flower, three nodes, PyTorch clients",

@@ -165,9 +165,8 @@ def _row(run: Watched, view: View) -> str:
 
 def _done(run: Watched) -> str:
     """Rounds of all, with a bar."""
-    if (
-        run.history is None and run.progress is None
-    ):  # a sweep or a study, which tells how far it is while it runs
+    # a sweep or a study, which tells how far it is while it runs
+    if run.history is None and run.progress is None:
         return "all" if run.status == "finished" else ""
     if run.total is None:
         return str(run.done)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fedsolve.core.errors import InvalidInput, InvalidLabel
+from fedsolve.core.errors import ConfidentialError, InvalidInput
 
 REMEMBERED = "keep in a buffer (register_buffer) what it remembers"
 
@@ -22,24 +22,16 @@ def first_line(error: BaseException) -> str:
 def fails(name: str, given: str, error: Exception, more: str = "") -> InvalidInput:
     """That a function fails on a batch; what it raised may quote the batch, so that others are told its type alone.
 
-    Args:
-        name: what the error calls it.
-        given: what it was called with, such as "on outputs of shape (4, 3) float32".
-        error: what it raised.
-        more: what else was seen.
+    `given` says what it was called with, such as "on outputs of shape (4, 3) float32"; `more` what else was seen.
     """
     line = f"{name} fails {given}: "
-    return InvalidLabel(f"{line}{first_line(error)}{more}", f"{line}{type(error).__name__}")
+    return ConfidentialError(f"{line}{first_line(error)}{more}", f"{line}{type(error).__name__}")
 
 
 def check_value(name: str, found: str, taken: bool, rows: int | None = None) -> None:
-    """Raise `InvalidInput` unless the value of a batch is one number, or one for each example.
+    """Raise `InvalidInput` unless the value of a batch is one number, or one for each of its `rows`.
 
-    Args:
-        name: of the function.
-        found: what it gave, such as "of shape (2, 5) and type float32".
-        taken: whether that is taken.
-        rows: examples of the batch.
+    `found` says what it gave, such as "of shape (2, 5) and type float32", and `taken` whether that is taken.
     """
     if not taken:
         each = "for each example" if rows is None else f"for each of its {rows} examples"
@@ -49,13 +41,7 @@ def check_value(name: str, found: str, taken: bool, rows: int | None = None) -> 
 
 
 def check_mean(name: str, seen: str | None, remedy: str) -> None:
-    """Raise `InvalidInput` if a loss mixes examples, or adds them up.
-
-    Args:
-        name: of the loss.
-        seen: how its value on a batch differs from the mean of the examples' own; None where it does not.
-        remedy: what to give instead.
-    """
+    """Raise `InvalidInput` if a loss mixes or adds examples: `seen` says how it differs from a mean, None if not."""
     if seen is not None:
         raise InvalidInput(f"{name} is not a mean over examples: {seen}; {remedy}")
 
@@ -72,11 +58,7 @@ def check_slope(name: str, depends: bool) -> None:
 def check_again(name: str, first: float, again: float, rounding: float, remedy: str) -> None:
     """Raise `InvalidInput` if a function gives another value when it is called again with all the same.
 
-    Args:
-        name: of the function.
-        first, again: its values, with the same parameters, buffers, batch and random numbers.
-        rounding: how far they may be apart, of the first.
-        remedy: what to do.
+    The two values may be `rounding` of the first apart.
     """
     if not (first == again or abs(first - again) <= rounding * abs(first) or math.isnan(first + again)):
         raise InvalidInput(
@@ -88,10 +70,7 @@ def check_again(name: str, first: float, again: float, rounding: float, remedy: 
 def check_wide(of: str, types: Iterable[tuple[str, str, int]], remedy: str) -> None:
     """Raise `InvalidInput`, naming the first, if a model has floating-point numbers of 16 bits or fewer.
 
-    Args:
-        of: what the error calls the model.
-        types: of its floating-point leaves: name, type, and bytes of a number.
-        remedy: how to convert them.
+    `types` are name, type, and bytes of a number of each floating-point leaf.
     """
     for name, kind, size in types:
         if size < 4:

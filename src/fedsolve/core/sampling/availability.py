@@ -10,8 +10,15 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.sampling.sampling import Sampling, as_given, check_size, is_small
-from fedsolve.core.sampling.shuffle import choose, choose_at_most, true_first
+from fedsolve.core.sampling.sampling import (
+    Sampling,
+    as_given,
+    check_size,
+    choose,
+    choose_at_most,
+    is_small,
+    true_first,
+)
 from fedsolve.core.trees import is_not_traced
 from fedsolve.core.types import Scalar, module, static
 

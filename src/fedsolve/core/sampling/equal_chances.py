@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fedsolve.core.checks import check_range
-from fedsolve.core.sampling.sampling import Sampling, Scheme, check_size
-from fedsolve.core.sampling.shuffle import choose, is_few, true_first
+from fedsolve.core.sampling.sampling import Sampling, Scheme, check_size, choose, is_few, true_first
 from fedsolve.core.types import Scalar, module, static
 
 TAG_SECOND_WORD = 0xB1750000  # beyond all counters at which cohorts are drawn from the key

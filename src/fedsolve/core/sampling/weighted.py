@@ -16,8 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.sampling.sampling import Sampling, as_given, check_size, is_small
-from fedsolve.core.sampling.shuffle import different
+from fedsolve.core.sampling.sampling import Sampling, as_given, check_size, different, is_small
 from fedsolve.core.trees import is_not_traced
 from fedsolve.core.types import Scalar, module, static
 
@@ -76,9 +75,8 @@ class Weighted(Sampling):
 
 
 _TAG_REST = 0xB1770000  # beyond all counters at which cohorts are drawn from the key
-_WORDS = 2.0**64 * (
-    1 - 2.0**-20
-)  # of 64 bits that are some client's; rounding never makes them more than all
+# of 64 bits that are some client's; rounding never makes them more than all
+_WORDS = 2.0**64 * (1 - 2.0**-20)
 
 
 def bounds_of(weights: Float[np.ndarray, " clients"]) -> UInt32[np.ndarray, "2 clients"]:

@@ -2,10 +2,16 @@
 
 XLA's convolutions, and on a CPU the gradient of its pooling windows, take a slow path inside loops and under vmap: a
 flax CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
-therefore traced once more, and its convolutions are written in the forms of `fedsolve.core.xla.conv` before anything
-is differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to
-the first, as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint
-of the loss) stays as it is.
+therefore traced once more, and its convolutions are written in the forms of `convolve` before anything is
+differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to the first,
+as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint of the
+loss) stays as it is. The forms are:
+
+* direct: on a CPU XLA's own convolution, or minimal filtering where that has fewer products to pay for, with gradients
+  of the same kind; on a GPU products of patches (`fedsolve.core.xla.direct`);
+* patches: one product with all shifted images side by side (`patches`), for what that does not take.
+
+Which is the fastest where is measured in benchmarks/FINDINGS.md. On a TPU they are the ordinary operation.
 """
 
 from __future__ import annotations
@@ -20,9 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from fedsolve.core.xla.conv import BACKENDS, convolve
+from fedsolve.core.xla.direct import by_patches, direct
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
 _CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
@@ -145,3 +151,51 @@ def _maximum(
         best = y if best is None else jnp.where((best >= y) | jnp.isnan(best), best, y)
     assert best is not None
     return best
+
+
+BACKENDS = ("cpu", "gpu")
+"""Where these forms are used."""
+
+_DIRECT_OUTPUTS = 16  # below this the library spends its time on cutting patches
+
+
+def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array:
+    """Convolution of images x (n, h, w, c) with a kernel (h', w', c, out), the same stride and padding on both axes."""
+    strides, pad = (stride, stride), [(padding, padding)] * 2
+    if jax.default_backend() not in BACKENDS:
+        return lax.conv_general_dilated(x, kernel, strides, pad, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return convolve(x, kernel, strides=strides, padding=pad, dilation=(1, 1))
+
+
+def convolve(
+    x: Array,
+    kernel: Array,
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Any convolution on a CPU or a GPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out)."""
+    window, out = kernel.shape[:-2], kernel.shape[-1]
+    library = x.dtype == kernel.dtype == jnp.float32 and preferred_element_type in (None, x.dtype)
+    thin = jax.default_backend() == "cpu" and out < _DIRECT_OUTPUTS
+    if library and 0 < len(window) <= 3 and prod(window) > 1 and not thin:
+        return direct(x, kernel, strides=strides, padding=padding, dilation=dilation)
+    return by_patches(
+        x,
+        kernel,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c"]:
+    """Maximum of 2x2 windows, (batch, h, w, c) to (batch, h // 2, w // 2, c); ties share the gradient."""
+    x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
+    rows = jnp.maximum(x[:, ::2], x[:, 1::2])
+    return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])

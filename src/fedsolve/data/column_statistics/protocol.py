@@ -25,7 +25,7 @@ from fedsolve.data.column_statistics.messages import (
     Request,
     Sums,
 )
-from fedsolve.data.column_statistics.reply_checks import check_reply
+from fedsolve.data.column_statistics.replies import check_reply
 from fedsolve.data.column_statistics.report import (
     CategoryStatistics,
     ColumnStatistics,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from fedsolve.data.on_disk.description import (
     read_description,
     with_structure,
 )
-from fedsolve.data.on_disk.gathering import gather
+from fedsolve.folders.append_log import read_all
 
 _PIECE = 2**24  # bytes that are summed at once
 
@@ -184,3 +185,76 @@ class _Names(Numbered):
     def _name(self, client: int) -> str:
         start = int(self._ends[client - 1]) if client else 0
         return self._text[start : int(self._ends[client])].tobytes().decode("utf-8", "replace")
+
+
+_DENSE = 2**16  # bytes of a file for each stretch of rows: about what one fault brings in
+_PART = 2**26  # bytes of a map that are in memory at once
+_IF_IN_MEMORY = getattr(os, "RWF_NOWAIT", 0)
+
+
+def gather(path: Path, column: Column, starts: np.ndarray, counts: np.ndarray, into: np.ndarray) -> None:
+    """Put the rows `starts[i]` to `starts[i] + counts[i] - 1`, for one i after another, at the beginning of an array.
+
+    Args:
+        path: the column's file.
+        column: what lies in it.
+        starts, counts: of each stretch of rows.
+        into: an array with room for all of them, in the column's type.
+
+    Raises:
+        OSError: the file cannot be read, or has become shorter.
+    """
+    if not column.width:
+        return
+    size = column.start + column.rows * column.width
+    with path.open("rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size < size:  # a map would not say so
+            raise OSError("it has become shorter")
+        if size <= _DENSE * len(starts):
+            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
+                _through_map(mapped, column, starts, counts, into)
+        else:
+            content = into.reshape(-1).view(np.uint8).data
+            offsets, sizes = column.start + starts * column.width, counts * column.width
+            _by_calls(file.fileno(), offsets.tolist(), sizes.tolist(), content)
+
+
+def _through_map(
+    mapped: mmap.mmap, column: Column, starts: np.ndarray, counts: np.ndarray, into: np.ndarray
+) -> None:
+    """A part of the file after another."""
+    all_rows = np.frombuffer(mapped, np.dtype(column.dtype), offset=column.start).reshape(-1, *column.shape)
+    ends = np.cumsum(counts)
+    steps = np.flatnonzero(np.diff(starts * column.width // _PART)) + 1
+    for first, stop in zip([0, *steps], [*steps, len(starts)], strict=True):
+        begin, end = int(ends[first] - counts[first]), int(ends[stop - 1])
+        before = ends[first:stop] - counts[first:stop]
+        rows = np.repeat(starts[first:stop] - before, counts[first:stop]) + np.arange(begin, end)
+        # "clip" checks no row, and buffers nothing
+        np.take(all_rows, rows, axis=0, out=into[begin:end], mode="clip")
+        mapped.madvise(mmap.MADV_DONTNEED)
+    del all_rows
+
+
+def _by_calls(file: int, places: list[int], sizes: list[int], content: memoryview) -> None:
+    """What is in memory already at once; the rest is announced, so that the system fetches much of it together."""
+    missing, end = [], 0
+    for place, size in zip(places, sizes, strict=True):
+        part = content[end : end + size]
+        end += size
+        try:
+            found = os.preadv(file, [part], place, _IF_IN_MEMORY)
+        except OSError:  # it is not, or this file system does not say
+            found = 0
+        if found < size:
+            missing.append((part, place))
+    for part, place in missing:
+        _announce(file, place, len(part))
+    for part, place in missing:
+        read_all(file, part, place)
+
+
+def _announce(file: int, offset: int, size: int) -> None:
+    """Let the system fetch what will be read."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)

@@ -28,9 +28,6 @@ class KeptProblem:
     A new one is made for another run, whose data may have changed, for another configuration, where one is asked for,
     and after an exception, which may have left anything behind. Only one is kept, since it holds a client's examples.
 
-    Args:
-        oracle_for: the owner's function of the node.
-
     Raises:
         InvalidInput: it is no function.
     """

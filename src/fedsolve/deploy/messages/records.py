@@ -41,9 +41,8 @@ def _without_quotes(error: FedsolveError) -> str:
         name, lines = type(cause).__name__, str(cause).splitlines()
         for line in () if isinstance(cause, FedsolveError) else filter(None, map(str.strip, lines)):
             words = words.replace(f"{name}: {line}", name)
-            if len(line) > _SHORT and not isinstance(
-                cause, KeyError
-            ):  # whose words are often those of a setting
+            # the words of a KeyError are often those of a setting
+            if len(line) > _SHORT and not isinstance(cause, KeyError):
                 words = words.replace(line, name)
         cause = cause.__context__
     return words

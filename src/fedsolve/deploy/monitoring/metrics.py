@@ -7,13 +7,13 @@ what the last round left, in a thread of its own: no round waits for it.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.core import __version__
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatus, ClientStatuses
 from fedsolve.deploy.monitoring.phases import PHASES
@@ -75,11 +75,7 @@ def metrics_server(address: str | None, log: Callable[[str], None]) -> Iterator[
     if address is None:
         yield lambda collector: None
         return
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise InvalidInput(
-            f"metrics_address = '{address}' needs prometheus-client, which is not installed: "
-            "pip install 'fedsolve[monitor]'"
-        )
+    require("prometheus_client", f"metrics_address = '{address}' needs", "monitor", "prometheus-client")
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry, (host, _, port) = CollectorRegistry(), address.rpartition(":")

@@ -11,10 +11,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.arrays.frames import columns_of
-from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.arrays.leaf import as_array, columns_of
 from fedsolve.core.checks import check_integer, check_same
-from fedsolve.core.errors import InvalidInput, InvalidLabel, shown, shown_label
+from fedsolve.core.errors import ConfidentialError, InvalidInput, shown, shown_label
 from fedsolve.data.columns import check_same_columns
 from fedsolve.data.names import check_column
 from fedsolve.deploy.oracles.jax import JaxOracle
@@ -26,8 +25,8 @@ from fedsolve.deploy.oracles.sklearn_losses import (
     kind_of,
     linear,
     loss_of,
+    parameter_notes,
 )
-from fedsolve.deploy.oracles.sklearn_parameters import parameter_notes
 from fedsolve.tasks.losses.class_weights import check_class_weights
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 from fedsolve.tasks.task import Examples
@@ -343,7 +342,7 @@ def numbered(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if wrong.any():
         row = int(np.argmax(wrong))
         none = f"in row {row} of y is not among classes = {classes.tolist()}"
-        raise InvalidLabel(f"label {shown_label(labels.tolist()[row])} {none}", f"the label {none}")
+        raise ConfidentialError(f"label {shown_label(labels.tolist()[row])} {none}", f"the label {none}")
     return index.astype(np.int32)
 
 

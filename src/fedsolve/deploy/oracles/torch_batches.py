@@ -81,9 +81,8 @@ class Minibatches:
             return ()
         sampler, drawn, all_of_them = loader.sampler, self.size.examples, _length(loader.dataset)
         repeats = isinstance(sampler, WeightedRandomSampler | RandomSampler) and sampler.replacement
-        dropped = (
-            0 if _counts_itself(loader) else self.size.largest
-        )  # a batch sampler may drop the last batch
+        # a batch sampler may drop the last batch
+        dropped = 0 if _counts_itself(loader) else self.size.largest
         if isinstance(sampler, SubsetRandomSampler) or not (repeats or drawn < all_of_them - dropped):
             return ()
         return (

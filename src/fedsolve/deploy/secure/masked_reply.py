@@ -134,9 +134,8 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
         secret,
     ) in secrets.items():  # the client's own mask is added, as those shared with later clients
         stream.add(arrays, mask_key(context, secret), 1 if other >= client else -1)
-    tag = p.seal(
-        words_key(context, private.share_key, roster.server_key, client), b"", masked
-    )  # they stay readable
+    # the masked numbers stay readable
+    tag = p.seal(words_key(context, private.share_key, roster.server_key, client), b"", masked)
     digests = b"".join(secret_digest(context, client, other, s) for other, s in secrets.items())
     head = (
         _REPLY

@@ -114,9 +114,8 @@ def _draws(jaxpr: Any, given: list[bool]) -> bool:
             return True
         for some in programs_inside(equation):
             body = getattr(some, "jaxpr", some)
-            size = len(
-                body.invars
-            )  # a branch is not given which it is, a loop's body not what its condition needs
+            # a branch is not given which it is, a loop's body not what its condition needs
+            size = len(body.invars)
             if _draws(body, inputs[-size:] if 0 < size <= len(inputs) else [any(inputs)] * size):
                 return True
         known.update(dict.fromkeys(equation.outvars, any(inputs)))

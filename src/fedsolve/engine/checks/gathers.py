@@ -136,9 +136,8 @@ class Reader:
         if not jnp.issubdtype(entries.dtype, np.number):  # a random key
             return entries
         more: Any = jnp.asarray(self.change)
-        if jnp.issubdtype(
-            entries.dtype, jnp.inexact
-        ):  # not one number for all: a normalisation would take it away
+        # not one number for all: a normalisation would take it away
+        if jnp.issubdtype(entries.dtype, jnp.inexact):
             more = more * jnp.cos(jnp.arange(entries.size)).reshape(entries.shape)
         return jnp.where(outside, entries + more.astype(entries.dtype), entries)
 

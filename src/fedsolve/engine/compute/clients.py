@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedsolve.core import trees
-from fedsolve.core.arrays.precision import first_beyond
+from fedsolve.core.arrays.leaf import first_beyond
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput

@@ -66,9 +66,8 @@ def works_by_size(work: LocalWork, counts: np.ndarray, steps: np.ndarray) -> tup
     for size, shorter in zip(sizes, [*sizes[1:], 0], strict=True):
         members = (counts > shorter) & (counts <= size)
         most, passes, batch = int(steps[members].max()), work.passes, work.batch_size
-        if (
-            passes and counts[members].min() > batch
-        ):  # a client of one batch has an order of its own for each pass of any
+        # a client of one batch has an order of its own for each pass of any
+        if passes and counts[members].min() > batch:
             passes = math.ceil((steps[members] / -(-counts[members] // batch)).max())
         works.append(
             replace(work, rows=size, max_steps=most, passes=passes, batch_size=batch if work.passes else size)

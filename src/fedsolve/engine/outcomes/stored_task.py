@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.building.packages import require
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Params
@@ -115,10 +116,9 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     Raises:
         InvalidInput: PyTorch is not installed, what is no module, or a module of other layers.
     """
-    try:
-        from torch import nn
-    except ImportError as error:
-        raise InvalidInput("module= needs PyTorch: pip install 'fedsolve[torch]'") from error
+    require("torch", "module= needs", "torch", "PyTorch")
+    from torch import nn
+
     from fedsolve.pytorch.translation.arrays import copied, trained_copy
     from fedsolve.tasks.torch_modules.module_outputs import likeliest
 
@@ -127,9 +127,8 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     shapes = {name: np.shape(x) for name, x in params.items()}
     own = module.named_parameters()
     layers = {name: tuple(p.shape) for name, p in own if p.requires_grad or name in shapes}
-    check_same(
-        "parameter of the module", shapes, layers
-    )  # a module that ran in PyTorch has no frozen ones stored
+    # a module that ran in PyTorch has no frozen ones stored
+    check_same("parameter of the module", shapes, layers)
     classes = model_facts(folder / MODEL).get(_PREDICTS) == _CLASSES
     return Inference(
         task,

@@ -27,17 +27,140 @@ from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.meanwhile import is_ours
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.progress import Progress
+from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.result import Result
 from fedsolve.engine.run_rounds import run_rounds
-from fedsolve.engine.running.devices import Devices
-from fedsolve.engine.running.method_progress import MethodProgress
 from fedsolve.engine.running.method_runs import Finish, MethodRuns, on_devices_of
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.results.callbacks import Callback, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
+
+
+class MethodProgress:
+    """What shows the progress of a method's runs.
+
+    Args:
+        seeds: of the runs; progress of several is that of the first that has not ended, with the rounds of each.
+        lock: held while progress is told.
+
+    Attributes:
+        compiled: set when one of them has told progress, and so the rounds are compiled.
+        ended: set when all of them have ended.
+    """
+
+    def __init__(self, seeds: Sequence[int] | None, lock: threading.Lock) -> None:
+        self._seeds, self._lock = seeds, lock
+        self.compiled, self.ended = threading.Event(), threading.Event()
+        self._latest: dict[int, Progress] = {}
+        self._over: set[int] = set()  # with all rounds, or where a callback or divergence ended them
+        self._left = 1 if seeds is None else len(seeds)
+        self._kept: Progress | None = None
+        self._compiling: str | None = None
+        self._shown_by: Callable[[Progress], None] | None = None
+
+    def begin(self, shown_by: Callable[[Progress], None] | None) -> None:
+        """It is this method's turn: tell where it is, and from now on whatever comes."""
+        with self._lock:
+            self._shown_by = shown_by
+            if self._kept is not None:
+                self._show(self._kept)
+            elif self._compiling is not None:
+                tell_compiling(shown_by, self._compiling)
+
+    def of(self, seed: int) -> SeedProgress:
+        """What the run with a seed tells."""
+        return SeedProgress(self, seed)
+
+    def end(self, seed: int, over: bool) -> None:
+        """The run with a seed has ended, and the lock is held; one that is `over`, not interrupted, counts as done."""
+        self._left -= 1
+        if not self._left:
+            self.ended.set()
+        if not over or self._seeds is None:
+            return
+        self._over.add(seed)
+        at = self._latest.get(seed)
+        if at is not None and at.round < at.rounds:
+            self._tell(at)
+
+    def tell(self, seed: int, at: Progress) -> None:
+        """The run with a seed has come further."""
+        self.compiled.set()
+        with self._lock:
+            self._latest[seed] = at
+            self._tell(at)
+
+    def _tell(self, at: Progress) -> None:
+        if self._seeds is not None:
+            done = {seed: each.round for seed, each in self._latest.items()}
+            by_seed = tuple(at.rounds if s in self._over else done.get(s, 0) for s in self._seeds)
+            left = [s for s, n in zip(self._seeds, by_seed, strict=True) if n < at.rounds]
+            longest = max(self._latest.values(), key=lambda each: each.round)
+            at = replace(self._latest.get(left[0], at) if left else longest, by_seed=by_seed)
+        self._kept = at
+        self._show(at)
+
+    def tell_compiling(self, label: str) -> None:
+        """The rounds are compiled, once for all seeds."""
+        if self.compiled.is_set():
+            return
+        with self._lock:
+            self._compiling = label
+            tell_compiling(self._shown_by, label)
+
+    def _show(self, at: Progress) -> None:
+        if self._shown_by is not None:
+            self._shown_by(at)
+
+
+@dataclass(frozen=True)
+class SeedProgress:
+    """What one of several runs tells."""
+
+    told: MethodProgress
+    seed: int
+
+    def __call__(self, at: Progress) -> None:
+        """The run has come further."""
+        self.told.tell(self.seed, at)
+
+    def compiling(self, label: str) -> None:
+        """All checks of the run are done and its rounds are compiled next."""
+        self.told.tell_compiling(label)
+
+
+class Devices:
+    """Lets so many runs at them at once, or one alone, in the order in which they come."""
+
+    def __init__(self, runs: int) -> None:
+        self._all = self._free = runs
+        self._queue: list[object] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, alone: bool) -> Iterator[None]:
+        """Wait for a place, or for all of them, and keep it within the block."""
+        places, me = self._all if alone else 1, object()
+        with self._changed:
+            self._queue.append(me)
+            self._changed.wait_for(lambda: self._queue[0] is me and self._free >= places)
+            self._queue.pop(0)
+            self._free -= places
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += places
+                self._changed.notify_all()
+
+    def free(self, alone: bool) -> bool:
+        """Whether one that comes now need not wait."""
+        with self._changed:
+            return not self._queue and self._free >= (self._all if alone else 1)
+
 
 _LARGE_STATE = 2**26  # bytes
 _SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is noticed then

@@ -19,7 +19,6 @@ from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
 from fedsolve.engine.progress import SweepProgress
 from fedsolve.engine.sweep.compiled_trials import TrialBatch
 from fedsolve.engine.sweep.grid import SweepOptions
-from fedsolve.engine.sweep.live_trials import in_fewest_batches
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.trials import RunningBatch, Trials
 from fedsolve.folders.interrupt import Interruptible
@@ -126,9 +125,8 @@ class SweepRounds(Rounds):
 
     def advance(self, rounds: int) -> int:
         """So many rounds of every trial."""
-        pool = (
-            self._pool if self._is_compiled else None
-        )  # the first call compiles, which is done once: no threads
+        # the first call compiles, which is done once: no threads
+        pool = self._pool if self._is_compiled else None
         self._next = self._evaluated.index(self.next_evaluation)
         metrics = self.results.metrics
         ahead = partial(RunningBatch.advance, rounds=rounds, metrics=metrics, evaluations=self._next)
@@ -226,3 +224,31 @@ def _each(
             return function(current)
 
     return list(pool.map(lambda current: context.copy().run(in_thread, current), running))
+
+
+def in_fewest_batches(running: Sequence[RunningBatch]) -> list[RunningBatch]:
+    """The trials that have not diverged, in batches of the same shape; one batch stays where all have."""
+    alike: dict[Any, list[RunningBatch]] = {}
+    for current in running:
+        program = jax.tree.structure((current.algorithms, current.diagnostics))
+        alike.setdefault((program, tuple(current.batch.seeds.tolist())), []).append(current)
+    packed = [batch for group in alike.values() for batch in _packed(group)]
+    return packed or [running[0]]
+
+
+def _packed(group: list[RunningBatch]) -> list[RunningBatch]:
+    """The same of batches of one program and the same seeds."""
+    live = np.stack([_live_columns(current) for current in group])
+    needed = int(live.sum(0).max())
+    if needed == len(group):
+        return group
+    # of each column the batches, those with a live one first
+    first = np.argsort(~live, axis=0, kind="stable")
+    return [group[0].with_columns(group, source) for source in first[:needed]]
+
+
+def _live_columns(current: RunningBatch) -> np.ndarray:
+    """Which columns hold a trial that has not diverged; a setting that fills a batch up counts once."""
+    live = np.zeros(len(current.batch.settings), bool)
+    live[np.unique(current.batch.settings, return_index=True)[1]] = True
+    return live & (np.asarray(current.states.failed) < 0).any(0)

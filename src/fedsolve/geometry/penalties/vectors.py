@@ -179,9 +179,8 @@ def excess_level(w: Array, mass: Scalar) -> Array:
         _, t, k = s
         return t, newton(fixed, fixed_mass, t), k + 1
 
-    start = jnp.maximum(
-        jnp.max(fixed) - fixed_mass, 0
-    )  # no more than the root: one entry's excess is <= mass
+    # at most the root: one entry's excess is <= mass
+    start = jnp.maximum(jnp.max(fixed) - fixed_mass, 0)
     first = (start, newton(fixed, fixed_mass, start), jnp.int32(0))
     below, _, _ = lax.while_loop(lambda s: (s[1] > s[0]) & (s[2] < _MAX_NEWTON), climb, first)
     return newton(size, mass, below)

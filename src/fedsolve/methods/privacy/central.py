@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building.build_record import class_by_name
+from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Privacy, Scalar, Weighting, module, static
-from fedsolve.methods.privacy.accounting import check_setting
-from fedsolve.methods.privacy.loss_distributions import tabled_epsilon
-from fedsolve.methods.privacy.plan import account, check_given, check_plan, check_population, check_size
+from fedsolve.methods.privacy.accounting import check_setting, gaussian_table
+from fedsolve.methods.privacy.loss_distributions import constant_table, tabled_epsilon
 from fedsolve.methods.privacy.protected_parts import (
     Bounds,
     as_bounds,
@@ -29,9 +31,9 @@ from fedsolve.methods.privacy.protected_parts import (
     released,
     split,
 )
-from fedsolve.methods.privacy.release import multipliers
-from fedsolve.methods.privacy.renyi import Sampling, renyi_epsilon
+from fedsolve.methods.privacy.renyi import Sampling, renyi, renyi_epsilon
 from fedsolve.methods.privacy.shares import SkellamCoder, check_left_out, check_shared, share_of
+from fedsolve.methods.privacy.skellam import skellam_renyi
 from fedsolve.methods.privacy.states import ClipNorm, PrivateBroadcast, PrivateMessage, PrivateServer
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -248,3 +250,82 @@ class DifferentialPrivacy(Wrapper):
         clip_norm = self.clip_norm if self.clipping == "fixed" else broadcast.clip_norm
         clipped, within = clip(message, clip_norm, bounds_of(self.inner, message, clip_norm, self.scalars))
         return PrivateMessage(clipped, () if self.clipping == "fixed" else within)
+
+
+def multipliers(z: Scalar, m: float, scalars: int, share: Scalar, adaptive: bool) -> tuple[Any, Any, Any]:
+    """z_D of the client update, z_s of each scalar and sigma_b of the count, together worth z.
+
+        1/z^2 = 1/z_D^2 + k/z_s^2 + 1/(2 sigma_b)^2
+
+    Independent Gaussian releases of parts with multipliers z_j are one release with the inverse squares added up; the
+    count's part is 2 sigma_b because centred bits change it by 1/2 (Andrew et al. 2021, Theorem 1).
+    """
+    count = jnp.where(z > 0, jnp.maximum(m / 20, z), 0)
+    rest = z / jnp.sqrt(1 - (z / jnp.where(z > 0, 2 * count, 1)) ** 2) if adaptive else z
+    if not scalars:
+        return rest, 0.0, count
+    return rest / jnp.sqrt(1 - share), rest * jnp.sqrt(scalars / share), count
+
+
+_UNKNOWN = {"losses": constant_table(math.inf)}
+
+
+def account(method: Any) -> dict[str, Any]:
+    """`renyi` and `losses` of a private method, of numbers that were just given; a run's arrays bring theirs along."""
+    z, delta, found = method.noise_multiplier, method.delta, {}
+    if not trees.is_not_traced(delta):  # the table is that of another delta
+        found |= _UNKNOWN
+    if not trees.is_not_traced(z):
+        return found
+    setting: Any = {"population": method.population, "cohort": method.cohort, "sampling": method.sampling}
+    new = is_plain_number(z) or method.renyi is None
+    if method.at == "distributed":
+        # no privacy loss distribution is known in many dimensions
+        return found | ({"renyi": np.array(skellam_renyi(float(z), **setting))} if new else {}) | _UNKNOWN
+    if new:
+        found["renyi"] = renyi(float(z), **setting)
+    if trees.is_not_traced(delta) and (new or method.losses is None or is_plain_number(delta)):
+        found["losses"] = gaussian_table(float(z), delta=float(delta), **setting)
+    return found
+
+
+def check_given(method: Any) -> None:
+    """Raise `InvalidInput` unless what `DP` was given besides the accounted setting is in its range."""
+    check_range("clip_norm", method.clip_norm, above=0)
+    check_range("share", method.share, above=0, below=1)
+    check_range("quantile", method.quantile, at_least=0, at_most=1)
+    check_range("quantile_lr", method.quantile_lr, above=0)
+    for name, value, known in (
+        ("clipping", method.clipping, ("fixed", "adaptive")),
+        ("at", method.at, ("server", "client", "distributed")),
+    ):
+        if value not in known:
+            raise InvalidInput(f"{name} = {value!r} must be one of {', '.join(known)}")
+
+
+def check_plan(method: Any, sampling: Any, population: int) -> None:
+    """Raise `InvalidInput` unless a run draws cohorts as a private method accounts for them."""
+    check_population(method, population)
+    scheme, drawn = getattr(sampling, "scheme", "other"), type(sampling).__name__
+    if method.sampling not in ("none", scheme):
+        raise InvalidInput(
+            f"DP accounts for sampling = {method.sampling!r} but the run draws cohorts by {drawn}, which is "
+            f"{scheme!r}: give sampling = {(scheme if scheme != 'other' else 'none')!r}"
+        )
+    expected = sampling.expected(population)
+    if expected is not None and abs(expected - method.cohort) > 1e-6 * method.cohort:
+        raise InvalidInput(f"DP accounts for cohort = {method.cohort} but the run draws {expected:g} clients")
+
+
+def check_population(method: Any, population: Any) -> None:
+    """Raise `InvalidInput` unless a run has the clients that a private method accounts for, where that is known."""
+    if trees.is_not_traced(population) and int(population) != method.population:
+        raise InvalidInput(
+            f"DP accounts for population = {method.population} but the run has {int(population)} clients"
+        )
+
+
+def check_size(method: Any, size: Any) -> None:
+    """Raise `InvalidInput` if more clients took part than a private method accounts for, where that is known."""
+    if method.sampling == "fixed" and trees.is_not_traced(size) and int(size) > method.cohort:
+        raise InvalidInput(f"DP accounts for cohort = {method.cohort} but {int(size)} clients took part")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building.packages import require
 from fedsolve.core.types import Scalar
 
 Sampling = Literal["fixed", "poisson", "none"]
@@ -72,14 +72,10 @@ def renyi_epsilon(renyi: Any, rounds: Scalar, delta: Scalar) -> Any:
 
 def dp_accounting() -> Any:
     """`dp_accounting`, which only privacy needs."""
-    try:
-        import dp_accounting as library
-        import dp_accounting.rdp
-    except ImportError:
-        raise InvalidInput(
-            'privacy accounting needs dp-accounting: pip install "fedsolve[privacy]"'
-        ) from None
-    return library
+    require("dp_accounting", "privacy accounting needs", "privacy", "dp-accounting")
+    import dp_accounting.rdp
+
+    return dp_accounting
 
 
 @contextmanager

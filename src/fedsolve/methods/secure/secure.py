@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of, round_of
 from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_integer
+from fedsolve.core.checks import check_integer, is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Weighting, module, static
 from fedsolve.core.wire import Ring
-from fedsolve.methods.secure.bounds import as_pairs, check_bound
 from fedsolve.methods.secure.coder import Coder
 from fedsolve.methods.secure.fixed_point import decode_leaf, encode_leaf
 from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
@@ -243,3 +242,27 @@ class Secure(Wrapper):
     def _layout(self, structure: Any, shapes: list[Any], model: Params) -> list[Number]:
         limits = Limits(self.bound, self.bits, dict(self.bounds or ()), self.max_clients)
         return layout(structure, shapes, trees.size(model), limits)
+
+
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Bounds that may be given: their scales, and what follows from them, are float32 numbers."""
+
+
+def as_pairs(bounds: Any) -> tuple[tuple[str, float], ...]:
+    """Bounds as pairs in the order of their names.
+
+    Raises:
+        InvalidInput: no bounds by name.
+    """
+    if not isinstance(bounds, Mapping | tuple | None):
+        raise InvalidInput(f"bounds = {bounds!r} must be bounds by name, such as {{'loss': 100.0}}")
+    pairs = tuple(sorted(dict(bounds or ()).items()))
+    for name, bound in pairs:
+        check_bound(f"bounds[{name!r}]", bound)
+    return tuple((name, float(bound)) for name, bound in pairs)
+
+
+def check_bound(name: str, bound: Any) -> None:
+    """Raise `InvalidInput` unless a bound is a number that a scale can be chosen for."""
+    if not is_plain_number(bound) or not SMALLEST <= bound <= LARGEST:
+        raise InvalidInput(f"{name} = {bound!r} must be a number from {SMALLEST:g} to {LARGEST:g}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsolve.core.building.loss_checks import check_value
 from fedsolve.core.errors import of_type
-from fedsolve.pytorch.translation.dtypes import of_data
+from fedsolve.pytorch.translation.arrays import of_data
 
 
 def are_classes(outputs: Any, y: Any) -> bool:
@@ -35,11 +35,6 @@ def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets:
 
     That is so where the value is NaN whatever the outputs, for these, which are finite, and for others; but not with
     other targets, of which some count.
-
-    Args:
-        function: (outputs, targets) -> scalar.
-        outputs: of the module, a pytree of tensors.
-        targets: of the batch.
     """
     value = function(outputs, targets)
     tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]

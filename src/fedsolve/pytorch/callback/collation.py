@@ -15,11 +15,7 @@ from fedsolve.core.errors import InvalidInput, of_type
 
 
 def collated(who: str, items: Sequence[Any]) -> Any:
-    """The items of a data set as one batch.
-
-    Args:
-        who: what errors call the data set.
-        items: pairs of tensors, arrays and numbers, or of containers of them.
+    """The items of a data set, which errors call `who`, as one batch.
 
     Raises:
         InvalidInput: items of different shapes, or of something else; the first is named.

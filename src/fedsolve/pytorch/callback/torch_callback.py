@@ -1,4 +1,9 @@
-"""A module that stays in PyTorch: the compiled program calls it, one client after another."""
+"""A module that stays in PyTorch: the compiled program calls it, one client after another.
+
+A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says: float64 would lose
+half its digits on the way, and a counter in int64 would be refused. They travel as pairs of 32-bit words, which costs
+no arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
+from jax import lax
 from jaxtyping import Array
 from torch import nn
 
 from fedsolve.pytorch.callback.batch_losses import mean_of, row_of, tensors_of, value_or_zero
-from fedsolve.pytorch.callback.int64_packing import call_host
 from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
 from fedsolve.pytorch.comparison.autograd import gradients, refuse_late_hooks
 from fedsolve.pytorch.comparison.fixed_draws import are_fixed
 from fedsolve.pytorch.translation.arrays import (
+    array_of,
     as_tensor,
     buffer_tensors,
     check_weights,
@@ -34,15 +40,60 @@ from fedsolve.pytorch.translation.arrays import (
     trainable,
 )
 from fedsolve.pytorch.translation.arrays import copied as copy_of
-from fedsolve.pytorch.translation.dtypes import array_of
 from fedsolve.pytorch.translation.registry import NotTranslatable
+
+
+def is_wide(x: Any) -> bool:
+    """Whether an array travels as words."""
+    return x.dtype in (np.float64, np.int64, np.uint64)
+
+
+def narrow(x: Any) -> Array:
+    """An array as it travels."""
+    return lax.bitcast_convert_type(x, jnp.uint32) if is_wide(x) else x
+
+
+def widen(x: Array, like: Any) -> Array:
+    """An array that has travelled, as it was; `like` has its type."""
+    return lax.bitcast_convert_type(x, like.dtype) if is_wide(like) else x
+
+
+def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and type in which an array travels."""
+    wide = is_wide(x)
+    return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
+
+
+def to_words(x: np.ndarray) -> np.ndarray:
+    """A result of the host as it travels."""
+    return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
+
+
+def call_host(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
+    """A function of the host as part of a program; its arguments and results as NumPy arrays."""
+    leaves, tree = jax.tree.flatten(arguments)
+    leaves = [jnp.asarray(x) for x in leaves]
+    shapes, form = jax.tree.flatten(results)
+
+    def host(*sent: Any) -> list[np.ndarray]:
+        arrays = [
+            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
+            for x, own in zip(sent, leaves, strict=True)
+        ]
+        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
+
+    back = jax.pure_callback(
+        host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
+    )
+    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
+
 
 Function = Callable[[Any, Any], Any]
 
 
-_LOCKS: WeakKeyDictionary[nn.Module, Any] = (
-    WeakKeyDictionary()
-)  # one for each module, whatever tasks it is in
+# one for each module, whatever tasks it is in
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 class Module:

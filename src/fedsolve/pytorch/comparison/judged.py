@@ -22,7 +22,7 @@ from fedsolve.core.building.loss_checks import (
     first_line,
 )
 from fedsolve.core.errors import InvalidInput, of_type, shown
-from fedsolve.pytorch.callback.batch_losses import mean_of
+from fedsolve.pytorch.callback.batch_losses import mean_of, row_of
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
 from fedsolve.pytorch.comparison.unchanged import as_before
@@ -63,7 +63,7 @@ def judged(
     Args:
         name: what errors call it.
         function: (outputs, targets) -> scalar, or one value for each row.
-        outputs, targets: an example batch, as tensors.
+        outputs, targets: tensors.
         dtype: the type of the module's parameters.
         only_means: whether one that needs whole sets is refused, as a loss is.
 
@@ -134,12 +134,7 @@ def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidI
 
 
 def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
-    """Raise `InvalidInput` if a loss broadcasts outputs against targets, or is a sum over examples.
-
-    Args:
-        loss: (outputs, targets) -> tensor.
-        outputs, targets: a batch of at least 2 rows, else nothing can be told.
-    """
+    """Raise `InvalidInput` if a loss broadcasts outputs against targets or adds examples up; one row tells nothing."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return
     if not outputs.ndim or len(outputs) < 2:
@@ -216,12 +211,8 @@ def _apart(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | No
     rows = _rows(outputs)
     try:
         with torch.no_grad():
-            each = [
-                _drawn(function, *pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets)))
-                .double()
-                .mean()
-                for i in range(rows)
-            ]
+            lone = (row_of((outputs, targets), i, rows) for i in range(rows))
+            each = [_drawn(function, *row).double().mean() for row in lone]
     except Exception as error:  # whatever the user's code raises
         return f"{float(whole.double().mean()):.6g}, and on one of them alone it fails ({first_line(error)})"
     mean, value = float(torch.stack(each).mean()), float(whole.double().mean())
@@ -255,10 +246,6 @@ def _has_rows(outputs: Any, targets: Any) -> bool:
 
 def _rows(outputs: Any) -> int:
     return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
-
-
-def _row(t: Any, i: int, rows: int) -> Any:
-    return t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t
 
 
 def _some(t: Any, chosen: np.ndarray, rows: int) -> Any:

@@ -20,17 +20,17 @@ from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_sl
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.callback.batch_losses import mean_of, tensors_of
 from fedsolve.pytorch.callback.seeds import all_seeded, global_states
-from fedsolve.pytorch.comparison.attributes import remembered_by
 from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
+from fedsolve.pytorch.comparison.unchanged import remembered_by
 from fedsolve.pytorch.translation.arrays import (
+    array_of,
     as_tensor,
     kept_attributes,
     mode_setter,
     substituted,
     trainable,
 )
-from fedsolve.pytorch.translation.dtypes import array_of
 from fedsolve.pytorch.translation.failures import where_raised
 
 Function = Callable[[Any, Any], Any]

@@ -1,16 +1,17 @@
-"""A trial of a user's code that leaves no trace."""
+"""A trial of a user's code that leaves no trace, and what modules and losses remember in Python."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedsolve.pytorch.callback.seeds import kept_generators
@@ -43,9 +44,8 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
             yield
     finally:
         for tensor, value in zip(tensors, values, strict=True):
-            if tensor.layout != torch.strided or not torch.equal(
-                tensor.data, value
-            ):  # it compares no sparse ones
+            # `torch.equal` compares no sparse ones
+            if tensor.layout != torch.strided or not torch.equal(tensor.data, value):
                 tensor.data.copy_(value)
         for parameter, slope in slopes:
             parameter.grad = slope
@@ -63,3 +63,43 @@ def same_values(a: Any, b: Any) -> bool:
 def _is_nan(x: Any, y: Any) -> bool:
     x, y = np.asarray(x), np.asarray(y)
     return x.dtype.kind == y.dtype.kind == "f" and np.array_equal(x, y, equal_nan=True)
+
+
+_DEPTH = 4  # of containers and objects within each other
+
+
+def remembered_by(module: nn.Module, loss: Any) -> dict[str, Any]:
+    """Values that are equal as long as nothing changes, by what errors call them; of a function what it closes over."""
+    found = {}
+    for owner, what in ((module, "the module"), (loss, "the loss")):
+        for path, part in owner.named_modules() if isinstance(owner, nn.Module) else [("", owner)]:
+            where = f"'{path}' of {what}" if path else what
+            for name, value in _attributes(part).items():
+                found[f"attribute '{name}' of {where}"] = _plain(value, _DEPTH)
+    return found
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    if isinstance(part, MethodType):
+        return {} if isinstance(part.__self__, nn.Module) else _attributes(part.__self__)
+    held = dict(getattr(part, "__dict__", {}))
+    if isinstance(part, FunctionType):
+        for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
+            try:
+                held[name] = cell.cell_contents
+            except ValueError:  # not set yet
+                continue
+    return held
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """What can be compared of a value; None for tensors, modules and what is too deep."""
+    if isinstance(value, int | float | str | bytes):
+        return repr(value)  # in which NaN equals itself
+    if depth == 0 or isinstance(value, Tensor | nn.Module | type):
+        return None
+    if isinstance(value, Mapping):
+        return [(_plain(k, depth - 1), _plain(v, depth - 1)) for k, v in value.items()]
+    if isinstance(value, tuple | list | set | frozenset):
+        return [_plain(v, depth - 1) for v in value]
+    return {name: _plain(v, depth - 1) for name, v in _attributes(value).items()} or None

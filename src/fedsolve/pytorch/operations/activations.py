@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from fedsolve.pytorch.operations.creation import dropout
 from fedsolve.pytorch.operations.operands import Weights, along_dim, axes_of, filled, floating
-from fedsolve.pytorch.translation.dtypes import jax_dtype
+from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.pytorch.comparison.fixed_draws import Fixed, are_fixed
 from fedsolve.pytorch.operations.operands import default_dtype, index_dtype, type_of
-from fedsolve.pytorch.translation.dtypes import jax_dtype
+from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation
 
 

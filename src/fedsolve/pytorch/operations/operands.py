@@ -15,7 +15,7 @@ import torch
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.translation.dtypes import jax_dtype
+from fedsolve.pytorch.translation.arrays import jax_dtype
 
 Operand = Array | bool | int | float | complex
 

@@ -22,7 +22,7 @@ from fedsolve.pytorch.operations.operands import (
     summed_dtype,
 )
 from fedsolve.pytorch.operations.pointwise import absolute
-from fedsolve.pytorch.translation.dtypes import jax_dtype
+from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation
 
 

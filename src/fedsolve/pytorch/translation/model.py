@@ -13,13 +13,11 @@ from jaxtyping import Array
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.translation.arrays import buffer_tensors, check_weights, trainable
-from fedsolve.pytorch.translation.dtypes import array_of
-from fedsolve.pytorch.translation.export import exported
+from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, check_weights, trainable
+from fedsolve.pytorch.translation.export import exceeds_32_bits, exported
 from fedsolve.pytorch.translation.failures import why_not_exported
 from fedsolve.pytorch.translation.registry import NotTranslatable
 from fedsolve.pytorch.translation.translate import Program
-from fedsolve.pytorch.translation.wide_types import exceeds_32_bits
 
 Values = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from jaxtyping import Array
 from torch import Tensor
 from torch.fx import Node
 
-from fedsolve.pytorch.translation.dtypes import array_of, as_traced, computing
+from fedsolve.pytorch.translation.arrays import array_of, as_traced, computing
 from fedsolve.pytorch.translation.kinds import BEHIND, Kind, is_mean, kinds_of, length_in_one
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.translate import Program, evaluated

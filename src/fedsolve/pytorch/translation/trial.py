@@ -39,13 +39,7 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
 
 
 def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: Any) -> bool:
-    """Whether a module or functions of its outputs draw in evaluation, PyTorch's random numbers, NumPy's or Python's.
-
-    Args:
-        module: it stays as it is.
-        functions: a loss and metrics.
-        x, y: an example batch.
-    """
+    """Whether module or functions of its outputs draw in evaluation, PyTorch's, NumPy's or Python's random numbers."""
     own = copied(module).eval()
     with torch.no_grad(), all_seeded(0):
         before = global_states(), torch.get_rng_state().tolist()
@@ -58,10 +52,7 @@ def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: 
 def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
     """Whether a module takes inputs of more digits than a type has, and gives something else for them when rounded.
 
-    Args:
-        module: it stays as it is.
-        x: an example batch, floating-point numbers as the data have them.
-        dtype: to which a run rounds them.
+    `x` are floating-point numbers as the data have them, and `dtype` is the type to which a run rounds them.
     """
     exact, rounded = (pytree.tree_map_only(Tensor, lambda t, to=to: _in(t, to), x) for to in (None, dtype))
     leaves = zip(pytree.tree_leaves(exact), pytree.tree_leaves(rounded), strict=True)
@@ -177,14 +168,9 @@ def called(module: nn.Module, x: Any, mode: str) -> Any:
 
 
 def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
-    """Raise `InvalidInput` if a module in training mode takes no batch of one example, which some batches are.
+    """Raise `InvalidInput` if a module in training mode takes no batch of one example, which `where` has.
 
-    Args:
-        module: in training mode; it may change its buffers.
-        x: inputs of a batch.
-        rows: its examples.
-        where: which batch has one example.
-        remedy: how not to have it.
+    Its buffers may change. `x` are inputs of a batch of `rows` examples.
     """
     try:
         with torch.no_grad():

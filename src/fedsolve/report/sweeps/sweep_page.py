@@ -26,8 +26,18 @@ from fedsolve.report.markup import (
 from fedsolve.report.number_text import human_time, number_writer
 from fedsolve.report.plots import png
 from fedsolve.report.sweeps.sweep_plots import best_over_grid, heat_map, pairs, sensitivity
-from fedsolve.report.sweeps.sweep_table import divergence, edges, heads, row_texts, setting_rows
-from fedsolve.report.sweeps.sweep_words import axis_texts, rule_text, seeds_text, setting_texts, value_text
+from fedsolve.report.sweeps.sweep_table import (
+    axis_texts,
+    divergence,
+    edges,
+    heads,
+    row_texts,
+    rule_text,
+    seeds_text,
+    setting_rows,
+    setting_texts,
+    value_text,
+)
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
 

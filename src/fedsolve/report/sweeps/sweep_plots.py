@@ -12,7 +12,7 @@ from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.report.heatmap import DIVERGED, Colours, draw_map, frame
 from fedsolve.report.plots import log_scale, new_figure, plain_numbers, tidy
 from fedsolve.report.style import LIGHT, LineStyle, styles_of
-from fedsolve.report.sweeps.sweep_words import (
+from fedsolve.report.sweeps.sweep_table import (
     add_title,
     as_list,
     axis_label,

@@ -11,9 +11,16 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.report.markup import text
 from fedsolve.report.number_text import count_text, number_writer, plus_minus
 from fedsolve.report.records import latex_table
+from fedsolve.report.sweeps.sweep_table import (
+    averaged_text,
+    outcome_lines,
+    ranking,
+    row_texts,
+    seeds_text,
+    setting_rows,
+    setting_texts,
+)
 from fedsolve.report.sweeps.sweep_table import heads as table_heads
-from fedsolve.report.sweeps.sweep_table import outcome_lines, ranking, row_texts, setting_rows
-from fedsolve.report.sweeps.sweep_words import averaged_text, seeds_text, setting_texts
 from fedsolve.report.table import full_name, metric_head
 from fedsolve.results.history import first_as_good
 from fedsolve.results.metrics import describe

@@ -122,9 +122,8 @@ def _fitting(labels: Sequence[str], width: float) -> int:
     text = [TextPath((0, 0), label, size=9).get_extents().width / 72 for label in labels]
 
     def needed(count: int) -> float:
-        return sum(
-            0.9 + max(column) for column in np.array_split(text, count)
-        )  # with the line and its margins
+        # each with its line and margins
+        return sum(0.9 + max(column) for column in np.array_split(text, count))
 
     return max((n for n in range(1, len(labels) + 1) if needed(n) <= width), default=1)
 

@@ -14,12 +14,12 @@ from fedsolve.studies.intervals import (
     intervals,
     listed,
 )
-from fedsolve.studies.rules.across import better_in_each, sooner
 from fedsolve.studies.rules.comparisons import (
     Rule,
     all_positive,
     at_least_as_good,
     better,
+    better_in_each,
     better_than_all,
     close,
     each_better,
@@ -28,6 +28,7 @@ from fedsolve.studies.rules.comparisons import (
     provisional,
     rule,
     shown_final,
+    sooner,
     together,
 )
 from fedsolve.studies.rules.differences import Difference, difference, grade, may_change

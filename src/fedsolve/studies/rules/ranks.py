@@ -69,9 +69,8 @@ class Ranks:
         """Of Friedman's test that all methods are alike, by Iman and Davenport's F."""
         k, n = self.by_problem.shape
         left = n * (k - 1) - self.chi_square
-        statistic = (
-            (n - 1) * self.chi_square / left if left > 1e-9 else np.inf
-        )  # inf: the same order on all problems
+        # inf: the same order on all problems
+        statistic = (n - 1) * self.chi_square / left if left > 1e-9 else np.inf
         return float(fisher.sf(statistic, k - 1, (k - 1) * (n - 1)))
 
     @property

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.xla.conv import conv, max_pool2x2
+from fedsolve.core.xla.convolutions import conv, max_pool2x2
 from fedsolve.data.examples import SparseRows
 from fedsolve.tasks.models.layers import (
     Affine,

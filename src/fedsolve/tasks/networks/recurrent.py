@@ -158,9 +158,8 @@ class GRU(_Recurrent):
     def _over_time(self, layer: RecurrentLayer, x: Array) -> Array:
         zero = jnp.zeros((x.shape[1], self.hidden), x.dtype)
         weight, bias = layer.recurrent
-        bias = jnp.concatenate(
-            [jnp.zeros(2 * self.hidden, bias.dtype), bias]
-        )  # the other gates' lie in the own part
+        # the other gates' lie in the own part
+        bias = jnp.concatenate([jnp.zeros(2 * self.hidden, bias.dtype), bias])
         y, _ = recur(GRU_CELL, weight, bias, own_part(*layer.input, x), (zero,))
         return y
 

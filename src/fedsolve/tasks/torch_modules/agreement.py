@@ -77,14 +77,10 @@ class Agreement:
     ) -> None:
         from fedsolve.pytorch.comparison.reference import Reference
         from fedsolve.pytorch.comparison.sample import telling_rows
-        from fedsolve.pytorch.translation.arrays import buffer_tensors, trainable
-        from fedsolve.pytorch.translation.dtypes import array_of
+        from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, trainable
 
-        self.reference, self._functions, self.dtype = (
-            Reference(module, functions["loss"], dtype),
-            functions,
-            dtype,
-        )
+        self.reference = Reference(module, functions["loss"], dtype)
+        self._functions, self.dtype = functions, dtype
         rows = telling_rows(*examples, _LEAST, _MOST)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
@@ -111,7 +107,7 @@ class Agreement:
     @property
     def type(self) -> Any:
         """The type to compute in, as JAX has it."""
-        from fedsolve.pytorch.translation.dtypes import jax_dtype
+        from fedsolve.pytorch.translation.arrays import jax_dtype
 
         with jax.enable_x64(True):
             return jax_dtype(self.dtype)
@@ -130,10 +126,7 @@ class Agreement:
     ) -> str | None:
         """How the first number that differs from PyTorch's does, and why; None if none does.
 
-        Args:
-            evaluate: gives what is compared.
-            otherwise: what is said where no cause is found.
-            mixing: what is said of a module that mixes examples.
+        `otherwise` is said where no cause is found, and `mixing` of a module that mixes examples.
         """
         for point, theirs in self._points:
             words = self._words(evaluate(point, self.batch), theirs)

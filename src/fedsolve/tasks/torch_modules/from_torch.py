@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedsolve.core.building.packages import require
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.forms import check_list
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
@@ -83,10 +84,9 @@ def from_torch(
         InvalidInput: a module that cannot be translated (which line or operation), a loss that is no mean over
             examples, a loss or metric that fails (on which shapes and types), PyTorch missing, or data of another form.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
+    require("torch", "from_torch needs", "torch", "PyTorch")
+    import torch
+
     from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.comparison.unchanged import as_before
@@ -213,7 +213,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
 
 def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A few examples as tensors as PyTorch has them, floating-point numbers in a type; None for their own."""
-    from fedsolve.pytorch.translation.dtypes import of_data
+    from fedsolve.pytorch.translation.arrays import of_data
 
     if not isinstance(examples, Examples):
         raise InvalidInput(

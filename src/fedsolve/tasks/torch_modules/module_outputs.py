@@ -36,7 +36,7 @@ def in_batches(
     from torch.utils import _pytree as pytree
 
     from fedsolve.pytorch.callback.seeds import all_seeded
-    from fedsolve.pytorch.translation.dtypes import of_data
+    from fedsolve.pytorch.translation.arrays import of_data
 
     module.eval()
     first = next(module.parameters())

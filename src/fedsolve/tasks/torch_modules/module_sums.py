@@ -242,7 +242,7 @@ class Score:
         """The value of a set."""
         import torch
 
-        from fedsolve.pytorch.translation.dtypes import of_data
+        from fedsolve.pytorch.translation.arrays import of_data
 
         tensors = [of_data(a) for a in arrays]
         with torch.no_grad():

@@ -44,9 +44,8 @@ class Prodigy(AdamByDistance):
         ahead = trees.dot(delta, trees.sub(params, state.start))  # <g, w_0 - w> with g = -D
         m = jax.tree.map(lambda m, x: (b1 * m + (1 - b1) * d * x).astype(m.dtype), state.m, delta)
         v = jax.tree.map(lambda v, x: (b2 * v + (1 - b2) * (d * x) ** 2).astype(v.dtype), state.v, delta)
-        weight = (
-            (1 - decay) * d * (d / self.initial_distance)
-        )  # s and r in units of d_0: float32 has no 1e-40
+        # s and r in units of d_0: float32 has no 1e-40
+        weight = (1 - decay) * d * (d / self.initial_distance)
         s = jax.tree.map(lambda s, x: (decay * s + weight * x).astype(s.dtype), state.s, delta)
         r = (decay * state.r + weight * ahead).astype(state.r.dtype)
         length = jnp.asarray(sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(s)), r.dtype)
