@@ -65,9 +65,16 @@ def pytest_collect_file() -> Generator[None, Any, Any]:
     return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares programs shares a worker: a module, or tests with a group of their own."""
+    """Rows that `make test` leaves out are `full`. What shares programs shares a worker: a module, or a group."""
     for item in items:
+        row, gate, full = (
+            getattr(item, "callspec", None),
+            *map(item.get_closest_marker, ("gate", "full_rows")),
+        )
+        if row is not None and ((gate and row.id not in gate.args) or (full and row.id in full.args)):
+            item.add_marker(pytest.mark.full)
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 

@@ -43,6 +43,7 @@ def out(tmp_path):
     return tmp_path / "gpu.json"
 
 
+@pytest.mark.full
 def test_each_part_fails_alone_and_the_next_run_goes_on(out, capsys):
     assert run.main(["--cpu", "--out", str(out)], PARTS) == 1
     result = json.loads(out.read_text())
@@ -92,6 +93,7 @@ def test_a_machine_without_a_gpu_is_told_so(capsys, out):
     assert "no part is called nothing" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_real_part_runs_on_a_cpu(out):
     """The cheapest one, and every script of the others is there."""
     assert run.main(["--cpu", "--out", str(out), "device"]) == 0

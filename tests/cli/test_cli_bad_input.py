@@ -119,6 +119,7 @@ CALLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.full_rows(" FedFW --rounds 3 --set constraint={name='L1Ball', radius=1}")
 @pytest.mark.parametrize(("arguments", "message"), CALLS, ids=[" ".join(c[0])[-60:] for c in CALLS])
 def test_bad_input_is_one_line_and_exit_code_2(call, arguments, message):
     ended = call(*arguments)
@@ -204,6 +205,7 @@ def test_no_more_devices_are_asked_for_than_there_are_cores(monkeypatch):
     assert asked["jax_num_cpu_devices"] == cores()
 
 
+@pytest.mark.full_rows("error0")
 @pytest.mark.parametrize(
     "error", [MemoryError("Unable to allocate 9 GiB"), RuntimeError("RESOURCE_EXHAUSTED: no 9 GiB.")]
 )
@@ -221,6 +223,7 @@ def test_a_problem_in_a_file_names_the_file():
         parse(read_toml("c.toml"), "c.toml")
 
 
+@pytest.mark.full
 def test_a_folder_that_holds_a_run_is_refused(call, finished):
     finished(*RUN)
     before = Path("r/checkpoint.safetensors").read_bytes()
@@ -257,6 +260,7 @@ def test_runs_that_is_a_file_is_refused(call):
     assert "cannot write to runs" in ended.err
 
 
+@pytest.mark.full
 def test_the_checkpoint_of_another_algorithm_is_refused(call, finished):
     finished(*RUN)
     config = Path("r/config.toml")

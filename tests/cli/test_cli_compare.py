@@ -44,6 +44,7 @@ def config():
     return "c.toml"
 
 
+@pytest.mark.full
 def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config, monkeypatch):
     ended = call("compare", "--config", config, "--out", "c")
     assert ended.code == 0
@@ -162,6 +163,7 @@ def test_labels_that_make_the_same_folder_are_kept_apart(call, no_pictures):
     assert Path("c/FedAvg-2/model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_methods_may_be_given_labels(call, no_pictures):
     """One method twice, each with its settings; a label of a file is replaced by the one that is typed."""
     names = ("slow=FedAvg", "fast=FedAvg", "FedExP")
@@ -310,6 +312,7 @@ def test_a_comparison_kept_under_a_former_spelling_is_resumed_where_it_is(call, 
     assert Path("c/FedLi-LS/checkpoint.safetensors").read_bytes() != former
 
 
+@pytest.mark.full
 def test_a_comparison_of_seeds_has_a_row_for_each_method(call, no_pictures):
     """One seed of a method diverges alone only by chance: all of it do, the other method's seeds are compared."""
     words = ("digits", "FedAvg", "FedExP", *SMALL, "--set", "FedAvg.client_lr=3e38", "--seeds", "2")

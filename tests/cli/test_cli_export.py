@@ -88,6 +88,7 @@ def front_matter(text):
     return yaml.safe_load(head), body
 
 
+@pytest.mark.full
 def test_safetensors_are_the_parameters_by_name(call, plain):
     folder, result = plain
     ended = call("export", folder, "--to", "safetensors", "--out", "new/digits.safetensors")
@@ -160,6 +161,7 @@ def test_an_onnx_graph_computes_what_the_module_does(call, nets, tmp_path):
     assert "give --input FILE" in ended.err
 
 
+@pytest.mark.full
 def test_a_graph_that_computes_something_else_is_refused(nets, monkeypatch):
     pytest.importorskip("onnxruntime", reason="fedsolve[onnx] is not installed")
     from fedsolve.cli.export import onnx_file
@@ -178,6 +180,7 @@ def test_a_graph_that_computes_something_else_is_refused(nets, monkeypatch):
         onnx_file.as_onnx(result, nets / "module", np.ones((4, 2), np.float32))
 
 
+@pytest.mark.full
 def test_the_card_has_counts_settings_metrics_and_no_place(call, plain):
     pytest.importorskip("yaml")
     folder, result = plain

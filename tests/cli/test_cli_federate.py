@@ -79,6 +79,7 @@ def table(site):
     return HEADER + "\n".join(rows) + "\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "framework", ["sklearn", *(pytest.param(f, marks=pytest.mark.full) for f in ("jax", "torch"))]
 )
@@ -241,6 +242,7 @@ def test_bad_input(arguments, said, call, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full_rows("my-app")
 @pytest.mark.parametrize("name", ["my-app", "A", "x9-y-z", "a" * 32])
 def test_flower_takes_the_app(name, call, tmp_path):
     """What is written passes Flower's own check of the folder's name and of the bundle that it sends to nodes."""

@@ -83,6 +83,7 @@ def test_one_that_cannot_be_loaded_is_one_line(others, call, name, words):
     assert ended.err.count("\n") == 1
 
 
+@pytest.mark.full
 def test_one_runs_by_its_name(others, call):
     assert call("reproduce", "theirs-2", "--quick").code == 0
     page = Path("runs", "theirs-2", "page.html").read_text()

@@ -111,6 +111,7 @@ def test_no_file_is_overwritten_and_several_runs_are_not_one(call, folder, tmp_p
     assert (ended.code, "predict in Python with fs.load(" in ended.err) == (2, True)
 
 
+@pytest.mark.full
 def test_code_of_ones_own_task_is_imported_only_where_it_may(call, tmp_path, monkeypatch, no_pictures):
     (tmp_path / "planes.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -34,6 +34,7 @@ for words in (["--help"], ["run", "--help"], ["sweep", "--help"], ["run", "--non
     assert "2 bad input" in ended.stdout
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_is_no_error():
     process = subprocess.Popen(
         [*COMMAND, "list", "schedules"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -91,6 +92,7 @@ def test_large_steps_take_the_cores_as_devices_and_a_resumed_run_those_that_it_h
     assert "other devices" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.full
 def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(bare_env, tmp_path):
     variables = bare_env | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     del variables["JAX_COMPILATION_CACHE_DIR"], variables["JAX_NUM_CPU_DEVICES"]

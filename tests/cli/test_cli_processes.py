@@ -112,6 +112,7 @@ def finish_and_compare(env: dict[str, str]) -> None:
     assert model("r") == model("whole")
 
 
+@pytest.mark.full
 def test_a_process_that_never_comes(bare_env):
     """The one that waits ends by its deadline, with a line."""
     code = "from fedsolve.cli.processes.distributed_init import join; join(2.0)"

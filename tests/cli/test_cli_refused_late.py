@@ -118,6 +118,7 @@ def test_a_folder_that_another_run_holds_is_left_alone(here):
 PLATEAU = "={schedule='reduce_on_plateau', initial=0.1, metric='nope', patience=3}"
 
 
+@pytest.mark.full_rows("arguments1-unknown metric", "arguments3-unknown metric")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -220,6 +220,7 @@ def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
     assert not list(Path().iterdir())
 
 
+@pytest.mark.full
 def test_several_seeds_are_one_row_and_go_on(call, no_pictures):
     """Each seed has the model of its run alone; a longer run goes on with all of them."""
     ended = call("run", "digits", "FedAvg", *SMALL, "--seeds", "1,4", "--out", "r", "--json")
@@ -253,6 +254,7 @@ def test_seeds_that_cannot_be(call, words, told):
     assert not Path("r").exists()
 
 
+@pytest.mark.full
 def test_examples_are_held_out_and_the_configuration_says_so(call, no_pictures):
     assert call(*RUN, "--validation", "0.2", "--out", "r").code == 0
     assert "validation = 0.2" in Path("r/config.toml").read_text()
@@ -263,6 +265,7 @@ def test_examples_are_held_out_and_the_configuration_says_so(call, no_pictures):
     assert call(*RUN, "--validation", "1.5").code == 2
 
 
+@pytest.mark.full
 def test_an_edited_configuration_is_resumed_as_it_was_where_it_decides_a_bit(call, no_pictures):
     """Rounds between evaluations: refused under a rate that reacts to them, else told."""
     rate = 'client_lr={schedule="reduce_on_plateau", initial=0.1, metric="train_loss", patience=1}'

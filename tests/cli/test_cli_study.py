@@ -66,6 +66,7 @@ def write(*changes: tuple[str, str]) -> None:
     Path("mine.toml").write_text(text)
 
 
+@pytest.mark.full
 def test_a_study_is_interrupted_goes_on_and_is_judged_again(call, monkeypatch):
     write()
     sweep = runner.fs.sweep

@@ -32,6 +32,7 @@ def files(folder):
     return {p.name for p in Path(folder).iterdir()}
 
 
+@pytest.mark.full
 def test_a_sweep_leaves_its_tables_pictures_and_page(call):
     ended = call(*SWEEP, "--seeds", "2", "--out", "s")
     assert ended.code == 0, ended.err
@@ -108,6 +109,7 @@ def test_the_saved_configuration_sweeps_again_with_the_same_bits(call, no_pictur
     assert load("other").selection.metric == "validation_accuracy"
 
 
+@pytest.mark.full
 def test_a_grid_in_a_file(call, no_pictures):
     Path("c.toml").write_text(
         'task = "digits"\ntask_options = {num_clients = 4, model = "softmax"}\n'

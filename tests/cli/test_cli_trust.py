@@ -142,6 +142,7 @@ def test_what_a_module_beside_hands_on_is_refused_before_it_is_called(call, own,
     assert not Path("called").exists()
 
 
+@pytest.mark.full
 def test_what_lies_beside_a_file_runs_and_is_said(call, own, no_pictures):
     """Also where the current folder is another; the folder it leaves needs --trust, and says so."""
     Path("home/c.toml").write_text(

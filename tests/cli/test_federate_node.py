@@ -44,6 +44,7 @@ def became(call, monkeypatch):
     return run
 
 
+@pytest.mark.full
 def test_all_options_of_flower_are_passed_on(became, tmp_path, monkeypatch):
     monkeypatch.setenv(node.POLL, "0.5")
     words, environment = became("--worker-messages", "3", *FLOWERS, "--worker-megabytes=9")

@@ -56,6 +56,7 @@ def test_a_comparison_is_shown_and_watched(tmp_path, capsys):
     assert "method plain" not in text
 
 
+@pytest.mark.full
 def test_what_a_run_had_is_in_its_configuration(tmp_path):
     fs.run(
         fs.FedAvg(0.1),
@@ -73,6 +74,7 @@ def test_what_a_run_had_is_in_its_configuration(tmp_path):
     assert set(load(tmp_path / "b").unnamed) == {"task", "sampling"}
 
 
+@pytest.mark.full
 def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys, monkeypatch):
     """The second method, which may run meanwhile, begins no round before the first is asked to stop."""
     asked, run_rounds = threading.Event(), at_once.run_rounds

@@ -65,6 +65,7 @@ def test_a_run_is_not_gone_on_with_and_the_line_names_the_version(tmp_path, caps
     assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
 
 
+@pytest.mark.full
 def test_a_deployment_goes_on_with_the_bits_of_one_that_was_never_stopped(tmp_path):
     pytest.importorskip("flwr")
     from deploy_small import deploy

@@ -60,6 +60,7 @@ def test_every_property_has_a_representative():
 
 # uncompiled they take half a minute each: the one with most verbs; one of every kind is done verb by
 # verb in tests/deploy/test_messages.py
+@pytest.mark.full
 @methods(
     ["SCAFFOLD+FedFW"], full=["FedLiLS", "FedDuAdam", "SCAFFOLD", "FedDualAvg", "FedFW", "FedDR", "optax"]
 )
@@ -83,6 +84,7 @@ def test_compiled_is_eager(name):
         np.testing.assert_array_equal(now, then)
 
 
+@pytest.mark.gate("FedAvg")
 @WITH_EACH_PROPERTY
 def test_order_within_the_cohort_does_not_matter(name):
     """The same cohorts, listed backwards: clients' shuffles follow from their number, not from their
@@ -97,6 +99,7 @@ IN_FLOAT32 = ["FedAvg", "SCAFFOLD+FedFW", "IFCA", "Secure+FedDuAdam"]
 WITH_EACH_TYPE = methods(IN_FLOAT32, full=[name for name in METHODS if name not in IN_FLOAT32])
 
 
+@pytest.mark.gate("FedAvg")
 @WITH_EACH_TYPE
 def test_no_recompilation(name):
     """A second run, another seed, other cohorts and another learning rate all use the compiled program."""
@@ -120,6 +123,7 @@ def test_another_rate_is_the_same_program(name):
     assert hash(program(CLIENT_LR)[0]) == hash(program(0.17)[0])
 
 
+@pytest.mark.full_rows("FedDuA", "Robust+FedAdam", "SCALLION")
 @EVERY
 def test_shapes_and_types_are_kept(name):
     """Of a float64 model no verb makes a float32 number; the server, a client and the model keep all their shapes."""
@@ -144,6 +148,7 @@ def test_a_run_has_one_type(name):
     assert {str(x.dtype) for x in floats} == {"float32"}
 
 
+@pytest.mark.gate("FedAvg")
 @WITH_EACH_TYPE
 def test_both_types_tell_the_same(name):
     """Float32 against float64."""
@@ -181,6 +186,7 @@ def swept(algorithms, data, **options):
 SWEPT = ["FedAvg", "SCAFFOLD+FedFW", "FedLiLS(max, keep)", "FedFW(split)", "Robust+FedAdam"]
 
 
+@pytest.mark.gate("FedAvg")
 @methods(SWEPT, full=[name for name in METHODS if name not in SWEPT])
 def test_sweep_padding_and_chunks_do_not_matter(name):
     """Two rates with two seeds in one vmapped program, two clients side by side instead of all four, and larger
@@ -212,6 +218,7 @@ def test_sweep_padding_and_chunks_do_not_matter(name):
         raise AssertionError(f"{' and '.join(guilty) or 'only all at once'} of {name}: {error}") from error
 
 
+@pytest.mark.full_rows("SCAFFOLD-3")
 @pytest.mark.parametrize("chunk", [1, 3])
 @methods(["SCAFFOLD"], full=["FedAvg", "SCAFFOLD+FedDuAdam"])
 def test_other_chunks_do_not_matter(name, chunk):

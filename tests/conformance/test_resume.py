@@ -47,6 +47,7 @@ def test_same_seed_same_bits(name):
     same_bits(run(name), whole(name))
 
 
+@pytest.mark.gate("FedAvg", "SCAFFOLD+FedFW", "SCAFFOLD")
 @WITH_EACH_PROPERTY
 def test_resumed_run_has_the_same_bits(name, tmp_path):
     """6 rounds in a folder (in the middle of an evaluation interval of 4), then on to 12: model, metrics,

@@ -182,6 +182,7 @@ FINE = np.repeat(np.arange(20), 50)
 COARSE = FINE // 5
 
 
+@pytest.mark.full
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), clients=st.integers(1, 40))
 def test_pachinko_draws_equal_disjoint_clients(seed, clients):

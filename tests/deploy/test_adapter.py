@@ -85,6 +85,7 @@ def without_client_1(tmp_path_factory):
     return deploy(METHOD, tmp_path_factory.mktemp("without"), tamper=lose, **BOUNDED)[0]
 
 
+@pytest.mark.full_rows("norm", "NaN")
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_reply_never_touches_the_model(kind, tmp_path, without_client_1):
     """Client 1's reply of round 2 is bad: that round is what the other two make of it, and the log says why."""
@@ -106,6 +107,7 @@ def test_a_bad_reply_never_touches_the_model(kind, tmp_path, without_client_1):
     assert history.rounds["rejected"].tolist() == [0, 1]
 
 
+@pytest.mark.full
 def test_an_update_that_was_not_used_is_taken_back(tmp_path):
     """Client 1's answer of round 2 is lost after it was trained; in round 4 it starts from where it was before.
 
@@ -124,6 +126,7 @@ def test_an_update_that_was_not_used_is_taken_back(tmp_path):
     assert [read_manifest(path)["round"] for path in kept] == [0, 3]
 
 
+@pytest.mark.full
 def test_a_repeated_round_is_not_applied_twice(tmp_path):
     """Replies of two clients are lost twice: they are asked again, and the run is the undisturbed one."""
     lost = []
@@ -184,6 +187,7 @@ def test_a_client_that_is_not_there_is_missed(tmp_path):
     assert rows(tmp_path)[0]["reasons"] == ["client 5: not connected within 0.2 s"]
 
 
+@pytest.mark.full_rows("method0")
 @pytest.mark.parametrize(
     "method",
     [
@@ -273,6 +277,7 @@ def test_a_foreign_state_is_said(tmp_path):
     assert "holds client 2 of experiment" in rows(tmp_path)[1]["reasons"][0]
 
 
+@pytest.mark.full
 def test_a_latecomer_starts_as_all_did(tmp_path):
     """FedFW: a client that joins in round 2 starts from the first model, not from that of round 2."""
     method = fs.FedFW(fs.geometry.L2Ball(9.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))
@@ -284,6 +289,7 @@ def test_a_latecomer_starts_as_all_did(tmp_path):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.full
 def test_same_seed_same_cohorts(tmp_path):
     def cohorts(folder, seed):
         _, _, grid = deploy(fs.FedAvg(0.1), folder, rounds=4, clients_per_round=2, seed=seed)
@@ -369,6 +375,7 @@ def test_a_node_that_did_not_answer_is_asked_again(tmp_path):
     assert history.total("dropped") == 0
 
 
+@pytest.mark.full
 def test_the_record_is_kept(tmp_path):
     """Every round is evaluated; record, model and page lie in the folder."""
     _, history, _ = deploy(

@@ -56,6 +56,7 @@ def test_a_silent_client_is_asked_if_it_is_needed(tmp_path, rarely):
     assert asked(grid, 102) == 3
 
 
+@pytest.mark.full
 def test_a_late_reply_spoils_nothing(tmp_path, capsys, rarely):
     """Client 1's answer of round 1 comes in round 2, where it rests: the run is the one without that answer."""
     late, _, grid = deploy(METHOD, tmp_path / "a", slow={(102, 0): 2}, rounds=4, round_seconds=5.0, grace=0.1)

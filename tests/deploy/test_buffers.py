@@ -43,6 +43,7 @@ def run(folder, **settings):
     return model, kept, seen, history
 
 
+@pytest.mark.full
 def test_statistics_are_averaged_plainly(tmp_path):
     """After each round the server's statistics are the mean of the three clients'; counters count batches."""
     _, kept, seen, _ = run(tmp_path, rounds=2)
@@ -92,6 +93,7 @@ def test_one_that_is_far_beyond_the_others_is_left_out_and_named(make, buffer, s
     assert "round 1: client 0 does not count: the norm of its " in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_resume_keeps_them(tmp_path):
     whole, kept, _, _ = run(tmp_path / "a", rounds=3)
     run(tmp_path / "b", rounds=2)

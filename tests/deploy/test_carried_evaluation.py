@@ -45,6 +45,7 @@ def same(one, other, folder):
     assert files[0] == files[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -71,6 +72,7 @@ def test_the_run_is_that_of_messages_of_their_own(method, settings, tmp_path):
     assert count(carried[2], "train") == count(alone[2], "train") == 2 * given["rounds"]
 
 
+@pytest.mark.full
 def test_a_round_is_one_trip(tmp_path, monkeypatch):
     """Of four rounds: evaluation before the first, one trip each, evaluation after the last; it was nine trips."""
     trips = []
@@ -161,6 +163,10 @@ def unasked(node, kind, content):
     return content
 
 
+@pytest.mark.gate(
+    "tamper-measured0-dropped0-it is of round 5, not of 1",
+    "without-measured4-dropped4-it has no answer as this version of fedsolve writes it",
+)
 @pytest.mark.parametrize(
     ("tamper", "measured", "dropped", "words"),
     [
@@ -179,6 +185,7 @@ def test_each_part_is_checked_as_if_it_came_alone(tamper, measured, dropped, wor
     assert history.rounds["dropped"].tolist() == dropped
 
 
+@pytest.mark.full
 def test_a_round_that_is_repeated_evaluates_once(tmp_path):
     """The first two trainers' first replies of round 2 are refused, and asked for again without the evaluation."""
     refused = set()

@@ -54,6 +54,7 @@ def bare(path):
 DAMAGE = {"flip": flip, "cut": cut, "fields": bare, "gone": lambda path: path.unlink()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_the_checkpoint_before_is_taken(kind, tmp_path, capsys):
     """The newest cannot be read: the run goes on from the one before it, and ends where an undisturbed one ends.
@@ -82,6 +83,7 @@ def test_without_another_it_is_an_error(tmp_path):
         run(tmp_path, 3, resume=True)
 
 
+@pytest.mark.full
 def test_a_save_costs_what_changed(tmp_path):
     """Of twelve clients two take part in a round: two states are written, and at most two a client are kept."""
     written = []

@@ -285,6 +285,7 @@ def test_a_metric_that_no_client_has_is_told_before_anything_trains(tmp_path):
         deployed(fs.FedAvg(0.3), tmp_path, client_metrics="los")
 
 
+@pytest.mark.full
 def test_a_client_that_cannot_measure_says_so_and_trains(tmp_path, capsys):
     class Trains(JaxOracle):
         measure = LocalProblem.measure

@@ -103,6 +103,7 @@ def test_a_server_goes_back_by_one_round(tmp_path):
     assert again.message == first.message
 
 
+@pytest.mark.gate("gone")
 @pytest.mark.parametrize("damage", ["gone", "flipped"])
 def test_what_the_server_follows_mends_a_lost_state(damage, tmp_path, capsys):
     """FedFW: the server knows each client's point from its codes, and sends it back; the run is the undisturbed one."""
@@ -166,6 +167,7 @@ def count_of(folder, client, round):
     return int(count)
 
 
+@pytest.mark.full
 def test_an_optimiser_that_is_kept_goes_on_after_a_restart(tmp_path, capsys):
     """DiLoCo: served anew after two rounds of three, the model of the undisturbed run; two steps a round are counted.
     Where a client's file is lost, its moments and its count start anew.
@@ -186,6 +188,7 @@ def test_an_optimiser_that_is_kept_goes_on_after_a_restart(tmp_path, capsys):
     assert "it starts with a new one" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_personal_leaves_stay_in_the_clients_file(tmp_path):
     """FedRep of one leaf: no order or reply has room for the other, and a client that lost it begins anew."""
     start = {"w": np.zeros(2), "own": np.full(5, 3.0)}

@@ -78,6 +78,7 @@ def test_only_what_training_changes_moves():
     assert oracle(0, "trained").moving_buffers == moving
 
 
+@pytest.mark.full_rows("server-True")
 @pytest.mark.parametrize(("at", "told"), [("server", True), ("client", False)])
 def test_a_private_method_takes_constants(at, told, tmp_path):
     """As many steps as without privacy, whether the server gives the buffers or not; none travels back."""
@@ -123,6 +124,7 @@ def test_constants_are_compared_when_clients_connect():
     assert other_constant(constant_digests(oracle(1).constants), usual) is None
 
 
+@pytest.mark.full
 def test_a_translated_module_has_only_those_that_move():
     """And BatchNorm that is in evaluation mode stays there."""
     task = fs.tasks.from_torch(made(), nn.functional.mse_loss, CLIENTS, batch_size=None, translate=True)

@@ -87,6 +87,7 @@ def environment_of_image(app):
     return dict(word.split("=", 1) for word in shlex.split(line)[1:])
 
 
+@pytest.mark.full
 def test_compose_file(app):
     """It fits the published schema; each container has its volume, the secrets of its command and no others."""
     path = app / "containers" / "compose.yaml"
@@ -110,6 +111,7 @@ def test_compose_file(app):
     assert ("/data:/federation/data:ro" in mounts) == (app.name == "tables")
 
 
+@pytest.mark.gate("tables")
 def test_kubernetes_manifests(app):
     """Selectors find their pods, what is mounted is there, and commands and images are those of the compose file."""
     found = manifests_of(app)
@@ -174,6 +176,7 @@ def flower_parsers():
     }
 
 
+@pytest.mark.full_rows("tables")
 def test_each_program_takes_its_command(app, monkeypatch, tmp_path):
     """Parsed by the programs themselves; a node's by `fedsolve`, and what it passes on by Flower."""
     from flwr.common.config import parse_config_args

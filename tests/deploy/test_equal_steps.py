@@ -10,6 +10,7 @@ from deploy_small import POPULATION, clients_of, deploy
 from fedsolve.core.errors import Unavailable
 
 
+@pytest.mark.full
 def test_the_model_is_that_of_a_simulation(tmp_path):
     """Bit for bit; a simulation finds the number of steps by itself."""
     problem = task((8,) * POPULATION)

@@ -55,6 +55,7 @@ def evaluate(method, folder, model, out="measured", **more):
     return run(method, folder, out, job="evaluate", model=str(model), **more)
 
 
+@pytest.mark.full_rows("FedAvg")
 @pytest.mark.parametrize("method", [fs.FedAvg(0.3), fs.FedPer("bias", 0.3)], ids=lambda m: m.name)
 def test_a_runs_model_has_the_numbers_of_its_run(method, trained, capsys):
     """Also clients' personal models; one question to each, and not one byte of the run or of the nodes changes."""

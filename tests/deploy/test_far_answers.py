@@ -71,6 +71,7 @@ def test_it_is_left_out_of_the_means_and_named(size, tmp_path, capsys):
     assert capsys.readouterr().out.count(said) == 3
 
 
+@pytest.mark.full
 def test_a_claim_of_more_examples_than_it_trains_on_is_left_out(tmp_path, capsys):
     """From the first evaluation on after it has trained: only then has it said by how many it counts."""
 

@@ -33,6 +33,7 @@ def test_a_leaf_is_sent_by_name_and_digest():
             wire.decode(data, like, other)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("average", crossed(["A", "exact", "stack"], ["exact"]))
 def test_low_rank_rounds_over_messages(average, tmp_path):
     """The model is the simulation's."""
@@ -46,6 +47,7 @@ def test_low_rank_rounds_over_messages(average, tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
+@pytest.mark.full
 def test_a_server_with_another_initial_model_gets_no_update(tmp_path):
     """Its clients would train something else."""
     other = {"params": jax.tree.map(lambda x: x + 1, START)}

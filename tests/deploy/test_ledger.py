@@ -98,6 +98,7 @@ def test_a_client_stops_at_its_own_bound(tmp_path):
     assert ledger(tmp_path).read_bytes() == kept
 
 
+@pytest.mark.full_rows("method2")
 @pytest.mark.parametrize(
     "method",
     [
@@ -115,6 +116,7 @@ def test_a_bound_admits_no_method_without_noise_of_the_client(method, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_noise_that_is_none_is_refused(tmp_path):
     """A server's way around the ranges: an array where a number belongs, a noise of zero or none."""
     (order,) = orders(private(), 1)

@@ -112,6 +112,7 @@ def test_every_kind_is_refused(good):
     jax.tree.map(np.testing.assert_array_equal, dataclasses.astuple(held), dataclasses.astuple(before))
 
 
+@pytest.mark.full
 def test_the_run_goes_on(good, tmp_path):
     """Client 1 sends another malformed reply in every round: the run is the one in which it always refuses."""
     cases = list(every(good[0]))[::24]

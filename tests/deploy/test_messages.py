@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from conformance.entries import EVERY, METHODS, REPRESENTATIVES, methods
 from conformance.properties import COHORTS, START, close, compiled, model, task
@@ -22,6 +23,7 @@ ALONE = ("Secure+FedDuAdam", "FedFW(split)", "SCAFFOLD+FedLiLS")  # whose parts 
 GATE = [name for name in REPRESENTATIVES if name not in ALONE]
 
 
+@pytest.mark.gate("FedAvg", "SCAFFOLD")
 @methods(GATE, full=sorted(METHODS.keys() - {*GATE, *ASYNCHRONOUS}))
 def test_messages_are_the_engine(name, tmp_path):
     """Three rounds with cohorts of 2, 3 and 4 uneven clients in float64: the models agree to 1e-12.
@@ -83,6 +85,7 @@ def chosen(message):
             yield from jax.tree.leaves(part)
 
 
+@pytest.mark.full_rows("SCALLION", "FedDualAvg(PNorm)")
 @EVERY
 def test_what_travels_comes_back(name):
     """Broadcast and message of every method, as bytes and back: as long as counted, the same to the bit."""

@@ -127,6 +127,7 @@ def six_rounds(tmp_path_factory):
     return run(tmp_path_factory.mktemp("six"), 6, TRACKED)[0]
 
 
+@pytest.mark.gate("4")
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_while_older_ones_are_made(step, every_third, three_rounds, six_rounds, tmp_path, monkeypatch):
     """The process dies before any of the steps by which rounds 4 to 6 are saved: the run ends with the same bits."""

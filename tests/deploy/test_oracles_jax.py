@@ -73,6 +73,7 @@ def test_a_client_of_a_task_is_the_engines(name, local, dtype):
             assert same(everything(ours, params), everything(theirs, params))
 
 
+@pytest.mark.gate("FedAvg-one client fits")
 @pytest.mark.parametrize(
     ("name", "data"),
     crossed(
@@ -142,6 +143,7 @@ def test_shuffles_follow_from_key_and_client():
     assert (order(1, 3)[0] != order(1, 3)[1]).any()
 
 
+@pytest.mark.full
 def test_an_oracle_made_inside_the_program_is_the_same():
     problem = JaxOracle(loss, np.zeros(2), ROWS, batch_size=3, epochs=2)
     outside = local_work(fs.FedAvg(0.1), problem, problem.params)[0]
@@ -190,6 +192,7 @@ def test_a_line_search_needs_exact_losses():
         check_needs(search, problem)
 
 
+@pytest.mark.full
 def test_no_other_framework_is_imported():
     text = "import fedsolve.deploy.oracles.jax, sys; print({'torch', 'sklearn', 'flwr'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)

@@ -94,6 +94,7 @@ def slope(function, params, step=1e-6):
     return found
 
 
+@pytest.mark.gate("logistic, two")
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_losses_of_classifiers_are_scikit_learns(name):
     """From the decision function of the estimator that the parameters were assigned to."""
@@ -133,6 +134,7 @@ def trained(estimator, y, rate, rounds=1):
     return problem, message.delta
 
 
+@pytest.mark.full
 def test_training_finds_what_scikit_learn_finds():
     """Least squares in closed form; logistic regression without penalty; with the same predictions."""
     with jax.enable_x64(True):
@@ -226,6 +228,7 @@ def test_sparse_inputs_are_refused():
         make(x=sparse.csr_matrix(X))()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("estimator", "y"),
     [pytest.param(LogisticRegression(), TWO, marks=pytest.mark.full), (LinearSVC(), THREE)],

@@ -106,6 +106,7 @@ def pair(name, dtype="float32"):
     return TorchOracle(module, nn.functional.cross_entropy, batches(x), epochs=2), theirs
 
 
+@pytest.mark.full_rows("cnn-float32")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -144,6 +145,7 @@ METHODS_HERE = {
 """All that is asked of an oracle: gradients of minibatches, corrected ones, losses, all examples, an optax solver."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", crossed(METHODS_HERE, ["FedDuAdam", "SCAFFOLD+FedLiLS", "optax"]))
 def test_methods_do_the_same_work_as_in_jax(name):
     """Message and state of a whole compiled round."""
@@ -171,6 +173,7 @@ def ready(module=noisy, loader=None, **options):
     return problem, jax.tree.map(jnp.asarray, problem.params)
 
 
+@pytest.mark.full
 def test_one_step_has_one_dropout_and_one_batch():
     """Whatever was evaluated in between; another step, key or client has others."""
     problem, w = ready()
@@ -185,6 +188,7 @@ def test_one_step_has_one_dropout_and_one_batch():
         assert all(float(other.loss(w, k)) != first[k] for k in range(8))
 
 
+@pytest.mark.gate("function-options2")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("loader", {"generator": True}), ("loader", {"drop_last": True}), ("function", {})],
@@ -226,6 +230,7 @@ def test_nothing_of_the_program_around_is_drawn_or_changed():
     assert not any(m.training for m in module.modules())
 
 
+@pytest.mark.full
 def test_augmentation_follows_from_the_key():
     """From any of the three generators; full sees the same examples at every call of a round."""
 
@@ -245,6 +250,7 @@ def test_augmentation_follows_from_the_key():
     assert all(a != b for a, b in zip(losses(1), losses(2), strict=True))
 
 
+@pytest.mark.full
 def test_running_statistics_move_once_a_step():
     """After k steps they are what PyTorch's own training mode makes of the k batches, whatever else is evaluated."""
     loader = batches()

@@ -196,6 +196,7 @@ def test_signals_go_to_the_message_and_a_killed_shim_takes_it_along(new_node):
     assert "end wait" not in node.noted()
 
 
+@pytest.mark.gate("fine-")
 @pytest.mark.parametrize(("what", "slow"), [("fine", ""), ("fine", "1"), ("wait", "")])
 def test_a_worker_ends_with_its_parent_and_takes_the_folder_along(new_node, what, slow):
     node = new_node()

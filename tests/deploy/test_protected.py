@@ -42,6 +42,7 @@ def test_clipping_is_the_simulation(at, tmp_path):
     assert "client_loss" not in history.rounds  # it would tell more than the noisy sum does
 
 
+@pytest.mark.full
 def test_noise_is_not_the_seeds(tmp_path):
     """Two runs of one seed differ by their noise; epsilon of every round is the simulation's."""
     method = dp(1.0, clipping="adaptive")
@@ -66,6 +67,7 @@ def test_a_round_without_replies_still_costs(tmp_path):
     assert history.rounds["dropped"].tolist() == [0, POPULATION, 0]
 
 
+@pytest.mark.full
 def test_a_client_adds_its_own_noise(tmp_path):
     method = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multiplier=1.0, delta=1e-5)
     one, history, _ = deploy(method, tmp_path / "a")
@@ -74,6 +76,7 @@ def test_a_client_adds_its_own_noise(tmp_path):
     assert (history.rounds["epsilon"] > 0).all()
 
 
+@pytest.mark.full
 def test_a_sampling_that_is_not_accounted_for(tmp_path):
     method = fs.privacy.DifferentialPrivacy(
         fs.FedExP(0.3), 1.0, 0.5, cohort=2, population=POPULATION, delta=1e-5
@@ -146,6 +149,7 @@ def cohorts(server, rounds=12):
     return drawn, guessed
 
 
+@pytest.mark.full
 def test_cohorts_are_secret_where_sampling_amplifies():
     """An order tells the cohort of a plain method; of an amplified one neither it nor the seed tells anything."""
     drawn, guessed = cohorts(coordinator(fs.FedAvg(0.3)))
@@ -167,6 +171,7 @@ def test_cohorts_are_secret_where_sampling_amplifies():
     assert fs.FedProx(0.1, mu=0.1).secret_cohorts is False
 
 
+@pytest.mark.full
 def test_a_private_run_goes_on_with_its_cohorts(tmp_path, capsys):
     """The secret is readable by its owner alone, is in nothing that is sent or written, and goes when the run ends."""
     secret, sent = bytes(range(100, 132)), []

@@ -138,6 +138,7 @@ def test_an_attack_that_grows_tenfold_is_left_out_from_its_seventh_round(clients
     assert np.abs(model["w"] - honest).max() < FACTOR
 
 
+@pytest.mark.gate("1")
 @pytest.mark.parametrize("cohort", [1, 2, 3])
 def test_small_cohorts(cohort, tmp_path):
     """From the second round a single client is judged by what came before, two from the first."""
@@ -203,6 +204,7 @@ def without(facts):
     return {name: x for name, x in facts.items() if name != "usual_norms"}
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_before_has_no_usual_norms(tmp_path, monkeypatch):
     """It goes on, and is judged from its next round on by what it sees."""
     undisturbed, *_ = run(tmp_path / "a")
@@ -262,6 +264,7 @@ HONEST = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", crossed(HONEST, ["SCAFFOLD"]))
 def test_honest_clients_of_very_different_size_all_count(name, tmp_path):
     """Three clients of one example, one of 400: benchmarks/update_norms.py measures more of them."""

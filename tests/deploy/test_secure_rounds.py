@@ -34,6 +34,7 @@ METHODS = {
 }
 
 
+@pytest.mark.gate("a norm")
 @pytest.mark.parametrize("name", crossed(METHODS, ["client state, 64 bits", "a norm"]))
 def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
     """Masks cancel exactly, so that not one bit differs; all clients take part."""
@@ -90,6 +91,7 @@ def test_too_few_for_a_sum(tmp_path):
     assert bits(found) == bits(once)
 
 
+@pytest.mark.full
 def test_a_member_without_an_answer(tmp_path):
     """One member is silent, five of six open the sum; with two silent none is opened, and the run ends in a line."""
 
@@ -109,6 +111,7 @@ def test_a_member_without_an_answer(tmp_path):
     assert bits(found) == bits(wanted)
 
 
+@pytest.mark.full
 def test_metrics_are_summed(tmp_path):
     """The means over all examples are those of a federation that sends each client's; no client's own are known."""
     settings = {"rounds": 2, "client_metrics": ("loss",)}

@@ -54,6 +54,13 @@ def loss(problem):
     return float(problem._work.loss(params, problem._examples))
 
 
+@pytest.mark.full_rows(
+    "LogisticRegression-C",
+    "LogisticRegression-class_weight",
+    "LogisticRegression-fit_intercept",
+    "SGDClassifier-class_weight",
+    "LinearSVC-class_weight",
+)
 @pytest.mark.parametrize(("name", "parameter"), CELLS)
 def test_no_parameter_is_dropped_in_silence(name, parameter):
     value, kind = VALUES[parameter]

@@ -36,6 +36,7 @@ def full(problem, params):
         return jax.device_get(jax.jit(lambda w: problem.begin(key(), 0, "float64").full(w))(params))
 
 
+@pytest.mark.gate("two")
 @pytest.mark.parametrize("y", [TWO, LABELS], ids=["two", "three"])
 def test_two_sites_together_minimise_what_scikit_learn_does_on_all_examples(y):
     """At the coefficients of a fit without penalty the sites' gradients, by their examples, add up to 0."""
@@ -53,6 +54,7 @@ def test_two_sites_together_minimise_what_scikit_learn_does_on_all_examples(y):
     assert np.abs(total).max() < 1e-4 * away
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("estimator", "loss"),
     [
@@ -76,6 +78,7 @@ def test_one_against_the_rest_weighs_a_class_in_its_own_problem(estimator, loss)
 MEAN, DEVIATION = np.array([3.0, 3.1, 2.9]), np.array([2.0, 1.9, 2.1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "estimator",
     [LogisticRegression(), pytest.param(SGDClassifier(loss="log_loss"), marks=pytest.mark.full)],

@@ -19,6 +19,7 @@ ENVELOPE = 100
 """Bytes of a reply besides the message, at most."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", crossed(METHODS, ["DeComFL"]))
 def test_the_model_is_that_of_a_simulation(name, tmp_path):
     """Bit for bit, with clients that miss rounds."""

@@ -107,6 +107,7 @@ def run(framework, folder, *, keep, clients=1, rounds=2, metrics=("loss",)):
     return len(made), found, np.array(history.evaluations.get("train_loss", ()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bits_are_those_of_a_process_for_each_message(framework, tmp_path):
     """Dropout, running statistics, shuffles, generators and counters of the client's code included."""
@@ -117,6 +118,7 @@ def test_bits_are_those_of_a_process_for_each_message(framework, tmp_path):
     assert same(kept[1:], fresh[1:])
 
 
+@pytest.mark.full
 def test_ten_messages_compile_once(tmp_path):
     """So do messages of other clients of the same sizes, in the same process."""
     run("torch", tmp_path / "before", keep=True, rounds=1, metrics=())

@@ -117,6 +117,7 @@ def test_several_measures_share_the_objective():
 # -- optimality -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_gap():
     """max over D of <g, w - s> = <g, w> + r |g|_dual: infinity norm for l1, l2 for l2, summed over blocks."""
     assert one(FrankWolfeGap(L1Ball(8.0))) == pytest.approx(G @ W + 8 * np.abs(G).max(), rel=1e-12)
@@ -137,6 +138,7 @@ def test_gap_is_a_certificate():
     assert 0 < SHARES[True] @ losses(w) - best <= gap
 
 
+@pytest.mark.full
 def test_feasibility():
     """Violation in the bound's units, and the Euclidean distance to the set: both 0 inside."""
     found = of(Feasibility(L1Ball(2.5)))
@@ -250,6 +252,7 @@ def test_a_pattern_that_matches_nothing(measure):
 # -- columns of a run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_columns_of_fedfw():
     """gap, infeasibility and distance of xbar, F weighing clients alike as FedFW does."""
     run = fs.run(fs.FedFW(L1Ball(8.0)), make_task(CLIENTS), rounds=3, eval_every=1, dtype="float64")
@@ -262,6 +265,7 @@ def test_columns_of_fedfw():
     assert (run.metrics["distance"] <= 1e-12).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("weighting", [pytest.param("uniform", marks=pytest.mark.full), "examples"])
 def test_columns_of_fedmid(weighting):
     """objective and prox_gradient with the method's own weights."""
@@ -287,6 +291,7 @@ def test_columns_of_fedmid_on_a_set():
     assert "objective" not in ball.metrics
 
 
+@pytest.mark.full
 def test_the_tasks_objective_is_that_of_every_method():
     """F + 0.1 |w|_1 of the task, also of a method that trains with 0.05."""
     task = replace(make_task(CLIENTS), diagnostics=(Objective(L1(0.1)),))
@@ -309,6 +314,7 @@ def test_the_tasks_objective_in_a_sweep():
     np.testing.assert_allclose(swept.metrics["objective"][0, 0], run.metrics["objective"], rtol=1e-10)
 
 
+@pytest.mark.full
 def test_evaluations_of_a_method_without_psi():
     """FedAvg has none of these columns."""
     run = fs.run(fs.FedAvg(0.3), make_task(CLIENTS), rounds=1)

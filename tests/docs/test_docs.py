@@ -65,6 +65,7 @@ def run_blocks(*which):
         ends[i]()
 
 
+@pytest.mark.full
 def test_small_problems_of_the_quickstart_run():
     run_blocks(3, 4)
 
@@ -235,6 +236,7 @@ def test_the_readme_counts_the_methods():
     assert f"**Exact.** {len({*ALGORITHMS, *WRAPPERS})} methods" in README
 
 
+@pytest.mark.full
 def test_the_methods_of_adding_an_algorithm_run(tmp_path, monkeypatch):
     """Its three files, by module:name, in wrappers and as wrappers; the methods are what their docstrings say."""
     page = (ROOT / "docs" / "adding-an-algorithm.md").read_text()

@@ -107,6 +107,7 @@ def test_an_arrow_that_follows_from_others_is_left_out():
     assert picture.count("<text") == 4
 
 
+@pytest.mark.full
 def test_the_page_on_communication():
     pytest.importorskip("dp_accounting")
     page = generate.communication_page.page()

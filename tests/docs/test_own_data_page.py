@@ -13,6 +13,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-data.md").read_text(
 ARRAYS, CSV = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]
 
 
+@pytest.mark.full
 def test_the_first_program_runs():
     names = {}
     exec(ARRAYS.replace("rounds=20", "rounds=1"), names)
@@ -21,6 +22,7 @@ def test_the_first_program_runs():
     assert names["result"].final("train_f1") == pytest.approx(wanted)
 
 
+@pytest.mark.full
 def test_a_table_of_auc_from_a_csv_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "paper" / "paper.md"
 _, HEAD, TEXT = PAPER.read_text(encoding="utf-8").split("---\n", 2)
@@ -34,6 +36,7 @@ def test_files_and_commands_that_it_names_are_there():
         assert (PAPER.parent / path).exists(), path
 
 
+@pytest.mark.full
 def test_its_program_runs():
     (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
     names: dict[str, object] = {}

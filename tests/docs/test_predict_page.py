@@ -25,6 +25,7 @@ def test_programs_and_the_page_are_short():
     assert len(PAGE.split()) <= 650
 
 
+@pytest.mark.full
 def test_from_a_table_of_ones_own_to_predictions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

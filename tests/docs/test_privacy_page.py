@@ -25,6 +25,7 @@ def test_code_and_numbers():
     assert names["result"].metrics["test_accuracy"][-1] > 0.8
 
 
+@pytest.mark.full
 def test_numbers_of_other_samplings():
     setting = {"cohort": 20, "population": 100, "delta": 1e-3}
     z = noise_multiplier_for(8.0, rounds=50, sampling="poisson", **setting)

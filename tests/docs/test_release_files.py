@@ -29,6 +29,7 @@ def fits(schema: str, files: list[Path]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_each_file_fits_its_published_schema(schema):
     assert SCHEMAS[schema]

@@ -23,6 +23,7 @@ def tools(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "site"))
 
 
+@pytest.mark.full
 def test_pages_are_assembled(tools, tmp_path, monkeypatch):
     import assemble
     import formulas

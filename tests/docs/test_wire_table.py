@@ -38,6 +38,7 @@ def task():
     return fs.Task("bytes", lambda key: zeros, CrossEntropy(MODEL), data)
 
 
+@pytest.mark.full_rows("`FedFW`, nuclear")
 @pytest.mark.parametrize("row", ROWS)
 def test_bytes_of_a_client(row, task):
     """The row's two numbers are the sizes of the message and of the broadcast."""

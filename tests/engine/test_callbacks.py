@@ -34,6 +34,7 @@ def stops_at(values, patience):
     return None
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("patience", [1, 2, 3])
 def test_a_run_ends_where_the_metric_has_not_become_better(patience):
     whole = run(40)

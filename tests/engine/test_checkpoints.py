@@ -53,6 +53,7 @@ def test_resume_continues(folder):
     np.testing.assert_array_equal(result.metrics["round"], [0, 2, 4])
 
 
+@pytest.mark.full
 def test_another_spacing_of_evaluations_is_the_same_run(folder):
     """Evaluations decide no number: resumed with eval_every 3 instead of 2, the model has the same bits."""
     for a, b in zip(
@@ -65,6 +66,7 @@ def test_another_spacing_of_evaluations_is_the_same_run(folder):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_a_finished_run_resumed_is_itself(folder):
     """Nothing left to do: same model, same record."""
     again = run(folder, resume=True)
@@ -128,6 +130,7 @@ TASKS = {
 }
 
 
+@pytest.mark.full_rows("metrics", "test", "loss")
 @pytest.mark.parametrize("what", TASKS)
 def test_another_problem(folder, what):
     """One number of the data in its last bit, other sizes of the same sum, and so on: named, nothing is written."""
@@ -162,6 +165,7 @@ def test_fewer_rounds_than_done(folder):
     assert (folder / CHECKPOINT).read_bytes() == before
 
 
+@pytest.mark.full
 def test_another_sweep(tmp_path):
     """Of a sweep likewise, and of the examples that it holds out."""
     task = replace(TASK, data=FederatedData.from_clients(make_clients((20, 30))))

@@ -195,6 +195,7 @@ def moved(params, steps, lr):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("chunk", "sums"), crossed([(None, 2), (2, 2), (1, 0)], [(2, 2)]))
 def test_rounds_of_uneven_clients(chunk, sums, monkeypatch):
     """All clients side by side, in twos and alone, against NumPy; alone, products stay."""

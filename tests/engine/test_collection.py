@@ -45,6 +45,7 @@ def test_one_that_is_off_stays_off():
         gc.enable()
 
 
+@pytest.mark.full
 def test_a_run_traces_without_it_and_calls_back_with_it():
     """The loss, which is traced, sees it off; a callback between evaluations sees it on."""
     traced, called = [], []

@@ -80,6 +80,7 @@ def primitives(jaxpr):
                 yield from primitives(value.jaxpr)
 
 
+@pytest.mark.full
 def test_values_and_gradients_are_the_same():
     """Every shape, stride, padding and layout; a gradient goes to the first of equal entries."""
     fast = without_slow_convolutions(everything)

@@ -37,6 +37,7 @@ def test_every_method_names_its_rates(name):
             assert found[rate] == own[rate].default, rate
 
 
+@pytest.mark.full_rows("DP+FedAvg")
 @pytest.mark.parametrize("name", [*ALGORITHMS, "SCAFFOLD+FedProx+FedAdam", "DP+FedAvg"])
 def test_a_number_that_the_type_cannot_hold_is_refused_under_its_arguments_name(name):
     """Not under the field that keeps it, such as `inner.local.lr`; 1e-50 is 0 in float32."""
@@ -100,6 +101,7 @@ RUNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("method", "scale", "loss", "words"), RUNS)
 def test_a_run_says_why(method, scale, loss, words):
     clients = [c._replace(x=scale * c.x) for c in make_clients()]

@@ -39,6 +39,7 @@ def run(clients=CLIENTS, callbacks=(), start=None, **more):
     return fs.run(fs.FedAvg(0.1), task, callbacks=callbacks, **options)
 
 
+@pytest.mark.full
 def test_each_client_at_chosen_rounds():
     models, seen, unseen = {}, EachClient(rounds=(2, 3)), EachClient(unseen=True)
 
@@ -56,6 +57,7 @@ def test_each_client_at_chosen_rounds():
     assert run().params.tolist() == result.params.tolist()  # looking changes nothing
 
 
+@pytest.mark.full
 def test_clients_that_are_left_out_have_no_name_there():
     look = EachClient()
     lost = (np.full((4, 3), 1e200), np.full(4, 1e200))

@@ -109,6 +109,7 @@ def test_blocks_of_rows_are_joined():
         np.testing.assert_allclose(got, want, rtol=1e-10)
 
 
+@pytest.mark.full
 def test_default_spacing_of_evaluations():
     """About 50: every second of 100 rounds, and always the last."""
     run = fs.run(fs.FedAvg(0.1), make_task(CLIENTS), rounds=101)
@@ -128,6 +129,7 @@ TRAFFIC = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", crossed(TRAFFIC, ["SCAFFOLD+FedDuAdam"]))
 def test_bytes_by_hand(name):
     """Bytes of one client's message times participants, also where a cohort is empty."""
@@ -139,6 +141,7 @@ def test_bytes_by_hand(name):
     np.testing.assert_array_equal(run.rounds["round"], [1, 2, 3])
 
 
+@pytest.mark.full_rows("True")
 @pytest.mark.parametrize("moved", [False, True])
 def test_equal_iterates_are_evaluated_once(moved):
     """At the start the last iterate and the mean of two are the same model."""

@@ -51,6 +51,7 @@ def defined(source):
     return module.loss
 
 
+@pytest.mark.full
 def test_other_lines_and_other_processes_are_the_same_function():
     """Moved by blank lines and comments, and in a process with another hash seed: one digest."""
     known = {code_digest(defined(LOSS)), code_digest(defined("# a comment\n\n\n" + LOSS))}

@@ -50,6 +50,7 @@ def flipped(path: Path, read, every: bool, apart: int = 8) -> int:
     return len(whole)
 
 
+@pytest.mark.gate("rounds.npz-a-bit-of-each-byte")
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("name", [HISTORY, METRICS, MODEL, ROUNDS])
 def test_every_bit_of_a_result(result, tmp_path, monkeypatch, name, every):
@@ -62,6 +63,7 @@ def test_every_bit_of_a_result(result, tmp_path, monkeypatch, name, every):
     assert again.history == result.history
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("every", EVERY)
 def test_every_bit_of_a_sweep(tmp_path, every):
     pytest.importorskip("pyarrow")
@@ -120,6 +122,7 @@ def test_what_was_written_without_checksums_is_read_with_a_note(result, tmp_path
     assert fs.load(tmp_path, TASK).history.notes == result.history.notes
 
 
+@pytest.mark.full
 def test_a_sweep_of_before_has_a_note(tmp_path):
     pytest.importorskip("pyarrow")
     from fedsolve.results.sweep_files import SUMMARY, load

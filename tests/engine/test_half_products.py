@@ -45,6 +45,7 @@ def step(w, batch):
     return {name: w[name] - LR * gradient[name] for name in w}
 
 
+@pytest.mark.full
 def test_a_round_of_rounded_products():
     """Uneven clients, a step each; where float32 would be, 1/1000 away, is seen to be elsewhere."""
     task = fs.Task.from_arrays(loss, START, CLIENTS, batch_size=None)

@@ -127,6 +127,7 @@ def check(loss, sizes, algorithm, local, alone=False, **options):
 FEDAVG = fs.FedAvg(LR, weighting="uniform")
 
 
+@pytest.mark.full_rows("plain")
 @pytest.mark.parametrize("loss", crossed(LOSSES, ["weighted", "plain"]))
 def test_uneven_clients(loss):
     check(loss, "uneven", FEDAVG, sgd, alone=loss == "plain", chunk=1)
@@ -141,10 +142,12 @@ def test_padding_and_chunks(loss, sizes, chunk):
     check(loss, sizes, FEDAVG, sgd, chunk=chunk)
 
 
+@pytest.mark.full
 def test_all_trials_of_a_line_search_see_one_draw():
     check("per example", "uneven", fs.FedLiLS(), armijo, chunk=1)
 
 
+@pytest.mark.full
 def test_evaluation_and_all_examples_draw_nothing():
     clients, task = make(per_example, SIZES["uneven"])
     result = fs.run(FEDAVG, task, rounds=1, dtype="float64")

@@ -27,6 +27,7 @@ def run(task, lr=0.05, **options):
     return fs.run(fs.FedAvg(lr), task, rounds=4, eval_every=2, **options)
 
 
+@pytest.mark.full
 def test_metrics_of_the_others(tmp_path):
     """Metrics are those of the federation without it, whose data it trains on; after a resume too."""
     task = make([*GOOD[:2], LOST, *GOOD[2:]])
@@ -46,6 +47,7 @@ def test_metrics_of_the_others(tmp_path):
         assert "1 of 5 clients (client 2; 3 examples) left out of all metrics" in notes[0]
 
 
+@pytest.mark.full
 def test_a_sweep_is_not_said_to_have_diverged():
     """Nor are its validation metrics; the setting that does diverge is."""
     task = make([*GOOD[:2], LOST, *GOOD[2:]])
@@ -59,6 +61,7 @@ def test_a_sweep_is_not_said_to_have_diverged():
     assert any("left out of all metrics" in note for note in found.notes)
 
 
+@pytest.mark.full
 def test_divergence_and_problems_without_a_loss_are_seen():
     """A model that runs away has diverged; where half of the clients have no loss, nobody is left out."""
     with pytest.raises(fs.Diverged):
@@ -68,6 +71,7 @@ def test_divergence_and_problems_without_a_loss_are_seen():
     assert not any("left out of all metrics" in note for note in half.history.notes)
 
 
+@pytest.mark.full
 def test_a_sample_of_clients():
     """Where metrics look at some clients only (here the lost one among them), those that have a loss are looked at."""
     result = run(replace(make([LOST, *GOOD]), eval_examples=26))

@@ -108,6 +108,7 @@ def test_work_that_makes_no_sense(bad):
         packed(**bad)
 
 
+@pytest.mark.full
 def test_every_row_counts_once_in_an_epoch():
     """One epoch of plain sums: a loss linear in the model has the gradient mean(x) of its batch.
 
@@ -138,6 +139,7 @@ def test_the_start_of_a_float64_run_keeps_its_digits():
         assert float(setup.algorithm.export(setup.state.server)[0]) == 1 / 3
 
 
+@pytest.mark.full
 def test_integers_stay_as_narrow_as_they_are():
     """Bytes of pictures, in a run of either type; the loss makes floats of a minibatch."""
     clients = [np.arange(12 * n, dtype=np.uint8).reshape(n, 12) for n in (3, 2)]

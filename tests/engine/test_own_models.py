@@ -62,6 +62,7 @@ def by_hand(method):
     return found, models, np.concatenate([exported.weight.ravel(), exported.bias])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "method",
     [pytest.param(fs.FedPer("bias", 0.3), marks=pytest.mark.full), fs.Ditto(fs.FedAvg(0.3))],

@@ -95,6 +95,7 @@ def trained(request):
     return task, fs.run(fs.FedAvg(1.0), task, rounds=2, dtype="float64")
 
 
+@pytest.mark.full_rows("all train-train-clients0")
 @pytest.mark.parametrize(("part", "clients"), [("train", CLIENTS), ("test", [TEST]), ("unseen", UNSEEN)])
 def test_tokens_of_all_examples_count_alike(trained, part, clients):
     result = trained[1]

@@ -164,6 +164,7 @@ def dropout(deterministic):
     return lambda w, b: jnp.mean((model.apply(w, b.x, rngs={"dropout": KEY})[:, 0] - b.y) ** 2), start
 
 
+@pytest.mark.full
 def test_dropout_of_flax():
     loss, start = dropout(False)
     with pytest.raises(fs.InvalidInput, match="deterministic=True"):
@@ -301,6 +302,7 @@ def test_a_numpy_array_in_a_loss_has_the_type_of_each_run(types):
         np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.gate("100")
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="mappings are counted where Linux tells them"
 )

@@ -64,6 +64,7 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_of_runs_comparisons_and_sweeps(capsys):
     options = {"rounds": 3, "progress": True}
     fs.run(fs.FedAvg(0.1), TASK, **options, seeds=2)
@@ -137,6 +138,7 @@ def test_without_widgets_a_notebook_has_the_line(monkeypatch, capsys):
     assert not err
 
 
+@pytest.mark.full_rows("0")
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_seed_that_ended_early_counts_as_done(monkeypatch, slow):
     """Seed 0 ends after one round: what is shown next is the other's, and whoever ends last, all is done then."""

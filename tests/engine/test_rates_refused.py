@@ -86,6 +86,7 @@ def test_in_a_sweep_and_a_federation_too(nothing_compiled):
         Deployment.of(fs.FedAvg(falling), {"w": np.zeros(2)}, Settings(rounds=8, population=2))
 
 
+@pytest.mark.full
 def test_a_warm_up_from_nothing_and_a_later_round_are_none_of_it():
     """0 is a rate, in rounds 0 and 6, and what comes after the last round does not matter."""
     fs.run(fs.FedAvg(lambda t: 0.01 * t * (6 - t)), TASK, rounds=7)

@@ -195,6 +195,7 @@ def test_many_changes_are_told_in_short():
     assert note.endswith("0.19371 after round 16, ..., 0.102946 after round 28 (15 changes)")
 
 
+@pytest.mark.full
 def test_a_diverged_run_tells_the_rate_of_the_moment():
     method = fs.FedAvg(Stepping(0.1, 1e200))
     with pytest.raises(fs.Diverged, match=r"^round \d: .* \(client_lr inf, server_lr 1\): lower the rates"):

@@ -97,6 +97,7 @@ def test_a_save_writes_what_is_new(tmp_path):
     assert len(str(facts)) < 200  # all of it that lies in the checkpoint
 
 
+@pytest.mark.full
 def test_killed_at_any_byte(tmp_path):
     """The file ends anywhere within the rows appended last: the checkpoint before them resumes, and goes on as if
     nothing had happened; the one after them is refused unless all is there.

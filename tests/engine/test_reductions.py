@@ -57,6 +57,7 @@ def test_groups_merge():
     check(merge(merge(empty, totals([3, 1])), merge(totals([0]), totals([2]))))
 
 
+@pytest.mark.full
 def test_a_maximum_of_negative_numbers():
     """max over -1, -2 is -1, not the 0 of padding; an empty group does not count."""
     message = Up(jnp.zeros((2, 1)), jnp.zeros(2), jnp.asarray([-1.0, -2.0]))

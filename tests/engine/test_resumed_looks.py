@@ -48,6 +48,7 @@ def test_other_evaluations_are_refused_where_something_follows_from_them(tmp_pat
     assert not [note for note in again.history.notes if "up to round" in note]
 
 
+@pytest.mark.full
 def test_the_refused_evaluations_change_the_model():
     """So the refusal is no formality: at the rate that reacts to every round it is another model."""
     models = [run(None, 24, every, PLATEAU).params for every in (4, 1)]

@@ -78,6 +78,7 @@ def test_each_methods_rounds_are_traced_once_and_give_the_same_bits(traced, monk
             np.testing.assert_array_equal(alone.params.weight, found[label].runs[seed].params.weight)
 
 
+@pytest.mark.full
 def test_where_data_are_large_one_method_follows_another(traced, monkeypatch):
     monkeypatch.setattr(in_turn, "_MOST_BYTES", 0)
     jax.clear_caches()
@@ -140,6 +141,7 @@ def test_one_method_is_told_after_another(monkeypatch):
     assert compiled == [("a", 0)]
 
 
+@pytest.mark.full
 def test_what_ended_keeps_no_data(monkeypatch):
     """Of methods that wait for their turn, or have had it, the results alone are in memory."""
     made, prepare = [], at_once.prepare
@@ -185,6 +187,7 @@ def test_a_method_whose_clients_are_streamed_is_alone_in_memory(monkeypatch):
         assert ended[before, 0] == ended[before, 1] == 2
 
 
+@pytest.mark.full
 def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
     seen: dict[str, int] = {}
 
@@ -203,6 +206,7 @@ def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
     assert seen["b"] == 0
 
 
+@pytest.mark.full
 def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     """In the turn of the second method; the third, which waits for that, goes no further than a call."""
     options = ROUNDS | {"rounds": 600, "eval_every": 3}

@@ -67,6 +67,7 @@ def test_everyone():
     assert present.all()
 
 
+@pytest.mark.full
 def test_bernoulli():
     """Each client with chance .3, independently: pairs with .09, an empty cohort with .7^6 = .1176."""
     ids, present = draw(Bernoulli(0.3), 6)
@@ -83,6 +84,7 @@ def near_chi_square(observed, expected):
     assert abs((((observed - expected) ** 2) / expected).sum() - free) <= 5 * np.sqrt(2 * free)
 
 
+@pytest.mark.full_rows("uniform")
 @pytest.mark.parametrize("sampling", [Uniform(50), Bernoulli(0.01)], ids=["uniform", "bernoulli"])
 def test_of_many_clients(sampling):
     """50 of 5,000, or each with chance .01: every client as often; the first two, by tenths of the population, as pairs
@@ -105,6 +107,7 @@ def test_of_many_clients(sampling):
         assert present.all()
 
 
+@pytest.mark.gate("uniform")
 @pytest.mark.parametrize("sampling", [Uniform(50), Bernoulli(0.01)], ids=["uniform", "bernoulli"])
 def test_a_deployment_draws_what_the_compiled_round_draws(sampling):
     """Operation by operation and compiled, in types of 32 bits and of 64: the same cohort."""
@@ -118,6 +121,7 @@ def test_a_deployment_draws_what_the_compiled_round_draws(sampling):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_a_cohort_that_is_nearly_always_empty():
     """p = 1e-12 of 5,000: room for those that come with a chance above 2^-64, at least one, and nobody there."""
     ids, present = Bernoulli(1e-12).draw(jax.random.key(0), jnp.int32(0), 5000)
@@ -126,6 +130,7 @@ def test_a_cohort_that_is_nearly_always_empty():
     assert not present.any()
 
 
+@pytest.mark.full_rows("100-0.99")
 @pytest.mark.parametrize(("n", "p"), [(30, 0.3), (100, 0.99), (3, 1e-30), (1, 0.25)])
 def test_a_binomial_number_is_exact(n, p):
     """The smallest k with U / 2^64 < P(X <= k), of fractions, to 2^-64; most_successes is where the law ends."""
@@ -278,6 +283,7 @@ class Scattered(Sampling):
         return jnp.arange(4), jnp.array([False, True, False, True])
 
 
+@pytest.mark.full
 def test_present_clients_listed_last_are_still_trained():
     """A pluggable sampling that lists absent clients first loses nobody, whatever the chunk."""
     task = make_task(make_clients())

@@ -37,6 +37,7 @@ def saved(tmp_path):
     return result, result.save(tmp_path / "new" / "run")
 
 
+@pytest.mark.full
 def test_in_the_structure_of_the_task(saved):
     result, folder = saved
     again = fs.load(folder, TASK)
@@ -54,6 +55,7 @@ def test_by_names(saved):
     np.testing.assert_array_equal(params["0.w"], result.params[0]["w"])
 
 
+@pytest.mark.full
 def test_what_a_model_keeps(tmp_path):
     result = fs.run(fs.FedAvg(0.1), KEEPING, rounds=2)
     assert float(result.buffers["mean"]) != 0

@@ -109,6 +109,7 @@ def test_results_side_by_side():
             found[wrong]
 
 
+@pytest.mark.full
 def test_each_seed_has_its_own_stream(tmp_path):
     found = run(seeds=2, residency="stream", out=tmp_path)
     assert_same(found.runs[1], run(seed=1, residency="stream"))
@@ -122,6 +123,7 @@ def test_each_seed_has_its_own_clock():
     assert times[0] != times[1]
 
 
+@pytest.mark.full
 def test_an_interrupted_call_goes_on_where_each_seed_was(tmp_path):
     """Of two seeds; resumed with a third one, which begins: the models are those of undisturbed runs."""
     sent = []
@@ -157,6 +159,7 @@ def test_a_run_in_a_folder_leaves_its_page_and_its_model(tmp_path):
         run(seeds=2, out=tmp_path)
 
 
+@pytest.mark.full
 def test_a_comparison_is_its_runs(tmp_path):
     methods = {"slow": fs.FedAvg(0.01), "fast": fs.FedAvg(0.1), "lost": fs.FedAvg(1e30)}
     found = fs.compare(methods, TASK, seeds=2, out=tmp_path, **OPTIONS)

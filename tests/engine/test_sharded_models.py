@@ -62,6 +62,7 @@ print("same")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "method",
     ["FedAvg", *(pytest.param(name, marks=pytest.mark.full) for name in ("FedAdam", "SCAFFOLD", "DiLoCo"))],
@@ -89,6 +90,7 @@ def test_what_is_no_mesh(options, words):
         fs.run(fs.FedAvg(), make_task(make_clients()), rounds=1, **options)
 
 
+@pytest.mark.full
 def test_a_model_on_one_device_is_no_other_run():
     """A table with one device for each model says what `devices` does."""
     task = make_task(make_clients())

@@ -20,6 +20,7 @@ def orders(capacity, count, take, keys=6000):
     return np.asarray(jax.jit(each)(jax.random.split(jax.random.key(3), keys)))
 
 
+@pytest.mark.full_rows("sort")
 @PATHS
 def test_uniform_over_all_orders(capacity):
     """4 rows have 24 orders: 6000 draws give 250 of each, within five deviations sqrt(6000/24 x 23/24) =
@@ -39,6 +40,7 @@ def test_padding_does_not_change_the_order():
         np.testing.assert_array_equal(orders(capacity, 10, 10, 50), want)
 
 
+@pytest.mark.full
 def test_taking_less_cuts_the_order():
     """The first 3 of 10 places do not depend on how many are asked for."""
     for capacity in (12, 300):
@@ -53,6 +55,7 @@ def test_clients_and_epochs_have_their_own_orders():
     assert len(np.unique(np.asarray(found), axis=0)) == 120
 
 
+@pytest.mark.full
 def test_rounds_and_seeds_have_their_own_orders():
     """Rounds, passes, clients and seeds of a run: no order of the 12 rows of client 2 comes twice."""
     task = make_task(make_clients())
@@ -72,6 +75,7 @@ def test_choose_is_a_uniform_ordered_subset(draw):
     assert (np.abs(counts - 500) <= 107).all()
 
 
+@pytest.mark.gate("33554432-1")
 @pytest.mark.parametrize(("population", "size"), [(4097, 256), (10**6, 100), (2**30 + 1, 40), (2**25, 1)])
 def test_few_of_many_are_the_first_different_ones_of_a_sequence(population, size):
     """By hand: words from the last multiple of the population on are skipped, a quarter of them at 2^30 + 1."""

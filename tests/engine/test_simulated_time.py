@@ -45,6 +45,7 @@ def run(rounds=4, cohorts=COHORTS, **clock):
     )
 
 
+@pytest.mark.full
 def test_measuring_changes_no_bit_and_a_round_lasts_as_its_slowest_client():
     alone, timed = run(), run(systems=FLEET)
     for a, b in zip(jax.tree.leaves(alone.params), jax.tree.leaves(timed.params), strict=True):
@@ -75,6 +76,7 @@ def test_a_plot_of_a_fleet_has_the_clients_names():
     assert {tick.get_text() for tick in axes.get_yticklabels()} == {"north", "south", "west", "3", "east"}
 
 
+@pytest.mark.full
 def test_who_is_late_does_not_count_and_was_sent_the_model():
     """Client 3 takes longest wherever it is: a quorum of two leaves it out where there are three."""
     timed, last = run(systems=FLEET, quorum=2), [[0, 1], [3, 4], [0, 4], [1, 2]]
@@ -239,6 +241,7 @@ def test_a_clock_that_does_not_fit_the_run_is_refused(given, message):
         run(**given)
 
 
+@pytest.mark.full
 def test_a_run_says_what_its_fleet_is_of():
     notes = run(rounds=1, systems="even").history.notes
     assert any(

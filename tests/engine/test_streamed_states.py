@@ -147,6 +147,7 @@ def often(monkeypatch):
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**8)
 
 
+@pytest.mark.full
 def test_killed_anywhere_it_goes_on_with_the_same_bits(often, tmp_path, monkeypatch):
     """At every kind of writing, before, in the middle and after; killed and resumed until it is through."""
     whole = run(None)
@@ -208,6 +209,7 @@ def test_two_runs_on_one_store_of_states(often, tmp_path):
     same(result.params, run(None).params)
 
 
+@pytest.mark.full
 def test_a_full_disk_ends_the_run_in_words(often, tmp_path, monkeypatch):
     def full(file, content):
         raise OSError(28, "No space left on device")

@@ -106,6 +106,7 @@ def test_windows_hold_few_clients(small, monkeypatch):
     assert all(len(set(h)) == 1 for h in held)
 
 
+@pytest.mark.full
 def test_what_looks_at_all_examples_is_refused():
     judged = task(UNEVEN, whole={"norm": lambda params, batch: 1.0})
     with pytest.raises(fs.InvalidInput, match=r"whole sets.*eval_examples"):
@@ -155,6 +156,7 @@ def test_a_folder_that_is_damaged_while_it_is_read(damage, small, tmp_path, monk
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_a_run_goes_on_with_its_own_folder_alone(tmp_path):
     """Known by its description: neither run reads the examples for it."""
     options = {"clients_per_round": 3, "residency": "stream", "out": tmp_path / "run"}

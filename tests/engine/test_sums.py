@@ -85,6 +85,7 @@ def test_a_sweep_measures_the_same():
         assert swept.metrics[name][0, 0, -1] == pytest.approx(alone.metrics[name][-1], rel=1e-12)
 
 
+@pytest.mark.full_rows("True")
 @pytest.mark.parametrize("uniform", [False, True])
 def test_the_objective_weighs_the_clients_own_losses(uniform):
     """F = sum_i p_i f_i with each client's weighted mean f_i, 0 where nothing counts; and its gradient."""

@@ -71,6 +71,7 @@ def test_a_sweep_is_its_runs(name, parallel):
     assert "server_lr" in found.metrics or "server_lr" not in run.rounds
 
 
+@pytest.mark.full
 def test_several_programs_in_one_sweep():
     """An axis that is part of the program (an option of SCAFFOLD) makes groups, each compiled."""
     task = make_task(make_clients())
@@ -92,6 +93,7 @@ def quartic_task():
     return dataclasses.replace(make_task(make_clients()), loss=quartic)
 
 
+@pytest.mark.full
 def test_a_diverged_lane_changes_no_bit_of_another():
     """The same grid with rates that overflow in place of two that do not: the other lanes have the same bits."""
     task = quartic_task()
@@ -146,6 +148,7 @@ def test_diverged_trials_are_left_out(monkeypatch):
     assert sizes[-3:] == [[4, 1]] * 3
 
 
+@pytest.mark.full
 def test_an_interrupted_sweep_goes_on_without_its_diverged_trials(tmp_path):
     """The folder knows which trials share a batch."""
     rates = {"client_lr": [1e6, 1e-3, 1e-4, 1e5]}
@@ -177,6 +180,7 @@ def test_diverged_lanes_say_when_and_are_the_worst():
         _ = lost.best
 
 
+@pytest.mark.full
 def test_a_model_that_overflows_in_the_last_round_has_diverged():
     """Clients' updates are finite, the server's step is not, and nobody trains from it to notice."""
     task, rates = make_task(make_clients()), [1e308, 1.0]
@@ -201,6 +205,7 @@ class StopAfter:
             (self.folder / "stop").touch()
 
 
+@pytest.mark.gate("5-0")
 @pytest.mark.parametrize(("reports", "free"), [(2, 0), (5, 0), (9, 0), (3, None)])
 def test_an_interrupted_sweep_goes_on_with_the_same_bits(tmp_path, reports, free, monkeypatch):
     """Stopped in the first, between and in a later batch, where few fit the memory together; and where all do."""
@@ -221,6 +226,7 @@ def test_an_interrupted_sweep_goes_on_with_the_same_bits(tmp_path, reports, free
     assert finished.metrics["train_loss"].tobytes() == whole.metrics["train_loss"].tobytes()
 
 
+@pytest.mark.full
 def test_a_folder_holds_one_sweep(tmp_path):
     task, grid = make_task(make_clients()), {"client_lr": [0.3, 0.05]}
     fs.sweep("FedAvg", task, grid, out=tmp_path, **OPTIONS)

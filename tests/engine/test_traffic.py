@@ -64,6 +64,7 @@ def _message(algorithm, down, client):
 GATE = ("FedAvg", "FedDualAvg", "FedFW, l1", "FedFWSto, l2", "FedFW, l-infinity")
 
 
+@pytest.mark.gate("FedFWSto, l2")
 @pytest.mark.parametrize(
     "name", [n if n in GATE else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
 )
@@ -79,6 +80,7 @@ def test_bytes_of_a_method(name):
     assert (counted.up, counted.down) == ((lengths[0],), len(down))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["FedFW, l1"])
 def test_bytes_of_a_run(name):
     """Summed len(encode(message)) of every cohort."""
@@ -171,6 +173,7 @@ BITS = {"l1": L1Ball(1.0), "l2": L2Ball(1.0), "l-infinity": LInfBall(1.0), "box"
 BITS["split"] = fs.frank_wolfe.SplitSets((L1Ball(1.0), L1Ball(1.5)), (0, 1, 0, 1))
 
 
+@pytest.mark.full_rows("FedFW-split")
 @pytest.mark.parametrize(
     ("name", "ball"),
     crossed(
@@ -199,6 +202,7 @@ def test_a_client_whose_gradient_is_not_finite_is_dropped(name, ball):
     np.testing.assert_allclose(mean, other.server.params, rtol=1e-12)
 
 
+@pytest.mark.full
 def test_the_run_says_so():
     """Six rounds, one client: the record's notes count six updates; the model is finite."""
     run = fs.run(fs.FedFW(L1Ball(1.0)), rooted({2}), rounds=6, eval_every=6)
@@ -206,6 +210,7 @@ def test_the_run_says_so():
     assert np.isfinite(np.asarray(run.params)).all()
 
 
+@pytest.mark.full
 def test_all_clients_failing_ends_the_run():
     with pytest.raises(fs.Diverged):
         fs.run(fs.FedFW(L1Ball(1.0)), rooted({0, 1, 2, 3}), rounds=3)
@@ -226,6 +231,7 @@ MIXED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", crossed(MIXED, ["vertex"]))
 def test_a_message_of_numbers_and_codes_can_fail_in_its_codes(kind):
     """Only the bias has a NaN gradient: the weight's l2 vertex is finite, the bias's code says nothing.

@@ -86,6 +86,7 @@ def test_those_that_a_trace_shows():
             near_chi_square(first, first.mean())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", crossed([Weighted, Trace], [Weighted]))
 def test_the_same_cohort_wherever_it_is_drawn(sampling):
     """Operation by operation, compiled, with types of 64 bits, and under `vmap`."""

@@ -64,6 +64,7 @@ def result(tmp_path_factory):
     return fs.run(fs.FedAvg(0.3), make(), rounds=4, eval_every=2, out=out, resume=True)
 
 
+@pytest.mark.full
 def test_a_run(result):
     """700 test examples are more than a block of rows; F1 by all three ways is scikit-learn's."""
     pooled = jax.tree.map(lambda *parts: np.concatenate(parts), *CLIENTS)
@@ -107,6 +108,7 @@ def test_a_sweep(result):
     assert any("f1 is no mean over examples" in note for note in found.notes)
 
 
+@pytest.mark.full
 def test_a_model_with_other_leaves():
     """`Whole` and plain functions get the model as it was given, not its trained leaves alone."""
     whole = {
@@ -162,6 +164,7 @@ def test_names_and_parts():
         fs.tasks.Whole(margin, 3)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_the_pages_example_runs():
     page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
     names: dict = {}

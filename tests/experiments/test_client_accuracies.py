@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import pytest
 
 import fedsolve as fs
 from experiments.comparisons.fairness.over_clients import DECILE, MEAN, SPREAD, WORST, measured
 
 
+@pytest.mark.full
 def test_numbers_over_clients():
     """Clients of different sizes, of which some have nothing held out."""
     task = measured(fs.tasks.digits(num_clients=150, model="softmax"))

@@ -54,6 +54,7 @@ def transcript(corrected):
     return np.array(found), means
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("corrected", [False, True])
 def test_the_diversity_is_logged_and_fedexp_steps_by_half_of_it(corrected):
     made = fs.run(
@@ -114,6 +115,7 @@ def test_noise_alone_extrapolates_up_to_the_number_of_clients():
     assert np.mean(moved**2) / np.mean(moved.mean(1) ** 2) == pytest.approx(1 + 2 * 5, rel=0.05)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", crossed(study.STEPPING, ["FedExP"]))
 def test_measuring_changes_no_step(step):
     named = {

@@ -60,6 +60,7 @@ def test_a_method_has_the_rates_of_its_grid(problem):
             assert step.eps == setting.get("eps", 0.0)
 
 
+@pytest.mark.full
 def test_mean_of_two_is_judged_at_the_mean_and_trains_from_the_last():
     """Its train_loss is the train_loss_averaged of the method alone."""
     task = fs.tasks.build("regression", **SMALL)
@@ -84,6 +85,7 @@ def test_the_combinations():
     assert found["SCAFFOLD+FedAdam"].make(client_lr=0.1, server_lr=3.0).inner.server_optimizer.lr == 3.0
 
 
+@pytest.mark.full
 def test_terms_of_the_theorem():
     """Three rounds of FedDuAdagrad beside NumPy: the sum of Bregman divergences, tr G and the largest distance."""
     task = regression(None, 0, features=6, decay=1.1)

@@ -113,6 +113,7 @@ def test_remark_2_by_hand():
     assert rules.remark_2(made_up(gamma=ROUNDS)).verdict == "reproduced"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("client", "eta", "to"), [(0, 0.2 / 7, 0.8), (1, 0.5, 1.5)])
 def test_remark_2_steps_are_steps_of_the_line_search(client, eta, to):
     """Each client alone, its first trial at the stated step: Armijo accepts it at once."""
@@ -123,6 +124,7 @@ def test_remark_2_steps_are_steps_of_the_line_search(client, eta, to):
     assert found.rounds["loss_evaluations"][0] == 1
 
 
+@pytest.mark.full
 def test_lemma_2_has_a_counter_example():
     """On x^2 / 2 a search from 1.9 refuses 1.9 and accepts 0.9 of it, below 2 (1 - c) / L = 1.8."""
     task = fs.Task.from_arrays(lambda w, batch: w**2 / 2, np.ones(()), [np.zeros((1, 1))])
@@ -141,6 +143,7 @@ def test_the_theorems_need_more_than_half_of_the_clients():
     assert rules.condition(made_up(gamma=ROUNDS)).verdict == "not reproduced"
 
 
+@pytest.mark.full
 def test_problems_are_dealt_as_said():
     """Identical clients are; unequal ones hold a label each; begun at w*, F is F* and w is w*."""
     same, unequal = (problem("made", kind, 0, None) for kind in ("identical", "unequal"))

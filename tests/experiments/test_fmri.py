@@ -45,6 +45,7 @@ def test_splits_test_each_run_once_and_validate_on_others():
         assert len(np.unique(np.concatenate(parts), axis=0)) == 10 * 18
 
 
+@pytest.mark.full
 def test_columns_tell_what_the_centralised_solution_has():
     """By NumPy, from the model that FISTA finds on the clients' data."""
     task = fmri.made_up(None, 1)

@@ -127,6 +127,7 @@ def test_images_are_halved_by_means():
     np.testing.assert_array_equal(halved(image)[0, :, :, 0], [[2.5, 4.5], [10.5, 12.5]])
 
 
+@pytest.mark.full
 def test_networks_start_inside_the_ball():
     task = judged(synthetic(None, 0, 10, False, 20, MLP((60, 20, 20, 10))), "l1")
     start = jax.jit(task.init)(jax.random.key(0))

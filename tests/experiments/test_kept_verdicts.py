@@ -21,6 +21,27 @@ FOLDERS = [
 ]
 
 
+@pytest.mark.gate(
+    "first_round",
+    "fw_averaging",
+    "fw_privacy",
+    "fw_split",
+    "muon_bias",
+    "fleet_clock",
+    "control_variates_femnist",
+    "fairness",
+    "feddua_synthetic",
+    "feddua_theorems",
+    "fedli_neural",
+    "autoencoder",
+    "cifar",
+    "diloco",
+    "low_rank_finetuning",
+    "next_word",
+    "shakespeare",
+    "vit",
+    "personal_writers",
+)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_verdicts_follow_from_the_kept_data(folder, monkeypatch):
     """And of all that is kept: whoever reads the archive finds one part for each setting."""

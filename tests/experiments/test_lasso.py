@@ -68,6 +68,7 @@ PAPER = {
 OTHERWISE = {name: rising(0.6, 200) if name == "FedDualAvg" else rising(1.0, 50) for name in PAPER}
 
 
+@pytest.mark.full
 def test_the_paper_s_curves_reproduce_its_statements(first):
     """On both grids; on data set IV methods are to be slower than on I."""
     dense, far = {"FedMiD": 0.9}, {"FedMiD": 2.0, lasso.HALVED: 1.5}

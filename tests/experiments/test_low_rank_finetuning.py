@@ -51,6 +51,7 @@ def judge(which=slice(None), **ends):
     return [s.decide(made_up(finals)) for s in study.STUDY.statements[which]]
 
 
+@pytest.mark.full
 def test_bytes_are_those_of_the_shapes():
     for key, expected in SENT.items():
         method = study.methods(key[0])[key[1]]
@@ -61,6 +62,7 @@ def test_bytes_are_those_of_the_shapes():
     )
 
 
+@pytest.mark.full
 def test_rules_need_the_whole_interval():
     assert [found.verdict for found in judge()] == ["reproduced"] * 5
     worse = judge(

@@ -13,6 +13,7 @@ from fedsolve.studies.reproduce import reproduce
 from harness import crossed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", crossed(study.CASES, ["FEMNIST, epsilon 8"]))
 def test_epsilon_is_equal(name):
     """To a promille, by each method's own account; the sums of fewer clients cost shared noise nothing more."""

@@ -42,6 +42,7 @@ def flat(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
+@pytest.mark.full_rows("L1Ball(radius=2.0)")
 @pytest.mark.parametrize(
     "psi", [L1Ball(2.0), L2Ball(1.5), L1(0.3), ElasticNet(0.2, 0.5), Box(-0.3, 0.5)], ids=repr
 )
@@ -77,6 +78,7 @@ def test_each_leaf_and_leaves_by_path():
     np.testing.assert_array_equal(L1(0.5).on("weight").subgradient(MODEL)["hidden"]["bias"], 0)
 
 
+@pytest.mark.full
 def test_vertices_of_several_blocks_travel_as_codes():
     """One code a vector, and the same point on the other side."""
     psi = NuclearBall(2.0).on("weight") + L1Ball(1.0).on("bias") + L2Ball(1.0).on("output.*")

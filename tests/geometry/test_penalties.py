@@ -151,6 +151,7 @@ def test_subgradient_lies_below(name, shape):
     assert not slopes[-1].any()
 
 
+@pytest.mark.full_rows("variation-(30,)")
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_prox_brings_points_closer_and_is_the_identity_of_nothing(name, shape):
     found = proxes(name, shape)
@@ -186,6 +187,7 @@ def test_type_and_shape_are_kept(name, shape, dtype):
         assert found.shape == shape
 
 
+@pytest.mark.full_rows("variation", "variation 2d")
 @pytest.mark.parametrize("name", PENALTIES)
 def test_prox_in_float32_and_batched(name):
     """Near what float64 gives; of a batch as alone."""
@@ -203,6 +205,7 @@ def test_prox_in_float32_and_batched(name):
         np.testing.assert_allclose(batched, exact, atol=3e-6)
 
 
+@pytest.mark.full_rows("variation 2d")
 @pytest.mark.parametrize("name", ["l-infinity", "nuclear", "variation 2d"])
 def test_outside_a_program_it_is_the_same(name):
     """Plain numbers and no tracing: as a user tries it."""

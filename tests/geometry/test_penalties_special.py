@@ -79,6 +79,7 @@ SEQUENCES = {
 }
 
 
+@pytest.mark.full_rows("0.01-noise")
 @pytest.mark.parametrize("name", SEQUENCES)
 @pytest.mark.parametrize("strength", [0.01, 0.7, 10.0, 1e4])
 def test_total_variation_is_exact_on_long_sequences(name, strength):
@@ -104,6 +105,7 @@ def test_total_variation_of_two_entries_is_known():
         np.testing.assert_allclose(p, [move, gap - move], atol=1e-15)
 
 
+@pytest.mark.full
 def test_derivatives_of_the_exact_proxes():
     """Forward and backward, against differences; every one is piecewise linear or smooth at this point."""
     w = jnp.asarray(np.random.default_rng(5).normal(size=12))
@@ -132,6 +134,7 @@ def test_derivatives_of_the_exact_proxes():
             np.testing.assert_allclose(back[1], jnp.sum(step_slope * way), atol=1e-5)
 
 
+@pytest.mark.full_rows("tv2d")
 @pytest.mark.parametrize(
     "psi", [LInf(1.0), GroupL1(1.0), TotalVariation2D(1.0)], ids=["linf", "rows", "tv2d"]
 )
@@ -172,6 +175,7 @@ def test_total_variation_2d_is_as_near_as_it_says(tolerance):
     assert float(jnp.linalg.norm(rough - exact)) <= tolerance**0.5 * spread + 1e-9
 
 
+@pytest.mark.full
 def test_a_single_row_has_the_variation_of_a_sequence():
     w = np.random.default_rng(2).normal(size=40)
     flat = _variation(0.5, jnp.asarray(w))

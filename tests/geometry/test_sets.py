@@ -233,6 +233,7 @@ def test_vertices_are_feasible_and_beat_feasible_points(case: Case) -> None:
             assert case.norm(s) == pytest.approx(case.bound, abs=3e-10)
 
 
+@pytest.mark.full_rows("k-support", "nuclear")
 @each
 def test_violation_is_zero_inside_and_positive_outside(case: Case) -> None:
     of = found(case)
@@ -246,6 +247,7 @@ def test_violation_is_zero_inside_and_positive_outside(case: Case) -> None:
         assert (of.outside_values == np.inf).all()
 
 
+@pytest.mark.full_rows("polytope", "rows")
 @each
 def test_numbers_of_the_set_may_be_batched(case: Case) -> None:
     of = found(case)
@@ -289,6 +291,7 @@ def test_code_travels_bit_for_bit(case: Case) -> None:
         assert case.norm(np.asarray(s, float)) == pytest.approx(case.bound, abs=3e-6)
 
 
+@pytest.mark.full_rows("nuclear")
 @pytest.mark.parametrize(
     ("make", "shape", "count"),
     [
@@ -430,6 +433,7 @@ def test_violation_of_known_points(make: Callable[[], Any], point: Any, violatio
     assert float(found) == pytest.approx(violation, abs=1e-9)
 
 
+@pytest.mark.full
 def test_l1_projection_of_hard_vectors(x64: None) -> None:
     rng = np.random.default_rng(12)
     vectors = [

@@ -44,6 +44,9 @@ pair_of = jax.jit(leading_pair)
 vertex_of = jax.jit(NuclearBall(1.0, tolerance=1e-8).vertex)
 
 
+@pytest.mark.full_rows(
+    "clustered-(100, 100)", "clustered-(700, 8)", "clustered-(100, 130)", "clustered-(5, 400)"
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", SPECTRA)
 def test_pair_to_1e8_on_request(name: str, shape: tuple[int, int]) -> None:
@@ -68,6 +71,7 @@ def test_small_matrices(shape: tuple[int, int]) -> None:
     assert float(pair.sigma) == pytest.approx(np.linalg.norm(g, 2), rel=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", [(6, 4), (1, 1)], ids=str)
 def test_zero_matrix_gives_some_vertex(shape: tuple[int, int]) -> None:
     ball, zeros = NuclearBall(2.0), jnp.zeros(shape)
@@ -124,6 +128,7 @@ def test_products_are_bounded() -> None:
     assert int(pair_of(g, tolerance=1e-14, max_products=20).products) <= 25
 
 
+@pytest.mark.full
 def test_vmap_of_the_vertex_and_of_its_tolerance() -> None:
     g = jnp.asarray(np.random.default_rng(6).standard_normal((4, 30, 20)))
     s = jax.jit(jax.vmap(lambda g, r, t: NuclearBall(r, t).lmo(g)))(

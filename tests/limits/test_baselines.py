@@ -25,6 +25,7 @@ def task():
     return fs.Task.from_arrays(quadratic, {"w": np.zeros(5)}, ROWS)
 
 
+@pytest.mark.full_rows("uniform")
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_fista_is_the_soft_threshold_of_the_mean(weighting):
     """The minimiser of F + .3 |w|_1 is the mean of the clients' means (or of all rows), thresholded at .3."""
@@ -35,6 +36,7 @@ def test_fista_is_the_soft_threshold_of_the_mean(weighting):
     assert found.iterations < 100
 
 
+@pytest.mark.full
 def test_fista_without_psi_and_with_a_set():
     mean = np.mean([r.mean(0) for r in ROWS], 0)
     found = fs.baselines.fista(task(), dtype="float64", tolerance=1e-12)
@@ -61,6 +63,7 @@ def test_alone_is_one_client():
     np.testing.assert_allclose(found.params["w"], ROWS[1].mean(0), atol=1e-10)
 
 
+@pytest.mark.full
 def test_it_starts_where_a_run_starts():
     """One iteration on a task with a random start: the start is that of `fs.run` with the same seed."""
     problem = fs.tasks.digits(model="mlp", num_clients=4)

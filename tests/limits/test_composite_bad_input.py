@@ -92,6 +92,7 @@ def test_weight(weight):
 METHODS_ON_A_SET = {"FedFW": fs.FedFW, "FedFWPlus": fs.FedFWPlus, "FedFWSto": fs.FedFWSto}
 
 
+@pytest.mark.gate("FedFWPlus")
 @pytest.mark.parametrize("name", METHODS_ON_A_SET)
 def test_a_start_outside_the_set(name):
     """|w|_1 of the start is about 3.9 here, and the ball has radius 1; 'projected' then begins inside it."""

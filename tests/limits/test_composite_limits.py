@@ -57,6 +57,7 @@ CROSS = [
 ]
 
 
+@pytest.mark.full_rows("FedDualAvg-p = 2-False", "FedMiD-l1 of weight 0-False")
 @pytest.mark.parametrize(("method", "nothing", "osp"), crossed(CROSS, WITHOUT))
 def test_without_psi_both_are_fedavg(method, nothing, osp):
     """psi = 0 and h = |w|^2/2: every map is the identity, w <- w + eta_s mean(w_i - w), FedAvg (uniform).
@@ -76,6 +77,7 @@ def test_with_psi_they_are_not():
     assert relative(found[1], found[2]) > 1e-3
 
 
+@pytest.mark.full
 def test_one_client_one_step():
     """One client, K = 1, eta_s = 1: FedMiDOSP is w <- soft(w - eta g, eta lam), which is ISTA.
 
@@ -262,6 +264,7 @@ ENDS = {
 }
 
 
+@pytest.mark.full
 def test_fista_solves():
     """w = prox(w - grad F(w)) to 1e-13 at its result: the reference of the tests below is a solution."""
     for _, parts, _ in ENDS.values():
@@ -273,6 +276,7 @@ def test_fista_solves():
 FALLING = [(fs.FedMiD, "l1"), (fs.FedDualAvg, "l1")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "end"), crossed(product((fs.FedMiDOSP, fs.FedMiD, fs.FedDualAvg), ENDS), FALLING)
 )
@@ -293,6 +297,7 @@ def test_falling_rates_end_at_the_optimum(method, end):
     assert above[2] < 2e-3 * (objective(np.zeros(D)) - least)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "ball"),
     crossed(product((fs.FedFW, fs.FedFWPlus), ("l1", "l2")), [(fs.FedFW, "l1")]),
@@ -323,6 +328,7 @@ def test_fedfw_ends_at_the_optimum(method, ball):
     np.testing.assert_allclose(measured.metrics["gap"][[1, 20]], gaps[:2], rtol=1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("end", "drawn"), crossed(product(ENDS, (5, 2)), [("l1 ball", 2)]))
 def test_feddr_ends_at_the_minimiser(end, drawn):
     """Exact proximal steps on quadratics: xbar is the minimiser of F + psi to 1e-8, absent clients or not."""

@@ -27,6 +27,7 @@ def loss(name):
     return float(fs.sweep(builds[name], task, rates, **options).score.min())
 
 
+@pytest.mark.full
 def test_the_loss_of_feddua_is_zero_to_rounding():
     """Below 1e-12, which no float32 run and no fixed step reaches."""
     assert loss("FedDuAdagrad") < 1e-12

@@ -57,6 +57,7 @@ def test_fedfw_converges():
     np.testing.assert_allclose(found, [0.691, 0.874, 0.940], atol=6e-4)
 
 
+@pytest.mark.full
 def test_fedfw_plus_is_faster():
     """lam0 = 1: .582 and .9957 after 10 and 200 rounds (reference facts 6.3)."""
     found = walk(fs.FedFWPlus(L1Ball(1.0), steps=fs.frank_wolfe.Convex(1.0)), (10, 200))
@@ -74,6 +75,7 @@ def test_against_the_recursion():
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("variant", ["plain", "plus"])
 def test_overwriting_clients_is_naive_averaging(variant):
     """x_i = xbar makes the penalty and y_i zero for ever: xbar stays at 0, as the tests above would notice."""

@@ -157,6 +157,7 @@ def test_every_step_of_a_client():
     assert backs >= 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reset", crossed([0, 1, 2], [2]))
 def test_compiled_is_eager(reset):
     """Clients side by side in one while-loop, and each alone without compilation."""
@@ -178,6 +179,7 @@ def test_compiled_is_eager(reset):
         np.testing.assert_allclose(together.params[i], found.params, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.full
 def test_objective_never_rises():
     """Equal clients, whole data, a convex loss: every round is a descent from wherever it starts."""
     same = [make_clients((9,), seed=3)[0]] * 5
@@ -207,6 +209,7 @@ TOGETHER = [
 ]
 
 
+@pytest.mark.gate("alone-LargestStep")
 @pytest.mark.parametrize(("wrap", "name"), crossed(product(WRAPS, RULES), TOGETHER))
 def test_with_every_rule(wrap, name):
     """It runs, moves, and reports its steps and evaluations every round."""

@@ -45,6 +45,7 @@ def _double():
         yield
 
 
+@pytest.mark.gate("linear", "exponential", "both")
 @pytest.mark.parametrize("name", FUNCTIONS)
 @settings(max_examples=60, deadline=None)
 @given(a=st.floats(-6, 6), y=st.floats(-6, 1))

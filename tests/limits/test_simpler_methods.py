@@ -20,6 +20,7 @@ def run(algorithm, sampling=COHORTS, clients=None, rounds=5, **local):
     return play(algorithm, make_task(clients, **local), sampling, rounds)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("b1", [None, 0.9], ids=["FedExP", "FedExPM"])
 def test_feddua_in_the_identity_geometry(b1):
     """psi = (1/2)|w|^2: h(eta) = eta |v|^2, so eta = m / |v|^2, FedExP's step (with momentum: FedExPM's)."""
@@ -29,6 +30,7 @@ def test_feddua_in_the_identity_geometry(b1):
     np.testing.assert_allclose(general.logs["server_lr"], simple.logs["server_lr"], rtol=1e-11)
 
 
+@pytest.mark.full
 def test_closed_form_of_a_diagonal_quadratic():
     """FedDuAdagrad's first step is FedDuA's with G = sqrt(D^2) + eps as a fixed quadratic: root = closed
     form.
@@ -48,6 +50,7 @@ def test_fedprox_without_pull():
     assert (run(fs.FedProx(0.3, mu=0.0)).iterates == run(fs.FedAvg(0.3)).iterates).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_with_identical_clients(option):
     """Equal full-batch clients have c_i = c always (start 0, equal changes), so c - c_i = 0: FedAvg."""

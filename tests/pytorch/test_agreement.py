@@ -139,6 +139,7 @@ def test_what_export_leaves_out_runs_in_pytorch():
     check_round(module, loss, task)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -164,6 +165,7 @@ def outside():
     return Signs(), lambda outputs, y: F.cross_entropy(scale * outputs, y)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("made", "words"),
     [

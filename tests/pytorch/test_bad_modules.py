@@ -98,6 +98,7 @@ NO_TRANSLATION = [
 GATE = [row for row in NO_TRANSLATION if row[0] not in (Loop, Selected, Written)]
 
 
+@pytest.mark.gate("Places-")
 @pytest.mark.parametrize(
     ("kind", "words"), crossed(NO_TRANSLATION, GATE), ids=lambda v: getattr(v, "__name__", "")
 )
@@ -203,6 +204,7 @@ def test_a_loader_or_a_stream_is_no_client():
             fs.tasks.from_torch(nn.Linear(4, 3), nn.CrossEntropyLoss(), [CLIENTS[0], data])
 
 
+@pytest.mark.full
 def test_a_buffer_that_is_not_saved():
     with pytest.raises(fs.InvalidInput, match="writes to 'seen', which is not a buffer that it saves"):
         fs.tasks.from_torch(_unsaved(), nn.CrossEntropyLoss(), CLIENTS)

@@ -199,6 +199,7 @@ def test_an_oracle_leaves_no_trace_when_it_is_made(in_place):
     assert torch.equal(generator.get_state(), drawn)
 
 
+@pytest.mark.full
 def test_a_task_leaves_no_trace_of_tensors_as_attributes():
     module = Net(keeping).eval()
     before = state_of(module)

@@ -70,6 +70,7 @@ def theirs(make, bound):
     return module
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["decay", *(pytest.param(n, marks=pytest.mark.full) for n in CASES if n != "decay")]
 )

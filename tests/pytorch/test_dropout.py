@@ -71,6 +71,7 @@ KINDS = {
 GATE = ("F.dropout", "attention")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in GATE else pytest.mark.full) for k in KINDS]
 )
@@ -104,6 +105,7 @@ class Columns(nn.Module):
         return self.drop(x * self.weight)
 
 
+@pytest.mark.full
 def test_draws_follow_client_and_step() -> None:
     """The gradient of a mean of products shows what was dropped. All evaluations of one step see one draw."""
     clients = [(np.ones((3, 50), np.float32), np.zeros(3, np.float32))] * 2

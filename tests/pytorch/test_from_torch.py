@@ -42,6 +42,7 @@ def by_hand(module):
     return mean, {n: sum(b[n].double() for b in buffers) / len(buffers) for n in buffers[0]}
 
 
+@pytest.mark.full_rows("True")
 @pytest.mark.parametrize("translate", [True, False])
 def test_a_round_is_pytorchs(translate):
     """Uneven clients, BatchNorm and a frozen leaf: padding enters neither loss nor statistics."""
@@ -120,6 +121,7 @@ def test_what_cannot_be_translated_is_said_in_one_line(module, loss, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_what_cannot_be_translated_runs_in_pytorch_and_says_so():
     task = fs.tasks.from_torch(Branching(), F.cross_entropy, clients())
     assert "if x.sum" in task.notes[0]
@@ -168,6 +170,7 @@ def test_a_module_is_swept():
     )
 
 
+@pytest.mark.full
 def test_pytorch_lists_its_operations_once_a_program(monkeypatch):
     """Left to itself it does so 50 times, a fifth of the time of an export; afterwards it does as before."""
     utils = pytest.importorskip("torch._export.utils")

@@ -81,6 +81,7 @@ def test_a_hugging_face_text_model():
     assert result.history.rounds["bytes_up"][0] == 3 * 4 * (2 * 2 * (16 + 16) + 3 * 16 + 3 + 1)
 
 
+@pytest.mark.full
 def test_a_frozen_convolution_is_compared_in_the_type_of_the_others():
     """PyTorch's numbers are compared in float64."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3))

@@ -50,6 +50,7 @@ def trained(translate):
     return task, fs.run(fs.FedAvg(0.2), task, rounds=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("translate", crossed([True, False], [False]))
 def test_dropout_running_statistics_and_frozen_parameters(translate, tmp_path):
     net, (task, result) = network(), trained(translate)
@@ -68,6 +69,7 @@ def test_dropout_running_statistics_and_frozen_parameters(translate, tmp_path):
         torch.testing.assert_close(loaded.module().state_dict(), module.state_dict())
 
 
+@pytest.mark.full
 def test_inputs_and_outputs_of_several_arrays_are_regression():
     x = {"u": X, "v": X[:, :2]}
 

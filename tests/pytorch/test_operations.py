@@ -50,6 +50,7 @@ def test_values_and_gradients_in_float32(family: Callable[..., Any]) -> None:
     compare(family, torch.float32)
 
 
+@pytest.mark.full_rows("arithmetic", "activations", "reductions", "pooling")
 @pytest.mark.parametrize("family", samples.FAMILIES, ids=lambda f: f.__name__)
 def test_types_in_float32(family: Callable[..., Any]) -> None:
     """A float64 creeping in shows in the type, without computing anything."""

@@ -59,6 +59,7 @@ def near(sample: np.ndarray, mean: float, deviation: float) -> None:
     assert abs(sample.mean() - mean) < 5 * deviation / np.sqrt(sample.size)
 
 
+@pytest.mark.full
 def test_dropout_keeps_a_share_and_the_mean(drawn: dict[str, np.ndarray]) -> None:
     for name in ("dropout", "native"):
         y = drawn[name]

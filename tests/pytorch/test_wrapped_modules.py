@@ -63,6 +63,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.full_rows("an optimiser in a hook-from_torch")
 @pytest.mark.parametrize("way", ["TorchOracle", "from_torch"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrappers_that_would_not_act_are_refused(name, way):

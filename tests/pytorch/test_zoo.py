@@ -35,6 +35,7 @@ def check(entry: Entry, steps: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.full_rows("spectral norm", "convolution")
 @pytest.mark.parametrize("entry", rows(gate=True), ids=lambda e: e.name)
 def test_chosen(entry: Entry) -> None:
     """A round of two steps: both of its gradients, the buffers after it and the test loss."""

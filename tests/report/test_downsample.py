@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fedsolve.report.page import page_data, rows_to_draw, write_page
 from long_run import PEAKS, long_run
 
 
+@pytest.mark.full
 def test_a_page_of_twelve_long_runs_is_small_and_keeps_every_peak(tmp_path):
     runs = [long_run(i) for i in range(12)]
     page = write_page(tmp_path / "page.html", runs, title="long")

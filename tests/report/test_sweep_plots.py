@@ -41,6 +41,7 @@ def test_each_cell_of_the_map_has_its_score_and_the_best_a_frame():
     assert "chosen by: lowest training loss, mean of 10 evaluations, rounds 110 to 200" in title
 
 
+@pytest.mark.full
 def test_plots_of_one_sweep_fit_on_a_page_of_400_pixels():
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -140,6 +141,7 @@ def test_a_linear_axis_is_not_drawn_as_logarithmic():
     assert axes.get_xlabel() == "β₁ (beta1)"
 
 
+@pytest.mark.full
 def test_sensitivity_is_the_best_setting_by_seed():
     sweep = make_sweep()
     figure = sensitivity(sweep)

@@ -58,6 +58,7 @@ def test_variances_out_of_range(variance):
         skellam_share(1, variance)
 
 
+@pytest.mark.full
 def test_messages_of_a_deployment_have_the_noise_of_the_accounted_sum():
     """20 clients that send 0, sums of at least 16: standard deviation z C sqrt(20/16) of the decoded sum."""
     inner = fs.privacy.DifferentialPrivacy(

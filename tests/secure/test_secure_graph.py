@@ -50,6 +50,7 @@ def test_more_corrupt_or_lost_clients_need_more_masks_up_to_all_pairs():
     assert width(40, 0.45, 0.3) is None
 
 
+@pytest.mark.full_rows("1")
 @pytest.mark.parametrize("arrived", [1, 2])
 def test_honest_clients_stay_connected_unless_two_places_are_corrupt(arrived):
     """Every honest, corrupt or missing part of a ring of 9 in which 2 on each side share masks."""

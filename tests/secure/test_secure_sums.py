@@ -20,6 +20,7 @@ from fedsolve.deploy.secure.roster import committee, threshold
 from fedsolve.deploy.secure.secure_server import SecureServer
 
 
+@pytest.mark.gate("3")
 @pytest.mark.parametrize("clients", [3, 4, 6])
 def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
     """Twelve rounds, at random: cohort, who is lost before the reply, who answers for the committee, all orders; the

@@ -9,6 +9,7 @@ from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.pictures.panels import panels
 
 
+@pytest.mark.gate("4")
 @pytest.mark.parametrize("length", [4, 14, 24])
 def test_the_legend_fits_the_figure(length):
     lines = [Line(f"{i} {'method ' * length}"[:length], np.arange(3), np.zeros((2, 3))) for i in range(9)]

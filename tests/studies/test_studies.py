@@ -96,6 +96,7 @@ def made_up(values, metric="test_accuracy", grid=None, at=0, **problem):
     )
 
 
+@pytest.mark.full
 def test_a_study_runs_is_kept_and_judged(tmp_path):
     """Published setting with all seeds, grid on the first, the chosen one again; a second call runs nothing."""
     found = outcome(STUDY, Context(tmp_path))
@@ -144,6 +145,7 @@ def test_another_value_in_a_method_is_run_anew_and_judging_runs_nothing(tmp_path
         solve(STUDY, Context(tmp_path / "nowhere", stored_only=True))
 
 
+@pytest.mark.full
 def test_a_method_s_own_options_stand_in_place_of_the_problem_s(tmp_path):
     make = STUDY.methods["FedAvg"].make
     methods = {
@@ -189,6 +191,7 @@ def test_a_problem_s_grid_is_read_from_a_wider_one_s(tmp_path):
         solve(replace(study, problems={"narrow": narrow}), Context(tmp_path))
 
 
+@pytest.mark.full
 def test_a_stored_part_says_what_it_holds(tmp_path):
     """Axes with their values, seeds and options, readable without fedsolve."""
     solve(STUDY, Context(tmp_path))
@@ -198,6 +201,7 @@ def test_a_stored_part_says_what_it_holds(tmp_path):
     assert (held["seeds"], held["options"]["rounds"], held["method"]) == ([0], 4, "FedAvg")
 
 
+@pytest.mark.full
 def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
     """What is under way lies in a folder of its own; the next call resumes it and gives the same numbers."""
     whole = solve(STUDY, Context(tmp_path / "whole"))
@@ -229,6 +233,7 @@ def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
         assert np.array_equal(found.curve("small", method)[1], whole.curve("small", method)[1])
 
 
+@pytest.mark.full
 def test_data_by_seed(tmp_path):
     """Each seed has its data: cells are fs.sweep's on each data set, tuned on the first, kept by seed and resumed."""
 

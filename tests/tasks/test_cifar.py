@@ -38,6 +38,7 @@ def images(tmp_path, monkeypatch):
     return write(monkeypatch, tmp_path, "cifar", **fields), x
 
 
+@pytest.mark.full
 def test_the_differences_are_undone_exactly_and_stay_bytes(images):
     folder, x = images
     task = cifar10(folder, num_clients=1)
@@ -64,6 +65,7 @@ def test_any_partition_and_capped_clients(images):
     np.testing.assert_array_equal(again.data.examples.x, capped.data.examples.x)
 
 
+@pytest.mark.full
 def test_pachinko_gives_clients_few_superclasses(images):
     """Labels 2 c and 2 c + 1 are of superclass c: p ~ Dirichlet(0.1) over five of them leaves one or two."""
     task = cifar100(images[0], num_clients=6)

@@ -18,6 +18,7 @@ def sparse():
     return lasso(2)
 
 
+@pytest.mark.full_rows("1")
 @pytest.mark.parametrize("dataset", [1, 2, 3, 4])
 def test_lasso_has_the_paper_s_sizes_and_truth(dataset):
     task = lasso(dataset)
@@ -43,6 +44,7 @@ def test_lowrank_has_the_paper_s_sizes_and_truth(dataset):
     assert task.name == f"lowrank-{dataset}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [lasso, lowrank])
 def test_the_model_starts_at_zero_with_the_shapes_of_the_truth(make):
     task = make()
@@ -51,6 +53,7 @@ def test_the_model_starts_at_zero_with_the_shapes_of_the_truth(make):
     assert not any(leaf.any() for leaf in jax.tree.leaves(start))
 
 
+@pytest.mark.full
 def test_data_sets_of_one_size_share_inputs_and_noise(sparse):
     other = lasso(3)
     np.testing.assert_array_equal(sparse.data.examples.x, other.data.examples.x)
@@ -59,6 +62,7 @@ def test_data_sets_of_one_size_share_inputs_and_noise(sparse):
     np.testing.assert_allclose(*noise, atol=1e-9)
 
 
+@pytest.mark.full
 def test_the_noise_on_the_truth_has_deviation_one_in_training_and_test(sparse):
     """10,192 residuals: their variance is known to sqrt(2 / n) = 1.4 %, their mean to 0.01."""
     for part in (sparse.data.examples, sparse.test):
@@ -102,6 +106,7 @@ def test_held_out_examples_come_from_the_same_clients_evenly():
     assert not np.isin(test.y, data.examples.y).any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", crossed([lasso, lowrank], [lasso]))
 def test_the_seed_decides_data_and_truth(make):
     a, b, c = make(3), make(3, seed=0), make(3, seed=1)

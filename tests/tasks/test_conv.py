@@ -53,6 +53,7 @@ def assert_close(a, b, tol):
         np.testing.assert_allclose(u, v, rtol=tol, atol=tol)
 
 
+@pytest.mark.full_rows("float64-1e-12-shape2", "float64-1e-12-shape5")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("dtype", "tol"), [pytest.param("float32", 1e-5, marks=pytest.mark.full), ("float64", 1e-12)]
@@ -66,6 +67,7 @@ def test_convolution_and_its_gradients(shape, dtype, tol):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES[:2])
 def test_vmap_over_clients_with_their_own_kernels(shape):
     clients = [arrays(shape, "float32", seed) for seed in range(3)]

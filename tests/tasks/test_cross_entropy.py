@@ -36,6 +36,7 @@ def near(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.full_rows("few")
 @pytest.mark.parametrize("classes", [2, form._FEW, form._FEW + 1], ids=["two", "few", "many"])
 def test_values_and_gradients(classes):
     """Of few and of many classes, whose sums are not row by row."""

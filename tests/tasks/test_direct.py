@@ -113,6 +113,7 @@ def test_values_and_gradients_of_tiles_are_xla_s(monkeypatch):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
 
 
+@pytest.mark.full_rows("20-32-True")
 @pytest.mark.parametrize(("examples", "channels", "used"), [(20, 32, True), (3, 32, False), (20, 16, False)])
 def test_tiles_are_used_where_they_pay(examples, channels, used):
     """The second convolution of the FEMNIST network, in batches of 20: no convolution is left in the program."""

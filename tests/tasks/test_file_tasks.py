@@ -36,6 +36,7 @@ def test_handwriting_has_a_client_for_each_writer(characters):
     assert (task.batch_size, task.epochs, task.eval_examples) == (10, 1, 5000)
 
 
+@pytest.mark.full
 def test_handwriting_of_digits_drops_writers_without_any(characters):
     task = handwriting(characters, classes=10, model="mlp")
     assert task.data.names == ("writer 0", "writer 1")

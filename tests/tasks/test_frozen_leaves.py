@@ -130,6 +130,7 @@ def test_sweeps_diagnostics_and_deployments_see_the_whole_model():
     np.testing.assert_allclose(gradient["head"]["weight"], wanted["weight"], rtol=1e-12)
 
 
+@pytest.mark.full
 def test_baselines_train_the_rest():
     """FISTA on the gathered problem."""
     found, wanted = (

@@ -25,6 +25,7 @@ def by_hand(w, examples):
     return np.mean((x @ np.asarray(w) - y) ** 2)
 
 
+@pytest.mark.gate("client")
 @pytest.mark.parametrize("by", ["example", "client"])
 def test_what_is_held_out_is_measured_and_not_trained_on(by):
     task = TASK.hold_out(0.25, by=by)
@@ -46,6 +47,7 @@ def test_what_is_held_out_is_measured_and_not_trained_on(by):
         np.testing.assert_array_equal(fs.run(fs.FedAvg(0.1), alone, **OPTIONS).params, result.params)
 
 
+@pytest.mark.full
 def test_runs_and_sweeps_hold_out_alike():
     task = TASK.hold_out(0.25)
     (one,) = fs.sweep("FedAvg", TASK, {"client_lr": [0.1]}, validation=0.25, **OPTIONS).metrics[
@@ -57,6 +59,7 @@ def test_runs_and_sweeps_hold_out_alike():
     np.testing.assert_allclose(one[0], run.metrics["validation_loss"], rtol=1e-12)
 
 
+@pytest.mark.full
 def test_a_run_stops_by_them():
     worse = fs.Task.from_arrays(loss, np.zeros(3), CLIENTS, validation=(-CLIENTS[0][0], CLIENTS[0][1]))
     stop = [fs.callbacks.EarlyStopping("validation_loss", 1)]

@@ -68,6 +68,7 @@ def run(model, params, *arguments):
     return np.asarray(jax.jit(model)(params, *arguments))
 
 
+@pytest.mark.full
 def test_cnn_drops_hidden_units_in_training_alone():
     """Hidden units are the outputs: each is 0 or twice what it was, as its key says."""
     plain, model = CNN(4, 8, 8, (2, 3), 4), CNN(4, 8, 8, (2, 3), 4, dropout=(0.0, 0.5))
@@ -143,6 +144,7 @@ def test_padding_has_no_gradient():
     assert not found[0, 2].any()
 
 
+@pytest.mark.full
 def test_autoencoder_gives_pictures_and_its_error_is_the_mean_square():
     model = Autoencoder((6, 4, 2))
     params = jax.jit(model.init)(KEY)

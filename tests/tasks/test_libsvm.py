@@ -94,6 +94,7 @@ def test_an_unzipped_file_is_as_good(folder):
     np.testing.assert_array_equal(libsvm(folder, "w8a", num_clients=3).data.examples.x, task.data.examples.x)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("l2", "bias"), crossed(itertools.product((0.0, 0.3), (False, True)), ((0.0, False), (0.3, True)))
 )
@@ -135,6 +136,7 @@ def test_uneven_clients_take_the_steps_of_numpy(folder, l2, bias):
     assert found.metrics["test_accuracy"][-1] == pytest.approx(accuracy, rel=1e-6)
 
 
+@pytest.mark.full
 def test_the_gradient_is_that_of_finite_differences(folder):
     task = libsvm(folder, num_clients=5, l2=0.1, bias=True)
     with jax.enable_x64(True):

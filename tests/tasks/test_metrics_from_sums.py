@@ -94,6 +94,7 @@ def test_several_classes(weights):
     )
 
 
+@pytest.mark.full
 def test_what_is_unknown_is_nan():
     nothing = np.zeros(400, int)
     assert np.isnan(columns(fs.metrics.AUC(), SCORE, nothing)).all()
@@ -168,6 +169,7 @@ def task(metrics):
     return fs.Task.from_arrays(loss, np.ones(3), CLIENTS, test=TEST, unseen=UNSEEN, metrics=bound)
 
 
+@pytest.mark.full
 def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
     """Of uneven clients in blocks."""
     options = {"rounds": 2, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
@@ -226,6 +228,7 @@ def test_clients_are_taken_a_few_at_a_time(monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_outputs_that_mix_examples_are_found():
     wrong = fs.Task.from_arrays(
         loss,

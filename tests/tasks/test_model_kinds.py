@@ -101,6 +101,7 @@ LIBRARIES = (equinox_linear, linen, linen_frozen, nnx_module, nnx_state)
 OWN = (named_tuple, own_dataclass)
 
 
+@pytest.mark.gate("nnx_state-4-40", "linen_frozen-2-40")
 @pytest.mark.parametrize(
     ("kind", "first", "step"),
     [

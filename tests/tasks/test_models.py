@@ -67,6 +67,7 @@ def test_mlp_is_relu_layers_with_an_affine_output():
     np.testing.assert_allclose(model(tuple(params), x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_he_weights_have_variance_two_over_fan_in():
     """200 x 300 weights of variance 2 / 200 = .01: the sample variance is within 2 % (4 standard errors)."""
     first, second = jax.device_get(jax.jit(MLP((200, 300, 10)).init)(KEY))
@@ -77,6 +78,7 @@ def test_he_weights_have_variance_two_over_fan_in():
     assert abs(float(conv.var()) * 9 * 32 / 2 - 1) < 0.05
 
 
+@pytest.mark.full
 def test_cnn_has_the_parameters_of_the_paper():
     """320 + 18,496 + 1,179,776 + 7,998: Table 5 of Takakura et al. 2025."""
     params = CNN().init(KEY)
@@ -94,6 +96,7 @@ def test_max_pool_takes_the_largest_of_each_block_and_drops_an_odd_line():
     np.testing.assert_array_equal(max_pool2x2(x), expected.transpose(2, 0, 1, 3))
 
 
+@pytest.mark.full
 def test_cnn_is_its_four_layers():
     model = CNN(5, 8, 9, (2, 3), 4, inputs=2)
     params = jax.tree.map(lambda a: np.asarray(a) + np.float32(0.1), jax.jit(model.init)(KEY))
@@ -122,6 +125,10 @@ def test_cnn_takes_images_with_or_without_a_channel_axis():
     np.testing.assert_array_equal(model(params, x), model(params, x[..., None]))
 
 
+@pytest.mark.full_rows(
+    "CNN(classes=5, height=8, width=9, channels=(2, 3), hidden=4, inputs=2, dropout=(0.0, 0.0))",
+    "MLP(sizes=(6, 5, 3))",
+)
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_equal_models_are_one_compilation(model):
     traces = []

@@ -200,6 +200,7 @@ def attention_block(torch, width, heads):
     return layer, params
 
 
+@pytest.mark.full
 @both_types
 def test_causal_transformer_is_pytorch_s(torch_of, dtype):
     torch = torch_of

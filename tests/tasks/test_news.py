@@ -81,6 +81,7 @@ def test_authors_are_drawn_by_seed(posts):
     assert len(some.test.y) == 20
 
 
+@pytest.mark.full
 def test_uneven_clients_take_the_steps_of_numpy(posts):
     """Two rounds of FedAvg in float64, full batches; loss, recall and accuracy at the end."""
     task = news(posts[0], 2, 12)
@@ -113,6 +114,7 @@ def test_uneven_clients_take_the_steps_of_numpy(posts):
     assert found.metrics["test_accuracy"][-1] == pytest.approx(right, rel=1e-6)
 
 
+@pytest.mark.full
 def test_the_gradient_is_that_of_finite_differences(posts):
     task = news(posts[0], 2, 12)
     with jax.enable_x64(True):

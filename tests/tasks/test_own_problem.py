@@ -11,6 +11,7 @@ RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(n, 3)), RNG.normal(size=(n, 1))) for n in (9, 4, 6)]
 
 
+@pytest.mark.full
 def test_an_equinox_model():
     """Activation functions and sizes come back as they were, all weights have moved, and the model still runs."""
     eqx = pytest.importorskip("equinox")
@@ -28,6 +29,7 @@ def test_an_equinox_model():
     assert result.params(jnp.ones(3)).shape == (1,)
 
 
+@pytest.mark.full
 def test_a_dict_in_closed_form():
     """Least squares, full batch, one step, everyone, by examples: that is gradient descent on the pooled loss."""
     x, y = (np.concatenate([c[i] for c in CLIENTS]) for i in (0, 1))

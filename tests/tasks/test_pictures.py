@@ -47,6 +47,7 @@ def test_evaluation_takes_the_middle_standardised():
     np.testing.assert_allclose(Augmented(Seen(), None)(W, flat), 0, atol=1e-5)
 
 
+@pytest.mark.full
 def test_training_draws_places_and_mirrors_for_each_picture():
     """Each picture is one of its 3 x 2 crops, mirrored or not, all of which occur; a key gives the same again."""
     x = np.repeat(X[:1], 300, axis=0)

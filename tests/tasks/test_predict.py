@@ -26,6 +26,7 @@ def started(task, seed=0):
     return jax.tree.map(lambda a: a + 0.1 * rng.normal(size=np.shape(a)).astype(np.float32), params)
 
 
+@pytest.mark.full
 def test_labels_are_those_that_the_run_counted():
     result = fs.run(fs.FedAvg(0.3), DIGITS, rounds=3, clients_per_round=10)
     labels = result.predict(DIGITS.test.x)
@@ -39,6 +40,7 @@ def test_labels_are_those_that_the_run_counted():
     np.testing.assert_allclose(scores, by_hand, atol=1e-5)
 
 
+@pytest.mark.gate("regression")
 @pytest.mark.parametrize("name", ["synthetic", "regression", "lasso", "lowrank"])
 def test_made_tasks_predict_what_their_metrics_evaluate(name):
     task = build(name)
@@ -136,6 +138,7 @@ def test_own_function_frozen_leaves_and_leaves_that_are_no_arrays():
         without.predict(model, x)
 
 
+@pytest.mark.full
 def test_inputs_that_are_a_pytree_and_buffers():
     def predict(params, x, buffers):
         return params * x["a"] + x["b"] + buffers

@@ -47,6 +47,7 @@ def test_types_of_arrays_and_the_seed_decides(name):
         assert not same_data(task, build(name, seed=1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", HERE)
 def test_gradient_descent_lowers_the_loss(name):
     task = build(name)
@@ -175,6 +176,7 @@ def test_synthetic_clients_share_their_labels_only_if_iid():
     assert label_skew(tasks.synthetic(0.0, 0.0)) > 0.5
 
 
+@pytest.mark.full
 def test_synthetic_iid_clients_share_one_model():
     """A softmax model fitted to half of the clients is as good on the other half."""
     task = tasks.synthetic(iid=True)
@@ -312,6 +314,7 @@ def test_whole_numbers_are_numbers():
     assert same_data(build("synthetic", alpha=1, beta=1), build("synthetic"))
 
 
+@pytest.mark.full
 def test_every_task_is_summarised_and_cited():
     files = [
         "voxels",

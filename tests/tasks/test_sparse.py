@@ -56,6 +56,7 @@ def by_hand(rounds, lr):
     return w, b, sum(losses) / total
 
 
+@pytest.mark.full
 def test_a_run_has_the_numbers_of_dense_examples(tmp_path):
     sparse = [own for own, _ in CLIENTS]
     stored = fs.data.write(sparse, tmp_path / "d")
@@ -70,6 +71,7 @@ def test_a_run_has_the_numbers_of_dense_examples(tmp_path):
     assert stored.examples.x.indices.dtype == np.uint16
 
 
+@pytest.mark.full
 def test_metrics_and_classes_are_those_of_dense_rows():
     params = jax.tree.map(lambda p: jnp.asarray(RNG.normal(size=p.shape)), MODEL.init(jax.random.key(0)))
     dense_model, turned = Softmax(WORDS, TAGS), params._replace(weight=params.weight.T)
@@ -83,6 +85,7 @@ def test_metrics_and_classes_are_those_of_dense_rows():
     np.testing.assert_allclose(found, of_dense, rtol=1e-5)
 
 
+@pytest.mark.full_rows("-1")
 @pytest.mark.parametrize("index", [-1, WORDS])
 def test_an_index_outside_is_seen(index):
     """It would be another word's weight: the example's loss is NaN, and its client's message left out."""

@@ -69,6 +69,7 @@ def test_the_vocabulary_is_tensorflow_s():
     assert (len(set(PLAYS.CHARACTERS)), PLAYS.VOCABULARY) == (86, 90)
 
 
+@pytest.mark.full
 def test_loss_and_metrics_of_characters_by_hand(roles):
     """The loss is the mean over sequences, each the mean over its own characters; metrics are over all characters; a
     bit is ln 2 nats.

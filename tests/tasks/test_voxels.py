@@ -49,6 +49,7 @@ def test_voxels_draws_the_test_runs_by_seed_and_takes_other_classes(scans):
     assert build("voxels", data_dir=str(scans), classes=["cat", "rest"], test_runs=4).data.num_clients == 1
 
 
+@pytest.mark.full
 def test_voxels_starts_at_log_two_and_learns(scans):
     task = voxels(scans, classes=("face", "cat"))
     start = task.init(jax.random.key(0))

@@ -59,6 +59,7 @@ class Written(fs.trackers.Tracker):
         self.told.append(("close", finished))
 
 
+@pytest.mark.full
 def test_a_tracker_is_told_each_evaluation_once_and_how_it_ended():
     written = Written()
     result = run(written)
@@ -107,6 +108,7 @@ class Refusing(Written):
         super().log(round, metrics)
 
 
+@pytest.mark.full
 def test_what_a_tracker_refuses_at_first_is_sent_again_in_its_order(no_pictures):
     refusing = Refusing(times=1)
     run(refusing)

@@ -236,6 +236,7 @@ def test_a_held_folder_is_seen_without_disturbing_who_holds_it(tmp_path):
     assert not held(tmp_path)
 
 
+@pytest.mark.full
 def test_the_command_says_where(tmp_path):
     command = [sys.executable, "-m", "fedsolve", "watch"]
     missing = subprocess.run([*command, "none"], capture_output=True, text=True, cwd=tmp_path)

@@ -114,6 +114,7 @@ def collude(cohort, vectors):
     return np.where(attacks[:, None], -2 * vectors[~attacks].mean(axis=0), vectors)
 
 
+@pytest.mark.gate("None-play")
 @pytest.mark.parametrize("by", [play, pytest.param(engine, marks=pytest.mark.full)])
 @pytest.mark.parametrize("reduction", [fs.robust.Median(), None])
 def test_rounds_equal_the_transcript(by, reduction):
@@ -133,6 +134,7 @@ def test_rounds_equal_the_transcript(by, reduction):
     assert displacement_error(found.iterates[moved], expected[moved], start) < 1e-10
 
 
+@pytest.mark.full
 def test_without_attackers_it_is_the_method():
     """Means by weight and a maximum, each as its field says: FedLiLS with the cohort's largest step."""
     inner = fs.FedLiLS(eta_max=2.0, server="max")

@@ -84,6 +84,7 @@ def by_hand(cohorts, orders):
     return [*states, state]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunk", [None, pytest.param(1, marks=pytest.mark.full)])
 def test_fedavg_by_hand(chunk):
     """Uneven clients, part of them each round: parameters and statistics are the transcript's."""
@@ -94,6 +95,7 @@ def test_fedavg_by_hand(chunk):
     assert flat[-1, -1] == 10
 
 
+@pytest.mark.full
 def test_evaluation_uses_the_servers():
     """Train and test losses, an averaged model and a metric of the whole set are of the running mean."""
     test = (RNG.normal(size=(6, 3)), RNG.normal(size=6))
@@ -163,6 +165,7 @@ METHODS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [n if n == "SCAFFOLD" else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
 )

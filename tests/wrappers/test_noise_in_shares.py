@@ -99,6 +99,7 @@ def test_rounded_norms_stay_within_the_bound():
     assert np.linalg.norm(jax.jit(SkellamCoder(0.5, 1.0).encode)(long, 0, 0)[0]) <= NORM
 
 
+@pytest.mark.full
 def test_rounding_is_unbiased():
     """The mean of 4,000 roundings, with the bound that no rounding is expected to exceed."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 32)), jnp.float32)
@@ -148,6 +149,7 @@ def test_the_sum_has_the_noise_of_the_whole(min_sum, corrupt, more):
     assert np.std(count * np.asarray(mean)) == pytest.approx(z * clip_norm * more**0.5, rel=0.02)
 
 
+@pytest.mark.full
 def test_sums_of_messages_are_the_method():
     """No noise and a large bound: FedAvg, up to the rounding; below min_sum the model stays, epsilon goes on."""
     task, everyone = make_task(make_clients(), batch=None), fs.sampling.Uniform(5)  # nothing is shuffled

@@ -70,6 +70,7 @@ def sent(n=8, seed=0):
     return Up(Inner(delta, (), squares), 1e-3 * rng.standard_normal((n, 4)), np.abs(rng.standard_normal(n)))
 
 
+@pytest.mark.gate("control")
 @pytest.mark.parametrize("field", ["delta", "control", "step"])
 def test_the_mean_of_the_rest(field):
     """Clients 1 and 4 are far beyond in one field, client 6 is not used: NumPy's means of the other five."""
@@ -124,6 +125,7 @@ def test_honest_clients_of_very_different_size_all_count():
     assert np.abs(mean).min() > 1e-3
 
 
+@pytest.mark.gate("1e+18")
 @pytest.mark.parametrize("size", [1e6, 1e18, 1e30])
 def test_attackers_in_the_engine(size):
     """Two of six send so many times their displacement: the model is that of the other four alone."""

@@ -118,6 +118,7 @@ def gradient(i, w):
     return A[i] * (A[i] @ w - B[i])
 
 
+@pytest.mark.full
 def test_mimelite_is_its_equations():
     """w and m of four rounds in NumPy; the wrapper's export, model and first client are `Wrapper`'s."""
     w, m = np.zeros(2), np.zeros(2)
@@ -151,6 +152,7 @@ def test_with_scaffold_it_is_scaffold_s_equations():
     np.testing.assert_allclose(end(fs.ControlVariates(MimeLite(fs.FedAvg(RATE)))), w, rtol=0, atol=1e-14)
 
 
+@pytest.mark.gate("twice, inside FedProx")
 @pytest.mark.parametrize(
     "compose",
     [

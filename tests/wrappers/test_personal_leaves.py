@@ -80,6 +80,7 @@ INNER = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", crossed(INNER, ["FedLiLS"]))
 def test_leaves_that_train_first_go_with_every_method(name):
     """A line search, a penalty on shared leaves, codes, a solver of its own, a robust reduction, private messages."""
@@ -115,6 +116,7 @@ def test_a_run_counts_the_shared_leaves_alone():
     assert whole.down - one.down == sum(whole.up) - sum(one.up) == 3 * 4
 
 
+@pytest.mark.full
 def test_a_client_whose_own_leaves_are_not_finite_is_left_out():
     """What it sends is finite, what it would keep is not: -3e38 x 100 of float32."""
     start = {"w": np.zeros((), np.float32), "b": np.zeros((), np.float32)}

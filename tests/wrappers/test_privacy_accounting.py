@@ -56,6 +56,7 @@ def test_everyone_in_every_round_is_the_plain_gaussian_mechanism(sampling):
     assert epsilon(z, rounds, sampling=sampling, **everyone) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.full
 def test_privacy_loss_distributions_are_tighter():
     """PLD below Renyi for Poisson cohorts; q = 1 is the closed form with sensitivity C."""
     both = [epsilon(1.0, 10, sampling="poisson", accountant=a, **SETTING) for a in ("pld", "rdp")]
@@ -90,6 +91,7 @@ def integrated(z: float, q: float, rounds: int, delta: float) -> float:
     return worst
 
 
+@pytest.mark.full
 def test_privacy_loss_distributions_are_what_quadrature_and_convolution_give():
     """q = 0.1, z = 1, 10 rounds, and 7 to 23 % below Renyi's bound at usual settings."""
     assert epsilon(1.0, 10, sampling="poisson", **SETTING) == pytest.approx(
@@ -116,6 +118,7 @@ def test_epsilon_between_the_round_counts_of_the_table(z, q, delta):
             assert 0.9999 * exact - 1e-6 <= float(epsilon_after(rounds)) <= 1.001 * exact
 
 
+@pytest.mark.gate("none")
 @pytest.mark.parametrize("sampling", crossed(["poisson", "fixed", "none"], ["poisson", "none"]))
 def test_calibration(sampling):
     """The noise found keeps the promise, and 1 % less would not."""
@@ -124,6 +127,7 @@ def test_calibration(sampling):
     assert epsilon(0.99 * z, 50, sampling=sampling, **SETTING) > 5.0
 
 
+@pytest.mark.gate("none")
 @pytest.mark.parametrize("sampling", crossed(["poisson", "fixed", "none"], ["poisson", "none"]))
 def test_what_the_log_shows_is_the_library_s_answer(sampling):
     """Inside the compiled program: Renyi's bound is dp-accounting's composition, epsilon that of `epsilon`."""
@@ -149,6 +153,7 @@ def test_edges():
     assert float(big.epsilon_after(1)) == 0.0
 
 
+@pytest.mark.full_rows("0.001-8.0", "0.001-0.1", "1e-06-1.0")
 @pytest.mark.parametrize("eps", [0.1, 1.0, 8.0, 50.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_analytic_gaussian(eps, delta):

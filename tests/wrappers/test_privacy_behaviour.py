@@ -66,6 +66,7 @@ def test_noise_has_the_accounted_size(more, multiplier):
     assert abs(noise.mean()) < 5 * std / DIMENSION**0.5
 
 
+@pytest.mark.full
 def test_local_noise_has_the_size_of_its_promise():
     """Each message carries noise of standard deviation z C, its own for each client and round."""
 
@@ -107,6 +108,7 @@ def test_clipping_alone():
         assert np.isnan(clipped.measured.squared_norm)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("clipping", "at"),
     crossed(
@@ -136,6 +138,7 @@ def test_an_update_of_zero_moves_nothing_without_noise():
         assert (run.iterates == run.iterates[0]).all()
 
 
+@pytest.mark.full
 def test_empty_rounds_are_paid_for_and_not_visible():
     """Poisson cohorts, most of them empty: every round moves the model, by noise alone, and costs the same.
 
@@ -190,6 +193,7 @@ def test_the_seed_decides():
     assert relative(a.iterates, other.iterates) < 1e-12
 
 
+@pytest.mark.full
 def test_wrappers_of_the_objective_go_inside_or_outside():
     """FedProx of a private method is a private FedProx."""
     task = make_task(make_clients())
@@ -198,6 +202,7 @@ def test_wrappers_of_the_objective_go_inside_or_outside():
     assert relative(inside.iterates, outside.iterates) < 1e-12
 
 
+@pytest.mark.full
 def test_noise_and_norms_are_of_one_program():
     """z and C are leaves: one structure."""
     structures = {jax.tree.structure(private(z=z, clip_norm=c)) for z in (0.5, 2.0) for c in (0.1, 1.0)}
@@ -233,6 +238,7 @@ def test_another_noise_brings_its_own_divergences():
     )
 
 
+@pytest.mark.full
 def test_epsilon_is_among_the_notes():
     """What a private run has cost is said with its result."""
     amplified = fs.privacy.DifferentialPrivacy(fs.FedExP(0.1), 1.0, 0.5, cohort=2, population=5, delta=1e-3)

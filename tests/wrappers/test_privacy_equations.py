@@ -82,6 +82,7 @@ def test_fedavg(run):
         assert [] in found.cohorts
 
 
+@pytest.mark.gate("all")
 @SOME_RUNS
 def test_feddudam(run):
     """Its second number, mean |D_i|^2, is within C^2, noised and paid for."""
@@ -139,6 +140,7 @@ def test_local(run):
     assert relative(found.iterates, iterates) < CLOSE
 
 
+@pytest.mark.full
 def test_without_noise_and_far_from_the_bound_it_is_the_method():
     """z = 0 and a huge C: FedDuAdam itself, with epsilon = infinity."""
     run = RUNS["some"]
@@ -148,6 +150,7 @@ def test_without_noise_and_far_from_the_bound_it_is_the_method():
     assert np.isinf(found.logs["epsilon"]).all()
 
 
+@pytest.mark.full
 def test_losses_that_a_step_needs():
     """Polyak's step on clipped and noised losses: with no noise and wide bounds it is Polyak's step."""
     run, inner = RUNS["some"], fs.FedOpt(fs.client.SGD(LR), fs.server.Polyak(0.2), weighting="uniform")

@@ -76,6 +76,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.full_rows("local-FedMiD")
 @pytest.mark.parametrize(
     ("wrap", "name"),
     crossed(product((central, local), BOUNDED), [(central, "FedLiLS"), (local, "FedMiD")]),
@@ -135,6 +136,11 @@ def test_wrappers_around_private_methods():
     )  # what is done with private messages is free
 
 
+@pytest.mark.full_rows(
+    "more2-sampling2-sampling = 'fixed'",
+    "more6-sampling6-population = 6 but the run has 5",
+    "more3-sampling3-draws 2.5",
+)
 @pytest.mark.parametrize(
     ("more", "sampling", "said"),
     [

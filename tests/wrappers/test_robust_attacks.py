@@ -34,6 +34,7 @@ def test_multiples(attack, factor):
     np.testing.assert_array_equal(displacement(fs.attacks.Attacked(fs.FedAvg(0.3), attack, ())), honest)
 
 
+@pytest.mark.full
 def test_noise_is_new_each_round_and_has_its_deviation():
     moves = displacement(fs.attacks.Attacked(fs.FedAvg(0.3), fs.attacks.GaussianNoise(100.0), (0,)), 40)
     assert len(np.unique(moves)) == moves.size

@@ -94,6 +94,7 @@ def test_equals_the_transcript_in_the_engine(name, rule, chunk):
     equals_the_transcript(name, rule, by=engine, chunk=chunk)
 
 
+@pytest.mark.gate("geometric")
 @pytest.mark.parametrize("name", crossed(CASES, ONE_OF_EACH))
 def test_a_huge_attacker_does_not_carry_the_model_off(name):
     """Client 2, the largest, sends -1e12 times its displacement: the same NumPy sees it, and the model stays."""
@@ -145,6 +146,7 @@ def test_a_round_that_failing_clients_leave_too_small_changes_nothing():
     assert any("fewer messages could be used" in note for note in result.history.notes)
 
 
+@pytest.mark.full
 def test_nothing_trimmed_is_the_mean():
     """TrimmedMean(0) and FedLiLS with the cohort's largest step: means and the maximum, as without a wrapper."""
     inner = fs.FedLiLS(eta_max=2.0, server="max")
@@ -153,6 +155,7 @@ def test_nothing_trimmed_is_the_mean():
     np.testing.assert_allclose(found.logs["client_step"], plain.logs["client_step"], rtol=1e-12)
 
 
+@pytest.mark.full
 def test_a_proximal_wrapper_hands_the_reduction_on():
     """Robust inside FedProx is Robust around it."""
     inside = run(fs.Proximal(fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Median()), 0.5))

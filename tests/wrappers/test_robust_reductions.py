@@ -80,6 +80,7 @@ def float64():
         yield
 
 
+@pytest.mark.gate("without outliers")
 @pytest.mark.parametrize("name", EVERY)
 def test_rows_that_are_not_used_do_not_count(name):
     """Among seven clients two hold NaN and infinity and are not used: the result is that of the five, to the bit."""
@@ -207,6 +208,7 @@ def test_krum_chooses_one_client():
     np.testing.assert_array_equal(found.delta["w"], sent.delta["w"][best])
 
 
+@pytest.mark.full
 def test_geometric_median_minimises_weighted_distances():
     """200 iterations agree with a minimiser of sum_i p_i |x_i - v| to 1e-6; the objective never rises."""
     rng = np.random.default_rng(3)
@@ -231,6 +233,7 @@ def test_one_liar_cannot_set_a_scalar(name):
     assert float(found.step) <= np.delete(sent.step, 3).max()
 
 
+@pytest.mark.full
 def test_float32_survives_what_overflows_when_squared():
     """1e30 squared is infinite in float32: the attacker is then left out, not made NaN."""
     x = changed(np.random.default_rng(4).standard_normal((7, 3)).astype(np.float32), 2, 1e30)
@@ -248,6 +251,7 @@ def test_the_vector_of_a_message():
     assert jax.tree.leaves(vector_of(Plain(1.0, 2.0))) == [True, False]
 
 
+@pytest.mark.full
 def test_stacked_messages_of_a_mean_are_totals():
     """Without a reduction `reduce_stacked` is, to the bit, what the engine makes of one chunk."""
     weight, used = jnp.asarray([1.0, 0, 2, 3, 0, 1, 1]), jnp.asarray([1, 0, 1, 1, 0, 1, 1], bool)
@@ -362,6 +366,7 @@ def test_cohorts_of_random_size():
             method.check(sampling, 8)
 
 
+@pytest.mark.gate("1-4", "2-5")
 @pytest.mark.parametrize(("f", "keep"), [(0, 3), (1, 1), (1, 4), (2, 5), (3, 6)])
 def test_what_krum_averages_lies_near_the_honest(f, keep):
     """n = max(2f + 3, keep + f), f attackers anywhere: each chosen vector has an honest one within sqrt(n - f - 2)
@@ -393,6 +398,7 @@ PLACES = {  # where attackers put their vectors, among honest ones of length abo
 }
 
 
+@pytest.mark.full_rows("far in one coordinate", "all at the edge")
 @pytest.mark.parametrize("place", PLACES)
 def test_how_far_attackers_can_pull(place):
     """Three of seven (of a trimmed mean one): what each reduction promises, wherever they are and in float32."""

@@ -104,6 +104,7 @@ GATE += ["FedExProx, StoPS", "FedDualAvg, averaged", "SCALLION, RandomK", "Local
 """Messages of other fields; what is like one of them waits for `make test-all`."""
 
 
+@pytest.mark.full_rows("FedAvg", "SCALLION, RandomK", "FedAdamW", "FedNova", "FedDualAvg, averaged")
 @pytest.mark.parametrize(
     "name",
     crossed([name for name in METHODS if name not in REFUSED], GATE),
@@ -143,6 +144,7 @@ def test_the_mean_is_that_of_the_messages(name):
     jax.tree.map(compare, reductions(found), found, *sent)
 
 
+@pytest.mark.full_rows("FedFW", "SCALLION")
 @pytest.mark.parametrize("name", [name for name in REFUSED if name in METHODS])
 def test_what_is_no_sum_is_refused(name):
     """By the name of what is no sum, with what would make it one."""

@@ -95,6 +95,7 @@ def test_every_wrapper_is_tried():
     }
 
 
+@pytest.mark.full_rows("DifferentialPrivacy")
 @pytest.mark.parametrize("name", AROUND)
 def test_a_trait_that_a_wrapper_does_not_know_is_passed_on(name):
     """So is every trait that it does not declare itself."""
