@@ -52,7 +52,7 @@ def repeated(folder, dtype="float64"):
         ("FedBuff", "float64"),
         pytest.param("FedBuff", "float32", marks=pytest.mark.full),
         pytest.param("FedBuff+FedAdam by examples", "float32", marks=pytest.mark.full),
-        ("FedAsync", "float64"),
+        pytest.param("FedAsync", "float64", marks=pytest.mark.full),
         pytest.param("FedBuff+DiLoCo", "float32", marks=pytest.mark.full),
     ],
 )

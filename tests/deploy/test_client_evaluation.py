@@ -75,7 +75,7 @@ def looks():
 @pytest.mark.parametrize(
     "method",
     [
-        fs.FedAvg(0.3),
+        pytest.param(fs.FedAvg(0.3), marks=pytest.mark.full),
         fs.FedPer("bias", 0.3),
         pytest.param(fs.Ditto(fs.FedAvg(0.3)), marks=pytest.mark.full),
     ],

@@ -81,7 +81,7 @@ def run(method, sampling, *, grouped, **options):
 @pytest.mark.parametrize(
     ("method", "local", "sampling", "chunk"),
     [
-        ("FedAvg", "epochs", fs.sampling.Uniform(6), None),
+        pytest.param("FedAvg", "epochs", fs.sampling.Uniform(6), None, marks=pytest.mark.full),
         ("SCAFFOLD", "steps", fs.sampling.Bernoulli(0.4), 2),
         pytest.param("median", "all", fs.sampling.Uniform(12), None, marks=pytest.mark.full),
         pytest.param("SCAFFOLD", "all", fs.sampling.Uniform(7), 1, marks=pytest.mark.full),

@@ -99,12 +99,22 @@ def noisy(own, h):
     [
         (parameter, F.cross_entropy, "parameter 'last.weight' has a hook"),
         (lambda: backward(True), F.cross_entropy, "'last' .Linear. has a backward hook"),
-        (lambda: backward(False), F.cross_entropy, "'last' .Linear. has a backward hook"),
+        pytest.param(
+            lambda: backward(False),
+            F.cross_entropy,
+            "'last' .Linear. has a backward hook",
+            marks=pytest.mark.full,
+        ),
         (lambda: Net(on_outputs), F.cross_entropy, "a tensor has a hook"),
         (lambda: Net(lambda _, h: Clipping.apply(h)), F.cross_entropy, "torch.autograd.Function Clipping"),
-        (Net, of_loss, "torch.autograd.Function Clipping"),
-        (Net, hooked_loss, "a tensor has a hook"),
-        (lambda: Net(dropped), F.cross_entropy, "Python's or NumPy's random numbers"),
+        pytest.param(Net, of_loss, "torch.autograd.Function Clipping", marks=pytest.mark.full),
+        pytest.param(Net, hooked_loss, "a tensor has a hook", marks=pytest.mark.full),
+        pytest.param(
+            lambda: Net(dropped),
+            F.cross_entropy,
+            "Python's or NumPy's random numbers",
+            marks=pytest.mark.full,
+        ),
         (lambda: Net(noisy), F.cross_entropy, "Python's or NumPy's random numbers"),
     ],
 )
@@ -145,7 +155,7 @@ def remembering():
     return loss
 
 
-@pytest.mark.parametrize("translate", [None, False])
+@pytest.mark.parametrize("translate", [None, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("module", "loss", "words"),
     [

@@ -83,10 +83,14 @@ class Seconds(nn.Module):
 
 
 NEEDS_64_BITS = [
-    (lambda: Hashed(lambda x, _: x[:, 0] * 1000003 + x[:, 1]), IDS),
-    (lambda: Hashed(lambda x, _: x[:, 0] * 2654435761), IDS),
+    pytest.param(lambda: Hashed(lambda x, _: x[:, 0] * 1000003 + x[:, 1]), IDS, marks=pytest.mark.full),
+    pytest.param(lambda: Hashed(lambda x, _: x[:, 0] * 2654435761), IDS, marks=pytest.mark.full),
     (lambda: Hashed(lambda x, _: x[:, 0] * x[:, 1]), IDS),
-    (lambda: Hashed(lambda x, factor: x[:, 0].clamp(max=1) * factor, 2**33 + 5), IDS),
+    pytest.param(
+        lambda: Hashed(lambda x, factor: x[:, 0].clamp(max=1) * factor, 2**33 + 5),
+        IDS,
+        marks=pytest.mark.full,
+    ),
     (Seconds, TIMES),
 ]
 

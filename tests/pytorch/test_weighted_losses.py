@@ -69,7 +69,7 @@ SEQUENCES = {
     "at least 1": masked(lambda total: total.clamp(min=1)),
     "shares": shares_of_the_batch,
 }
-GATE = ("class weights", "ignored", "two means", "dice", "sequences", "at least 1", "shares")
+GATE = ("class weights", "two means", "sequences", "shares")
 
 
 def in_double(loss: Callable) -> Callable:

@@ -48,6 +48,7 @@ def test_all(entry: Entry) -> None:
     check(entry, (2,) if entry.needs else (1, 2))  # the families are larger: one program for each
 
 
+@pytest.mark.gate("second")
 @pytest.mark.parametrize(
     "entries", [ENTRIES[i::4] for i in range(4)], ids=["first", "second", "third", "fourth"]
 )
