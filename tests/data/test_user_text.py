@@ -4,6 +4,8 @@ import unicodedata
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fedsolve as fs
@@ -116,6 +118,21 @@ def test_frames_of_a_name_in_two_forms_are_one(tmp_path):
     labels = [unicodedata.normalize("NFD", "süß"), "herb"]
     assert fs.data.Schema.read(path).check(np.ones((2, 1)), labels)[1].tolist() == [0, 1]
     assert site_of({"data": "/data/" + unicodedata.normalize("NFD", "Süd.csv")}) == "Süd"
+
+
+@pytest.mark.parametrize("form", [list, np.array, lambda sites: np.array(sites, object)])
+def test_an_id_in_two_forms_is_one_client(form, tmp_path):
+    """In arrays, in partitions and in files."""
+    sites = ["Köln", unicodedata.normalize("NFD", "Köln"), "Bonn", "Köln"]
+    pq.write_table(pa.table({"site": sites, "x": np.arange(4.0)}), tmp_path / "t.parquet")
+    of_file = fs.data.from_table(tmp_path / "t.parquet", client="site", x="x")
+    of_array = fs.FederatedData.from_groups(np.arange(4.0), form(sites))
+    for data in (of_file, of_array):
+        assert {name: data.client(i).tolist() for i, name in enumerate(data.names)} == {
+            "Bonn": [2.0],
+            "Köln": [0.0, 1.0, 3.0],
+        }
+    assert [part.tolist() for part in fs.data.Natural()(form(sites))] == [[2], [0, 1, 3]]
 
 
 def test_cells_as_data_frames_write_them(tmp_path):

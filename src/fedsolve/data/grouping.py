@@ -24,6 +24,7 @@ from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.on_disk.writing import write
 from fedsolve.data.tables import Table, check_whole, numbers
+from fedsolve.folders.user_text import composed
 
 Columns = str | Sequence[str]
 """One column, whose rows may be lists, or several of single numbers that stand side by side."""
@@ -146,7 +147,8 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
     if not (arrow.types.is_integer(kind) or any(is_text(kind) for is_text in texts)):
         raise InvalidInput(f"{where} has type {kind}: client ids must be integers or text")
     check_whole(coded.dictionary, where)
-    return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
+    ids = [composed(name) if isinstance(name, str) else name for name in coded.dictionary.to_pylist()]
+    return ids, coded.indices.to_numpy().astype(np.int64)
 
 
 def _check_names(name: str, columns: object, optional: bool) -> None:

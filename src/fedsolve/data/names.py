@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve.core.arrays.leaf import as_array, missing, to_numpy
 from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.folders.user_text import composed
 
 
 class Numbered(Sequence[str]):
@@ -98,8 +99,8 @@ def as_rows(name: str, values: Any, total: int) -> np.ndarray:
 def check_column(name: str, values: Any) -> np.ndarray:
     """Ids, labels or categories as an array of shape (examples,): each stays what it is, and none is missing.
 
-    Lists and object arrays are looked at one by one, since NumPy would make one text or float of 1 and "1", or of
-    integers beyond 64 bits.
+    Text that macOS may write in two ways is one (Unicode's NFC). Lists and object arrays are looked at one by one, since
+    NumPy would make one text or float of 1 and "1", or of integers beyond 64 bits.
 
     Raises:
         InvalidInput: another shape, no example, a missing value (its example is named), values of several types, or
@@ -128,6 +129,8 @@ def check_column(name: str, values: Any) -> np.ndarray:
             f"{name} are {column.dtype} and reach {most:.0f}, where it has one number for several integers: read them "
             "as integers or text"
         )
+    if isinstance(column[0], str) and not all(text.isascii() for text in column):
+        column = np.fromiter(map(composed, column.tolist()), object, len(column))
     return column
 
 
