@@ -99,7 +99,7 @@ def as_rows(name: str, values: Any, total: int) -> np.ndarray:
 def check_column(name: str, values: Any) -> np.ndarray:
     """Ids, labels or categories as an array of shape (examples,): each stays what it is, and none is missing.
 
-    Text that macOS may write in two ways is one (Unicode's NFC). Lists and object arrays are looked at one by one, since
+    Text that may be written in two forms is one (Unicode's NFC). Lists and objects are looked at one by one, since
     NumPy would make one text or float of 1 and "1", or of integers beyond 64 bits.
 
     Raises:
