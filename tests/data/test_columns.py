@@ -172,7 +172,6 @@ def test_a_stored_model_knows_the_columns_of_its_training(tmp_path):
         fs.load(tmp_path / "run", task([(OTHER, Y)]))
 
 
-@pytest.mark.full
 def test_the_command_takes_columns_by_name(tmp_path, monkeypatch):
     """Its file may have further ones; `--columns` must name those of the training."""
     (tmp_path / "named.py").write_text(

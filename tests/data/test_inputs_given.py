@@ -99,7 +99,8 @@ def generator():
 
 def data_set(of):
     data = torch().utils.data
-    pairs = data.TensorDataset(torch().tensor(X), torch().tensor(Y))
+    x = X[:, 0] if of == "pairs of numbers" else X
+    pairs = data.TensorDataset(torch().tensor(x), torch().tensor(Y))
     return data.DataLoader(pairs) if of == "DataLoader" else pairs
 
 
@@ -120,6 +121,10 @@ REFUSED = {
     "SciPy's sparse": (lambda: scipy.sparse.csr_matrix(X), r"SparseRows.from_csr|x is a sparse matrix"),
     "a generator": (generator, r"give np.array\(list"),
     "a data set": (lambda: data_set("TensorDataset"), "such as dataset.tensors, or .* fs.tasks.from_torch"),
+    "pairs of numbers": (
+        lambda: data_set("pairs of numbers"),
+        "such as dataset.tensors, or .* fs.tasks.from_torch",
+    ),
     "a loader": (lambda: data_set("DataLoader"), "such as dataset.tensors, or .* fs.tasks.from_torch"),
     "a sparse tensor": (lambda: torch().tensor(X).to_sparse(), r"give tensor.to_dense\(\)"),
     "bfloat16": (lambda: torch().tensor(X, dtype=torch().bfloat16), "float32 or float64"),

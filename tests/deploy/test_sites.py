@@ -26,7 +26,6 @@ TWICE = {"client-id": 2, "site": "north"}
 SITES = [NORTH, SOUTH, TWICE, 3, 4, 5]
 
 
-@pytest.mark.full
 def test_names_stand_everywhere_and_change_no_bit(tmp_path, capsys):
     """Two names, one of them twice, a reply that does not count, and the same run without names."""
 

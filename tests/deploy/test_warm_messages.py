@@ -107,7 +107,7 @@ def run(framework, folder, *, keep, clients=1, rounds=2, metrics=("loss",)):
     return len(made), found, np.array(history.evaluations.get("train_loss", ()))
 
 
-@pytest.mark.full
+@pytest.mark.gate("torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bits_are_those_of_a_process_for_each_message(framework, tmp_path):
     """Dropout, running statistics, shuffles, generators and counters of the client's code included."""

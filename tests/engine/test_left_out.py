@@ -61,7 +61,6 @@ def test_a_sweep_is_not_said_to_have_diverged():
     assert any("left out of all metrics" in note for note in found.notes)
 
 
-@pytest.mark.full
 def test_divergence_and_problems_without_a_loss_are_seen():
     """A model that runs away has diverged; where half of the clients have no loss, nobody is left out."""
     with pytest.raises(fs.Diverged):

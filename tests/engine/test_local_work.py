@@ -108,7 +108,6 @@ def test_work_that_makes_no_sense(bad):
         packed(**bad)
 
 
-@pytest.mark.full
 def test_every_row_counts_once_in_an_epoch():
     """One epoch of plain sums: a loss linear in the model has the gradient mean(x) of its batch.
 

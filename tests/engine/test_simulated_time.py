@@ -76,7 +76,6 @@ def test_a_plot_of_a_fleet_has_the_clients_names():
     assert {tick.get_text() for tick in axes.get_yticklabels()} == {"north", "south", "west", "3", "east"}
 
 
-@pytest.mark.full
 def test_who_is_late_does_not_count_and_was_sent_the_model():
     """Client 3 takes longest wherever it is: a quorum of two leaves it out where there are three."""
     timed, last = run(systems=FLEET, quorum=2), [[0, 1], [3, 4], [0, 4], [1, 2]]

@@ -98,7 +98,6 @@ def test_the_picture_has_a_panel_a_method():
         budget(1)(found)
 
 
-@pytest.mark.full
 def test_grids_run_on_a_seed_of_their_own(tmp_path):
     """`tuned_on` is none of the seeds shown; a random setting at the end of what was drawn is at an edge."""
     axis = {"client_lr, server_lr": ((0.01, 1.0), (0.03, 0.5), (0.005, 1.5))}

@@ -201,7 +201,6 @@ def test_a_stored_part_says_what_it_holds(tmp_path):
     assert (held["seeds"], held["options"]["rounds"], held["method"]) == ([0], 4, "FedAvg")
 
 
-@pytest.mark.full
 def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
     """What is under way lies in a folder of its own; the next call resumes it and gives the same numbers."""
     whole = solve(STUDY, Context(tmp_path / "whole"))

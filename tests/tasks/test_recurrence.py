@@ -23,7 +23,7 @@ def scanned(cell: Cell, weight: Any, bias: Any, inputs: Any, start: Any) -> Any:
     return outputs, last
 
 
-@pytest.mark.gate("relu")
+@pytest.mark.gate("gru", "tanh")
 @pytest.mark.parametrize(
     ("cell", "gates", "states", "with_bias", "hidden"),
     [
