@@ -15,7 +15,7 @@ import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
 from equations.test_compression import LEAVES
 from fedsolve.core.sampling import Trace
-from fedsolve.engine.checks.solvers import on_solvers
+from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.geometry import SpectralBall
 from fedsolve.geometry.numerics.polar import polar_factor
 from fedsolve.methods.muon.rule import polar_of

@@ -9,6 +9,7 @@ The command line turns each into its exit code; any other exception is a bug and
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -178,6 +179,14 @@ def of_type(value: object) -> str:
 def with_article(name: str) -> str:
     """A name with "a" or "an" before it, by its first letter."""
     return f"an {name}" if name[:1].lower() in tuple("aeiou") else f"a {name}"
+
+
+def require(package: str, what: str, extra: str, name: str = "") -> None:
+    """Raise `InvalidInput` unless a package is installed: "plots need matplotlib, which is not installed: ..."."""
+    if importlib.util.find_spec(package) is None:
+        raise InvalidInput(
+            f"{what} {name or package}, which is not installed: pip install 'fedsolve[{extra}]'"
+        )
 
 
 for _error in (FedsolveError, InvalidInput, Diverged, Interrupted):

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, require, unknown
 from fedsolve.folders.untrusted import loads
 from fedsolve.folders.user_text import check_once, composed
 

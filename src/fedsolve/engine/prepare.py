@@ -12,7 +12,7 @@ from fedsolve.core.fleets.fleet import PROFILES
 from fedsolve.core.xla.collection import collection_paused
 from fedsolve.core.xla.compile_cache import use_compile_cache
 from fedsolve.core.xla.compiler import make_room
-from fedsolve.engine.checks.solvers import on_solvers
+from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.engine.compute.keys import in_run, start_params
 from fedsolve.engine.compute.processes import replicate
 from fedsolve.engine.compute.round import start

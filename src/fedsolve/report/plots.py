@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput, check_known, unknown
+from fedsolve.core.errors import InvalidInput, check_known, require, unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.separation import focus
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles, wrapped

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, require
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.sealed_json import (
     LARGEST,

@@ -15,8 +15,7 @@ import jax
 import numpy as np
 
 from fedsolve.cli.export.weight_files import Exported, trained_module
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, require
 from fedsolve.engine.result import Result
 from fedsolve.tasks.inputs import as_inputs
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.config.references import failed, named_object
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import FedsolveError, InvalidInput, of_type
+from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, require
 from fedsolve.engine.outcomes.stored_task import StoredTask
 from fedsolve.engine.result import Result
 from fedsolve.results.record_files import leaves_by_path

@@ -18,8 +18,7 @@ from fedsolve.cli.terminal.folders import FLOWER, new_folder
 from fedsolve.cli.terminal.outputs import print_result, report_files, write_report
 from fedsolve.cli.terminal.progress import Lines, open_display
 from fedsolve.cli.watch.commands import watched
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, require
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.engine.progress import Progress

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.core import __version__
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, require, shown
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatus, ClientStatuses
 from fedsolve.deploy.monitoring.phases import PHASES
 

@@ -22,8 +22,7 @@ from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.message import PartMetrics, Sums
-from fedsolve.deploy.messages.signature import float_type
-from fedsolve.deploy.oracles.loss_settings import settings
+from fedsolve.deploy.messages.signature import float_type, settings
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.checks.preflight import check_loss, check_metrics
 from fedsolve.engine.checks.shape_checks import check_buffers

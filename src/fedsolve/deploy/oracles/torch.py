@@ -20,8 +20,8 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.messages.message import PartMetrics, Sums
+from fedsolve.deploy.messages.signature import layer_settings, settings
 from fedsolve.deploy.oracles.callback import Host, HostFunction
-from fedsolve.deploy.oracles.loss_settings import layer_settings, settings
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -18,7 +18,10 @@ from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.types import Batch, Params, replace
 from fedsolve.core.xla.programs import all_equations
 from fedsolve.engine.checks.constants import closes_over_floats, of_call
+from fedsolve.engine.compute.clients import on_device
+from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
+from fedsolve.tasks.task import Task
 
 Function = Callable[..., Any]
 
@@ -256,3 +259,28 @@ def _rounding(program: Any) -> float:
     types = {getattr(aval, "dtype", None) for aval in values}
     floating = [t for t in types if t is not None and jnp.issubdtype(t, jnp.floating)]
     return max((float(jnp.finfo(t).eps) for t in floating), default=0.0)
+
+
+def calls_host(task: Task, params: Params, dtype: Any) -> bool:
+    """Whether the loss or a metric that is a mean over examples calls Python, as a module that is not translated.
+
+    On several devices of one process JAX (0.10.2) never ends such a program: each device's call waits for a copy of its
+    arguments, which the threads that wait in the calls would have to make.
+
+    Args:
+        task: whose they are.
+        params: shapes of the model, with buffers where the task has some.
+        dtype: the run's floating-point type.
+    """
+    functions = [f for f in (task.loss, *task.metrics.values()) if not built_in(f)]
+    if not functions:
+        return False
+    examples = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
+    rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    return any(_calls_host(f, with_frozen(params, task.frozen), rows) for f in functions)
+
+
+def _calls_host(function: Callable[..., Any], params: Params, rows: Batch) -> bool:
+    key = jax.eval_shape(jax.random.key, 0)
+    program = jax.make_jaxpr(lambda *given: call(function, *given[:2], key=given[2])[0])(params, rows, key)
+    return any(equation.primitive.name.endswith("callback") for equation in all_equations(program))

@@ -19,7 +19,7 @@ from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
 from fedsolve.core.xla.cpu_devices import make_cores_devices
-from fedsolve.engine.checks.host_calls import calls_host
+from fedsolve.engine.checks.loss_contract import calls_host
 from fedsolve.engine.checks.shape_checks import check_method
 from fedsolve.engine.compute.clients import LocalWork, local_work
 from fedsolve.engine.compute.keys import start_key

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.building.packages import require
+from fedsolve.core.errors import require
 from fedsolve.core.types import Scalar
 
 Sampling = Literal["fixed", "poisson", "none"]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedsolve.core.building.packages import require
-from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.errors import InvalidInput, of_type, require, shown
 from fedsolve.core.xla.cpu_devices import make_cores_devices
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
