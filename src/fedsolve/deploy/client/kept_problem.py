@@ -83,9 +83,8 @@ def _compare_constants(problem: LocalProblem, run: int, node: NodeContext, conne
     digests = constant_digests(problem.shared)
     if connects:
         if digests or path.exists():
-            with suppress(
-                OSError
-            ):  # methods whose clients keep nothing do without a folder that can be written
+            # methods whose clients keep nothing do without a folder that can be written
+            with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, json.dumps({"run": str(run), "constants": digests}))
         return
