@@ -48,6 +48,7 @@ def client_app(
     min_rows: int = 10,
     min_sum: int | None = None,
     peers: str | Path | None = None,
+    second_sums: bool = True,
 ) -> ClientApp:
     """Make Flower's client app, for any method; the server's orders name the method.
 
@@ -70,6 +71,8 @@ def client_app(
             at least 3 clients.
         peers: TOML file with the public keys of all clients, for sums under `fs.Secure`: client number = key. None to
             trust those that the server sends first.
+        second_sums: whether a sum under `fs.Secure` may be opened a second time when the server was interrupted: of the
+            same clients, or of others that at least `min_sum` clients tell apart. With False such a round is skipped.
 
     Returns:
         The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.
@@ -88,7 +91,7 @@ def client_app(
     """
     app = ClientApp()
     budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
-    sums = SecureSums(min_sum, peers)
+    sums = SecureSums(min_sum, peers, second_sums)
     allowed = AllowedColumns(statistics, min_rows, max_epsilon, sums)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
@@ -140,7 +143,9 @@ def client_app(
             if request.client != node.client:
                 raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
             states = states_of(node.node_config)
-            return to_record(work(Worker(problem, states, trusted, budget, sums, _log), request))
+            return to_record(
+                work(Worker(problem, states, trusted, budget, sums, node.run_config, _log), request)
+            )
 
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)

@@ -16,11 +16,13 @@ from fedsolve.data.column_statistics.summed_columns import to_numbers
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.jobs.column_records import (
     ClientReply,
+    columns_digest,
     masked_record,
     read_masks,
     read_request,
     reply_record,
 )
+from fedsolve.deploy.secure_rounds.words import Counts
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,10 @@ class AllowedColumns:
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
         replies = replies_to(requests, all_columns, columns, self.min_rows)
         if masks is not None:
-            words = to_numbers(requests, replies).astype("<i8").tobytes()
-            order = SumOrder(masks.experiment, node.client, "statistics", None, masks.order)
-            masked = self.sums.mask(folder, order, words, log)
+            numbers = to_numbers(requests, replies)
+            digest = columns_digest(requests, node.run_config)
+            order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
+            words = numbers.astype("<i8").tobytes()
+            masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
             return masked_record(node.client, masked)
         return reply_record(ClientReply(node.client, node.site, replies))
