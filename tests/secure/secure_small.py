@@ -57,6 +57,21 @@ class Small:
         return self.folder / "e" / f"client-{client}-secure" / "secrets.bin"
 
 
+def many(tmp_path, count):
+    """An experiment of so many clients; the first checks everybody's signatures, and the others have its files."""
+    small = Small(tmp_path, count, enrol=False)
+    coins = [small.node(0).enrol(small.roster)]
+    for i in small.clients[1:]:
+        folder = small.secrets(i).parent
+        (folder / "roster.bin").write_bytes(small.roster)
+        coins.append(small.node(i)._load().coin)
+    small.server.roster.reveal(b"".join(coins))
+    small.node(0).reveal(b"".join(coins))
+    for i in small.clients[1:]:
+        (small.secrets(i).parent / "coins.bin").write_bytes(b"".join(coins))
+    return small
+
+
 def message(sums, data, n32=N32, n64=N64):
     """A client's words, as they are for an attempt."""
     return Words(data, n32, n64, sums.attempt.kind, sums.attempt.round, ASKED)

@@ -5,7 +5,8 @@ import itertools
 import random
 
 import pytest
-from secure_small import ASKED, N32, N64, Small, message, plain_sum, words
+from secure_small import ASKED, N32, N64, Small, plain_sum, words
+from secure_small import message as message_of
 
 from fedsolve.deploy.secure import primitives
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
@@ -83,7 +84,7 @@ def deliver(name, forged, small, states, others):
     elif name == "order":
         small.secrets(0).write_bytes(states["files"])
         sums = server.restore(states["without"])
-        sums.add(0, small.node(0).mask(forged, message(sums, words(0))))
+        sums.add(0, small.node(0).mask(forged, message_of(sums, words(0))))
     elif name == "reply":
         server.restore(states["without"]).add(0, forged)
     elif name == "request":

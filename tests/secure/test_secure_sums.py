@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from secure_small import ASKED, N32, N64, Small, message, plain_sum, words
+from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
@@ -50,21 +50,6 @@ def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
         assert result.words == plain_sum([words(i) for i in arrived])
     assert opened >= 3
     assert small.log == []
-
-
-def many(tmp_path, count):
-    """An experiment of so many clients; the first checks everybody's signatures, and the others have its files."""
-    small = Small(tmp_path, count, enrol=False)
-    coins = [small.node(0).enrol(small.roster)]
-    for i in small.clients[1:]:
-        folder = small.secrets(i).parent
-        (folder / "roster.bin").write_bytes(small.roster)
-        coins.append(small.node(i)._load().coin)
-    small.server.roster.reveal(b"".join(coins))
-    small.node(0).reveal(b"".join(coins))
-    for i in small.clients[1:]:
-        (small.secrets(i).parent / "coins.bin").write_bytes(b"".join(coins))
-    return small
 
 
 def test_sums_over_a_ring_of_masks(tmp_path, few_pre_keys):
@@ -133,7 +118,11 @@ def test_of_one_client_never_both_secrets_are_given(tmp_path):
     """Its own if it arrived, those with others if it is missing; nothing of pairs that both arrived or both miss."""
     small = Small(tmp_path, 5)
     sums = small.gather(small.begin(), [0, 2, 4])
-    assert sums._lists.opened == {0: (0, 1, 3), 2: (0, 2, 3), 4: (0, 2, 4)}  # places among itself and the others
+    assert sums._lists.opened == {
+        0: (0, 1, 3),
+        2: (0, 2, 3),
+        4: (0, 2, 4),
+    }  # places among itself and the others
 
 
 def test_every_key_is_bound_to_its_attempt(tmp_path):
@@ -259,7 +248,9 @@ def roster_of(count, change=None):
     if change is not None:
         coins[change] = bytes(32)
     members = [
-        Member(i, p.digest("id", bytes([i])), p.digest("key", bytes([i])), commitment(b"e" * 32, i, coin), b"")
+        Member(
+            i, p.digest("id", bytes([i])), p.digest("key", bytes([i])), commitment(b"e" * 32, i, coin), b""
+        )
         for i, coin in enumerate(coins)
     ]
     return Roster(b"e" * 32, bytes(32), members), b"".join(coins)

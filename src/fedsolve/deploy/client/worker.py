@@ -123,11 +123,7 @@ class Worker:
                 self.folder, order, summed.to_words(parts), Counts(0, summed.width), self.log
             )
             return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
-        in_order = {
-            part: _in_order(metrics, request.metrics)
-            for part, metrics in parts.items()
-            if part in request.parts
-        }
+        in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
 
     def _method(self, request: Request) -> Algorithm:

@@ -139,7 +139,7 @@ class SummedColumns:
         try:
             return self._keys.open(attempt)
         except SumNotOpened as error:
-            words, found = f"no sum of the columns: {error}{refused}", error.at_fault or error.in_dispute
+            words, found = f"no sum of the columns: {error}{refused}", error.at_fault or error.disputes
             if attempts == 1 or not found or isinstance(error, RoundIsOver):
                 raise Unavailable(words) from None
             rounds.note(words)

@@ -115,7 +115,8 @@ class EvaluateRequest(Request):
         model: the server's, as `fedsolve.wire` encodes it.
         steps: local steps that the client takes before, 0 for none.
         solver: what takes them, as data; None for none.
-        parts: examples that are measured, where there are any; with masks, where all clients have some.
+        summed_parts: with masks names of `PARTS`, which are measured: those of which all clients have examples; else
+            None.
     """
 
     NAME = "question"
@@ -123,7 +124,12 @@ class EvaluateRequest(Request):
     model: bytes = field(metadata=_BYTES)
     steps: int = field(metadata=_NUMBER)
     solver: Any = field(metadata=_DATA)
-    parts: tuple[str, ...] = field(default=PARTS, metadata=_LIST)
+    summed_parts: bytes | None = field(default=None, metadata=_OPTIONAL)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that are measured, where there are any."""
+        return PARTS if self.summed_parts is None else tuple(self.summed_parts.decode().split())
 
 
 @dataclass(frozen=True)

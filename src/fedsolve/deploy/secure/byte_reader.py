@@ -26,7 +26,7 @@ class SumNotOpened(FedsolveError):
     Attributes:
         missing: the clients whose answers would have been needed.
         at_fault: the clients that sent what does not fit.
-        in_dispute: clients of whom one or the other is at fault, and nobody can say which.
+        disputes: a member and a client each, of whom one or the other is at fault, and nobody can say which.
     """
 
     exit_code = 4
@@ -36,11 +36,11 @@ class SumNotOpened(FedsolveError):
         message: str,
         missing: Iterable[int] = (),
         at_fault: Iterable[int] = (),
-        in_dispute: Iterable[int] = (),
+        disputes: Iterable[tuple[int, int]] = (),
     ) -> None:
         super().__init__(message)
         self.missing = tuple(missing)
-        self.at_fault, self.in_dispute = tuple(sorted(at_fault)), tuple(sorted(in_dispute))
+        self.at_fault, self.disputes = tuple(sorted(at_fault)), tuple(disputes)
 
 
 class RoundIsOver(SumNotOpened):

@@ -243,6 +243,4 @@ class Opening:
             words += f"; at fault, and left out from now on: {names(sorted(guilty))}"
         for member, client in pairs:
             words += f"; client {client} and member {member} disagree about shares: the next attempt is without both"
-        return SumNotOpened(
-            words, missing=silent, at_fault=guilty, in_dispute={i for pair in pairs for i in pair}
-        )
+        return SumNotOpened(words, missing=silent, at_fault=guilty, disputes=pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,7 +75,8 @@ class ServerKeys:
         self._experiment, self.seconds = experiment, seconds
         self._server: Any = None
         self.left_out: dict[int, str] = {}
-        self._in_dispute: set[int] = set()  # left out until the next sum is opened
+        self._in_dispute: set[int] = set()  # whose messages are in no sum until the next one is opened
+        self._disputes: set[tuple[int, int]] = set()  # of the whole run
 
     def load_or_enrol(self, population: int, connect_seconds: float) -> None:
         """Go on with the keys in the file, or ask all clients for theirs; those connected then have the keys of all.
@@ -89,15 +91,17 @@ class ServerKeys:
             self._save()
         roster: Any = self._server.roster
         coins: dict[int, bytes] = {}
+        content: bytes = roster.to_bytes()
         needs_all = is_new or (roster.is_drawn and not roster.coins)
         clients = range(population) if needs_all else self._registry.poll()
         ask = self._ask_all if needs_all else self._ask_some
-        ask("roster", dict.fromkeys(clients, roster.to_bytes()), _COIN_BYTES, coins.__setitem__)
+        ask("roster", dict.fromkeys(clients, content), _COIN_BYTES, coins.__setitem__)
         if roster.is_drawn:
             if not roster.coins:
                 roster.reveal(b"".join(coins[client] for client in roster.members))
                 self._save()
-            ask("coins", dict.fromkeys(clients, roster.coins), 0, lambda *_: None)
+            content = roster.coins
+            ask("coins", dict.fromkeys(clients, content), 0, lambda *_: None)
         if is_new:
             self._log(
                 f"secure sums: {population} clients have each other's keys; {roster.threshold} of "
@@ -181,7 +185,7 @@ class ServerKeys:
             return bool(attempt.is_open)
 
         connected = set(self._registry.poll())
-        asked = connected - set(self.left_out) - self._in_dispute
+        asked = connected - set(self.left_out)
         requests = {m: attempt.unmask_request(m) for m in attempt.committee if m in asked}
         failed = self._ask("unmask", requests, _MOST_BYTES, take)
         for member, reason in sorted(failed.items()):
@@ -190,14 +194,21 @@ class ServerKeys:
         try:
             opened = attempt.result()
         except SumNotOpened as error:
-            reason = f"left out: {error}"
-            self.left_out |= {client: reason for client in error.at_fault}
-            self._in_dispute |= set(error.in_dispute)
+            self._leave_out(error, len(attempt.committee) - attempt.attempt.roster.threshold)
             if any(SECOND_SUM in reason for reason in failed.values()):
-                raise RoundIsOver(str(error), error.missing, error.at_fault, error.in_dispute) from None
+                raise RoundIsOver(str(error), error.missing, error.at_fault, error.disputes) from None
             raise
         self._in_dispute.clear()
         return opened
+
+    def _leave_out(self, error: SumNotOpened, most: int) -> None:
+        """Those at fault, also who was in dispute with more others than may be dishonest, in all attempts together."""
+        self.left_out |= {client: f"left out: {error}" for client in error.at_fault}
+        self._disputes |= set(error.disputes)
+        self._in_dispute |= {client for pair in error.disputes for client in pair}
+        counts = (Counter(pair[side] for pair in self._disputes) for side in (0, 1))
+        for client in {client for side in counts for client, count in side.items() if count > most}:
+            self.left_out[client] = f"left out: {most + 1} others dispute its shares"
 
     def _refresh(self, client: int, hello: bytes) -> None:
         if self._server.refresh(hello) != client:
@@ -207,7 +218,11 @@ class ServerKeys:
         write_atomically(self._path, self._server.to_bytes(), private=True)
 
     def _ask(
-        self, step: Step, data: Mapping[int, bytes], most_bytes: int, take: Callable[[int, bytes], bool | None]
+        self,
+        step: Step,
+        data: Mapping[int, bytes],
+        most_bytes: int,
+        take: Callable[[int, bytes], bool | None],
     ) -> dict[int, str]:
         """Ask clients a question; why their answers do not count, by client."""
         nodes = self._registry.poll()

@@ -76,7 +76,7 @@ class SummedEvaluation(ClientEvaluation):
         if measured is None or len(clients) < LEAST_SUM:
             return {}
         self._layout = SummedMetrics(self._metrics, measured, self._settings.population)
-        shared = {"first_digest": coordinator.first_digest, "parts": measured.parts}
+        shared = {"first_digest": coordinator.first_digest, "summed_parts": " ".join(measured.parts).encode()}
         asked = {c: dataclasses.replace(requests[c][1], **shared) for c in clients}
         digest = request_digest(asked[clients[0]], coordinator.run_config, measured.to_bytes())
         width = self._layout.width
