@@ -67,6 +67,14 @@ def test_wrong_shares_for_all_members(tmp_path, monkeypatch, capsys, without):
     assert "at fault, and left out from now on: 2," not in said
 
 
+def test_an_owner_that_allows_no_sum_at_all(tmp_path, monkeypatch, capsys):
+    """A client cannot demand more clients than were asked: it would have refused the order."""
+    dishonest_shares(monkeypatch, range(6), lambda content: b"\xff" * 4 + content[4:])
+    _, history, _ = deploy(METHOD, tmp_path, rounds=1)
+    assert history.rounds["dropped"].tolist() == [1]
+    assert "at fault, and left out from now on: 2" in capsys.readouterr().out
+
+
 def test_wrong_shares_for_some_members(tmp_path, monkeypatch, capsys):
     """The others have answered, and open no second sum of this round: it is skipped, and the run goes on."""
     dishonest_shares(monkeypatch, (0, 5))

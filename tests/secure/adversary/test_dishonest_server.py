@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from secure_small import ASKED, N32, N64, Small, many, words
+from secure_small import ASKED, N32, N64, Small, many, message, words
 
 import fedsolve as fs
 from deploy_small import QUICK, QUICK_START, clients_of
@@ -27,6 +27,7 @@ from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.secure.attempt import Words
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
+from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.server.server import server_app
 
 VICTIM = 101
@@ -315,6 +316,18 @@ def test_a_second_sum_without_one_client(tmp_path):
     for member in small.clients:
         same.add_shares(member, small.answer(same, member))
     assert same.result().words == sums.result().words
+
+
+def test_a_sum_of_fewer_than_one_owner_allows(tmp_path):
+    """Of six that were asked three are said to be lost; the members' own owners would allow a sum of three."""
+    small = Small(tmp_path, 6)
+    sums = small.begin()
+    careful = NodeSecrets(tmp_path, "e", 0, 5, log=small.log.append)
+    sums.add(0, careful.mask(sums.order(0), message(sums, words(0))))
+    small.gather(sums, [1, 2])
+    for member in (1, 2, 3):
+        with pytest.raises(ProtocolError, match="3 clients arrived, fewer than min_sum = 5 of client 0"):
+            small.answer(sums, member)
 
 
 def test_statistics_of_one_site(tmp_path):

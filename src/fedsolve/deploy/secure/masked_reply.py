@@ -112,17 +112,22 @@ def secrets_of(attempt: Attempt, client: int) -> tuple[int, ...]:
     return (client, *attempt.graph.neighbours(client))
 
 
+LEAST = 4
+"""Bytes of the number before a client's shares: of the clients whose sum its owner lets be opened, at least."""
+
+
 def sealed_size(attempt: Attempt, client: int) -> int:
-    """Bytes of a client's shares for one member."""
-    return len(secrets_of(attempt, client)) * shamir.SHARE + p.SEAL
+    """Bytes of what a client seals for one member: its owner's `min_sum`, and its shares."""
+    return LEAST + len(secrets_of(attempt, client)) * shamir.SHARE + p.SEAL
 
 
 class PrivateKeys(NamedTuple):
-    """What a client uses of its own: its identity, its share key and the pre-key of this attempt."""
+    """What a client uses of its own: its identity, its share key, the pre-key of this attempt, and its `min_sum`."""
 
     identity: bytes
     share_key: bytes
     pre_key: bytes
+    min_sum: int
 
 
 def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, fresh: list[PreKey]) -> bytes:
@@ -159,7 +164,8 @@ def _sealed_shares(
     for member, shares in zip(roster.committee, rows, strict=True):
         public = roster.members[member].share_key
         key = seal_key(context, private.share_key, public, client, member)
-        sealed.append(p.seal(key, shares, context + number(client, 4) + number(member, 4)))
+        content = number(private.min_sum, LEAST) + shares
+        sealed.append(p.seal(key, content, context + number(client, 4) + number(member, 4)))
         digests.append(share_digests(context, client, member, shares))
     return b"".join(sealed + digests)
 

@@ -160,7 +160,9 @@ class NodeSecrets:
             roster, state = self._roster(), self._load()
             found = read_order(order, roster, self.client, self.min_sum)
             words.check(found.attempt)
-            private = PrivateKeys(self._identity, state.share_key, state.pre_keys.use(*found.own))
+            private = PrivateKeys(
+                self._identity, state.share_key, state.pre_keys.use(*found.own), self.min_sum
+            )
             state.log.mask(found.attempt.step)
             fresh = self._fresh(state)
             self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
