@@ -134,16 +134,16 @@ def test_every_key_is_bound_to_its_attempt(tmp_path):
         zip(names, (other.server.roster, "evaluate", 2, 2, (0, 1, 3), 4, 2, ASKED[::-1]), strict=True)
     )
     private, secret = p.new_secret(), p.new_secret()
-    public = p.public_key(private)
+    public, key = p.public_key(private), p.agreement_key(private)
     seen = set()
     for change in ({}, *({name: value} for name, value in changes.items())):
         attempt = Attempt(**given | change)
         context = attempt.context
         seen |= {
-            pair_secret(attempt, 0, (private, public), 1, public),
+            pair_secret(attempt, 0, (key, public), 1, public),
             mask_key(context, secret),
-            seal_key(context, private, public, 0, 1),
-            seal_key(context, private, public, 1, 0),
+            seal_key(context, key, public, 0, 1),
+            seal_key(context, key, public, 1, 0),
             words_key(context, private, public, 0),
             share_digests(context, 0, 1, secret),
         }

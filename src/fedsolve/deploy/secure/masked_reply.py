@@ -73,7 +73,9 @@ def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order
     return Order(attempt, own, keys)
 
 
-def pair_secret(attempt: Attempt, client: int, own: tuple[bytes, bytes], other: int, public: bytes) -> bytes:
+def pair_secret(
+    attempt: Attempt, client: int, own: tuple[p.X25519PrivateKey, bytes], other: int, public: bytes
+) -> bytes:
     """The secret of two clients for one attempt; `own` is the private and the public pre-key of `client`."""
     low, high = sorted(((client, own[1]), (other, public)))
     pair = number(low[0], 4) + number(high[0], 4) + low[1] + high[1]
@@ -82,9 +84,8 @@ def pair_secret(attempt: Attempt, client: int, own: tuple[bytes, bytes], other: 
 
 def share_digests(context: bytes, client: int, member: int, shares: bytes) -> bytes:
     """16 bytes for each share of a client's that a member has, by which it is recognised, and not guessed."""
-    begun = p.Digest("share", context, number(client, 4), number(member, 4))
-    starts = range(0, len(shares), shamir.SHARE)
-    return b"".join(begun(shares[at : at + shamir.SHARE])[: p.TAG] for at in starts)
+    digests = p.digests("share", (context, number(client, 4), number(member, 4)), shares, shamir.SHARE)
+    return b"".join(digest[: p.TAG] for digest in digests)
 
 
 def mask_key(context: bytes, secret: bytes) -> bytes:
@@ -92,12 +93,12 @@ def mask_key(context: bytes, secret: bytes) -> bytes:
     return p.derive(secret, "mask", context)
 
 
-def seal_key(context: bytes, private: bytes, public: bytes, sender: int, member: int) -> bytes:
+def seal_key(context: bytes, private: p.X25519PrivateKey, public: bytes, sender: int, member: int) -> bytes:
     """The key of a sender's shares for a member, from the private key of one and the public key of the other."""
     return p.derive(p.agree(private, public), "shares", context, number(sender, 4), number(member, 4))
 
 
-def words_key(context: bytes, private: bytes, public: bytes, client: int) -> bytes:
+def words_key(context: bytes, private: bytes | p.X25519PrivateKey, public: bytes, client: int) -> bytes:
     """The key that authenticates a client's words to the server."""
     return p.derive(p.agree(private, public), "words", context, number(client, 4))
 
@@ -125,8 +126,8 @@ class PrivateKeys(NamedTuple):
     """What a client uses of its own: its identity, its share key, the pre-key of this attempt, and its `min_sum`."""
 
     identity: bytes
-    share_key: bytes
-    pre_key: bytes
+    share_key: p.X25519PrivateKey
+    pre_key: p.X25519PrivateKey
     min_sum: int
 
 

@@ -110,7 +110,9 @@ class Answer(NamedTuple):
     unreadable: tuple[int, ...]
 
 
-def open_shares(lists: Lists, sealed: Mapping[int, Sealed], member: int, share_key: bytes) -> Answer:
+def open_shares(
+    lists: Lists, sealed: Mapping[int, Sealed], member: int, share_key: p.X25519PrivateKey
+) -> Answer:
     """A member's shares of the secrets that open the sum, or of whom they are not what the client says.
 
     Raises:
