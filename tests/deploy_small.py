@@ -65,7 +65,9 @@ def deploy(
     given = {"rounds": 3, "population": POPULATION, "connect_seconds": 0.2, "round_seconds": 0.2} | settings
     given.setdefault("out", str(folder / "server"))
     app = app or CLIENTS
-    grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper, dishonest)
+    grid = FakeGrid(
+        app, list(range(given["population"])) if clients is None else clients, folder, tamper, dishonest
+    )
     grid.deaf |= set(deaf)
     grid.slow |= dict(slow)
     grid.keys |= dict(keys)

@@ -19,6 +19,7 @@ from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.secure import masked_reply, node_secrets, primitives, unmasking
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
 from fedsolve.deploy.secure.identity import PrivatePreKeys
+from fedsolve.deploy.secure_rounds.summed_metrics import Measured, SummedMetrics
 from fedsolve.deploy.server.server import server_app
 
 LIAR, NODE = 2, 103
@@ -241,6 +242,30 @@ def test_counts_that_cannot_be(place, value, what, tmp_path, monkeypatch, capsys
     _, history, _ = deploy(METHOD, tmp_path, rounds=1)
     assert history.rounds["dropped"].tolist() == [6]
     assert f"the sum of {what} has" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (0, 5, "6 clients cannot have 5 train examples"),
+        (0, 2**40, "6 clients cannot have 1099511627776 train examples"),
+        (2, 17, "train loss is a mean over 17 of 18 examples"),
+        (2, -18, "train loss of 6 clients cannot be a mean over -18"),
+        (3, -1, "the sums of train f1 have a sum of -"),
+        (-1, -1, "6 clients cannot have clipped -1 numbers"),
+        (-1, 1000, "6 clients cannot have clipped 1000 numbers"),
+    ],
+)
+def test_metrics_that_cannot_be(place, value, words):
+    """Of six clients with three examples each: the sum of each number has its own range."""
+    measured = Measured((None, fs.metrics.F1()), ("train",), True)
+    layout = SummedMetrics(("loss", "f1"), measured, 6)
+    good = np.array([18, 9.0, 18, *[3.0] * (layout.width - 4), 0])
+    parts, clipped = layout.from_words((good * 2**24).astype("<i8").tobytes(), 6)
+    assert (parts["train"].examples, parts["train"].means["loss"], clipped) == (18, 0.5, 0)
+    good[place] = value
+    with pytest.raises(fs.InvalidInput, match=words):
+        layout.from_words((good * 2**24).astype("<i8").tobytes(), 6)
 
 
 def test_statistics_that_no_sites_can_have(tmp_path, monkeypatch):

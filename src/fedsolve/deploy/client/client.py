@@ -72,7 +72,7 @@ def client_app(
         peers: TOML file with the public keys of all clients, for sums under `fs.Secure`: client number = key. None to
             trust those that the server sends first.
         second_sums: whether a sum under `fs.Secure` may be opened a second time when the server was interrupted: of the
-            same clients, or of others that at least `min_sum` clients tell apart. With False such a round is skipped.
+            same clients, or of others that differ by at least `min_sum` clients. With False such a round is skipped.
 
     Returns:
         The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.

@@ -187,9 +187,9 @@ class AttemptLog:
     Refused are thus a second order or list of one attempt, whatever it says; an attempt after a later one; and a list
     of the attempt that was masked, with another digest. Rounds 1,000 before the last are refused, and forgotten.
 
-    A round opens one sum. A second one may be of the same clients, or of others that at least `min_sum` clients tell
-    apart, so that the difference of both is no message of few; then no third. All statistics count as one round, since
-    their server numbers the rounds.
+    A round opens one sum. A second one may be of the same clients, or of others that differ by at least `min_sum`
+    clients, so that the difference of both is no message of few; then no third. All statistics count as one round,
+    since their server numbers the rounds.
 
     Source: Ma, Woods, Angel, Polychroniadou, Rabin (2023), "Flamingo: multi-round single-server secure aggregation".
     """
