@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
@@ -17,6 +16,7 @@ from fedsolve.deploy.secure.masked_reply import mask_key, pair_secret, seal_key,
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.secure.roster import Roster, threshold
 from fedsolve.deploy.secure.secure_server import SecureServer
+from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 
 @pytest.mark.gate("3")
