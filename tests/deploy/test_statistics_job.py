@@ -112,7 +112,7 @@ def test_owners_decide_and_the_server_decides(tmp_path):
         app=client_app(no_model, statistics=lambda node: SITES if node.client else SITES[0]),
     )
     assert "a node: refused: statistics gave a list: give a mapping from names to columns" in listed.notes
-    with pytest.raises(fs.InvalidInput, match="give statistics or max_epsilon, not both"):
+    with pytest.raises(fs.InvalidInput, match="give statistics or max_epsilon = 1, not both"):
         client_app(no_model, statistics=statistics, max_epsilon=1.0)
 
 

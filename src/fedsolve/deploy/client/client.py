@@ -44,6 +44,7 @@ def client_app(
     trusted: Collection[Any] = (),
     max_epsilon: float | None = None,
     delta: float = 1e-5,
+    min_noise: float | None = None,
     statistics: Callable[[NodeContext], Mapping[str, Any]] | None = None,
     min_rows: int = 10,
     min_sum: int | None = None,
@@ -57,10 +58,11 @@ def client_app(
             once a run, and again after an exception.
         trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
             `(MyMethod, MyServerOptimizer)`; the server's orders can name nothing else.
-        max_epsilon: the largest epsilon over all messages that this client sends, in all experiments, under local
-            differential privacy, > 0; beyond it, and to methods without noise of the client's own, it sends nothing.
-            None for no bound: what it spends is counted all the same.
+        max_epsilon: the largest epsilon over all messages that this client sends, in all experiments, > 0: of noise of
+            its own (LocalDP), or of noise in shares (`DP(at="distributed")` under `fs.Secure`) in the smallest sum.
+            Beyond it, and without such noise, it sends nothing. None for no bound: it is counted all the same.
         delta: at which that epsilon is, in (0, 1).
+        min_noise: least noise multiplier of such noise, > 0; to methods with less it sends nothing. None for any.
         statistics: node -> the columns that `fedsolve federate statistics` may ask about, by name: numbers (NaN where
             one is missing) or text ('' where one is missing), shape (rows,). The server is sent sums and counts over
             rows, without noise. None allows no statistics.
@@ -76,7 +78,7 @@ def client_app(
 
     Raises:
         InvalidInput: an argument that is unknown or out of its range, what is trusted no class or function, or
-            statistics beside a bound on epsilon, which they do not keep.
+            statistics, which have no noise, beside a bound that asks for it.
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`), and may say what its site
     is called (`site`) and where its state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client
@@ -87,9 +89,9 @@ def client_app(
     >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
     """
     app = ClientApp()
-    budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
+    budget, kept = PrivacyBudget(max_epsilon, delta, min_noise), KeptProblem(oracle_for)
     sums = SecureSums(min_sum, peers)
-    allowed = AllowedColumns(statistics, min_rows, max_epsilon, sums)
+    allowed = AllowedColumns(statistics, min_rows, budget, sums)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()

@@ -13,6 +13,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.data.column_statistics.replies import replies_to
 from fedsolve.data.column_statistics.summed_columns import to_numbers
+from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.jobs.column_records import (
     ClientReply,
@@ -30,7 +31,7 @@ class AllowedColumns:
     Attributes:
         columns_of: node -> the columns, by name; None where statistics are not allowed.
         min_rows: rows with a value that a column must have, at least 1.
-        max_epsilon: the client's bound on epsilon, which statistics would not keep; None for no bound.
+        budget: the noise that the owner demands, which statistics have none of.
         sums: the client's part in secure sums.
 
     Raises:
@@ -39,13 +40,13 @@ class AllowedColumns:
 
     columns_of: Callable[[Any], Mapping[str, Any]] | None
     min_rows: int
-    max_epsilon: float | None
+    budget: PrivacyBudget
     sums: SecureSums = field(default_factory=SecureSums)
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
-        if self.columns_of is not None and self.max_epsilon is not None:
-            raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
+        if self.columns_of is not None and (bound := self.budget.bound):
+            raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
 
     def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
         """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients.

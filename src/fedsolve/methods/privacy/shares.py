@@ -79,7 +79,9 @@ class SkellamCoder(Coder):
 
 def share_of(noise_multiplier: Scalar, min_sum: int, corrupt: float) -> Scalar:
     """The variance of one client's noise, in whole numbers: (z s)^2 / (n - ceil(corrupt n)), n the smallest sum."""
-    return (noise_multiplier * STEPS) ** 2 / honest(min_sum, corrupt)
+    return (noise_multiplier * float(STEPS)) ** 2 / honest(
+        min_sum, corrupt
+    )  # no integer, which would wrap around
 
 
 def honest(min_sum: int, corrupt: float) -> int:
