@@ -151,7 +151,9 @@ def test_the_least_noise_of_a_message(method, words):
 
 
 @pytest.mark.parametrize(
-    "method", [in_shares(0.0), in_shares(1e-9), in_shares(5.0).inner, fs.FedProx(0.1)], ids=str
+    "method",
+    [in_shares(0.0), in_shares(1e-9), in_shares(5.0).inner, fs.FedProx(0.1)],
+    ids=["none", "too little", "no sum", "no promise"],
 )
 def test_noise_in_shares_that_is_none_is_refused_whatever_the_owner_says(method):
     """No noise, too little for whole numbers, and none at all without `fs.Secure`; what promises none passes."""

@@ -25,7 +25,7 @@ from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.allowed_classes import trusted_parts
 from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
 from fedsolve.deploy.messages.message import EVALUATE, TRAIN, EvaluateRequest, Reply, TrainRequest
-from fedsolve.deploy.messages.sanitize import sanitize
+from fedsolve.deploy.messages.sanitize import about_request, sanitize
 from fedsolve.deploy.messages.signature import constant_digests, signature
 from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
 from fedsolve.deploy.monitoring.versions import own_versions
@@ -83,12 +83,13 @@ def client_app(
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`), and may say what its site
     is called (`site`) and where its state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client
     is written to the node's log; the server is told in one line without the node's folders, and of an exception of the
-    client's own code its type alone.
+    client's own code its type alone. With `min_sum`, of a refusal that may depend on data it is told nothing else.
 
     >>> import fedsolve as fs                                                       # doctest: +SKIP
     >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
     """
     app = ClientApp()
+    answered = partial(_answer, min_sum is not None)
     budget, kept = PrivacyBudget(max_epsilon, delta, min_noise), KeptProblem(oracle_for)
     sums = SecureSums(min_sum, peers)
     allowed = AllowedColumns(statistics, min_rows, budget, sums)
@@ -96,23 +97,23 @@ def client_app(
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        return _answer(message, context, introduce)
+        return answered(message, context, introduce)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answer(message, context, partial(_reply_to_order, orders, questions))
+        return answered(message, context, partial(_reply_to_order, min_sum is not None, orders, questions))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _answer(message, context, questions)
+        return answered(message, context, questions)
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        return _answer(message, context, partial(_about_columns, allowed))
+        return answered(message, context, partial(_about_columns, allowed))
 
     @app.query(SECURE)
     def secure(message: Message, context: Context) -> Message:
-        return _answer(message, context, partial(_about_sums, sums, kept))
+        return answered(message, context, partial(_about_sums, sums, kept))
 
     def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""
@@ -126,8 +127,8 @@ def client_app(
             return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
         except Exception as error:
             _print(error)
-            states = str(states_of(node.node_config))
-            return records.refusal(error, f"{node.site or numbered(node.client)}: ", states, node.client)
+            who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
+            return records.refusal(error, who, states, node.client, min_sum is not None)
 
     def reply_to(
         kind: type[AnyRequest],
@@ -138,9 +139,12 @@ def client_app(
     ) -> RecordDict:
         """What this client makes of a request that is for it."""
         with kept.during(run, node) as problem:
-            request = record_to_request(kind, record, problem.buffers)
-            if request.client != node.client:
-                raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
+            with about_request():
+                request = record_to_request(kind, record, problem.buffers)
+                if request.client != node.client:
+                    raise InvalidInput(
+                        f"the order is for client {request.client}, this is client {node.client}"
+                    )
             states = states_of(node.node_config)
             return to_record(work(Worker(problem, states, trusted, budget, sums, _log), request))
 
@@ -162,35 +166,38 @@ def _about_sums(
 
 
 def _reply_to_order(
-    orders: _Replying, questions: _Replying, run: int, node: NodeContext, record: RecordDict
+    hides: bool, orders: _Replying, questions: _Replying, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
     """The reply to an order, and to a question about a model that came with it: either may be refused alone."""
     question = records.separate(record, EVALUATE)
     if not question:
         return orders(run, node, record)
     answer, reply = (
-        _or_refusal(node.node_config, partial(replying, run, node, part))
+        _or_refusal(hides, node.node_config, partial(replying, run, node, part))
         for replying, part in ((questions, question), (orders, record))
     )
     return records.join({TRAIN: reply, EVALUATE: answer})
 
 
-def _answer(message: Message, context: Context, make_content: _Replying) -> Message:
+def _answer(hides: bool, message: Message, context: Context, make_content: _Replying) -> Message:
     """What the handler makes, or the reason why it makes nothing."""
     content = _or_refusal(
+        hides,
         context.node_config,
         lambda: make_content(context.run_id, _node_context(context), message.content),
     )
     return Message(content, reply_to=message)
 
 
-def _or_refusal(node_config: Mapping[str, Any], make_content: Callable[[], RecordDict]) -> RecordDict:
-    """What is made, or the reason why nothing is."""
+def _or_refusal(
+    hides: bool, node_config: Mapping[str, Any], make_content: Callable[[], RecordDict]
+) -> RecordDict:
+    """What is made, or the reason why nothing is; with `hides` none that may depend on data."""
     try:
         return make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
-        return records.refusal(error, folder=str(states_of(node_config)))
+        return records.refusal(error, folder=str(states_of(node_config)), hides=hides)
 
 
 def _print(error: Exception) -> None:
@@ -206,6 +213,7 @@ def _log(line: str) -> None:
     print(f"fedsolve: {sanitize(line, 1000)}", flush=True)
 
 
+@about_request()
 def _node_context(context: Context) -> NodeContext:
     config = dict(context.node_config)
     client = config.get("client-id", config.get("partition-id"))

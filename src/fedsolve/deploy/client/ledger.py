@@ -27,6 +27,7 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages.message import TrainReply, TrainRequest
+from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.folders.lock import locked
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.central import DifferentialPrivacy
@@ -156,6 +157,7 @@ class Ledger:
             )
             return reply
 
+    @about_request()
     def _check(self, spent: float) -> None:
         max_epsilon, delta = self._budget.max_epsilon, self._budget.delta
         if max_epsilon is not None and not spent <= max_epsilon * _ROUNDING:

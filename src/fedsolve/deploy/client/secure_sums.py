@@ -20,6 +20,7 @@ from fedsolve.core.types import replace
 from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names
 from fedsolve.deploy.messages.message import Request
+from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.deploy.messages.signature import precision_of
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
@@ -141,6 +142,7 @@ class SecureSums:
         count = len(words) // 8
         return secrets.mask(order.masks, words, 0, count, kind=order.kind, round=order.round)
 
+    @about_request()
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
         """The client's keys in an experiment, kept below a folder of the node."""
         from fedsolve.deploy.secure.node_secrets import NodeSecrets

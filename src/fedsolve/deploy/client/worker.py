@@ -32,6 +32,7 @@ from fedsolve.deploy.messages.message import (
     TrainReply,
     TrainRequest,
 )
+from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.deploy.messages.signature import (
     compare_signatures,
     float_type,
@@ -74,12 +75,13 @@ class Worker:
                 finite.
         """
         with precision_of(self.problem.params):
-            method = self._method(request)
-            check_needs(method, self.problem)
-            check_buffers(method, self.problem.buffers)
-            check_still(method, self.problem.moving_buffers)
-            noise = self.budget.check(method)
-            self.sums.check(method, request)
+            with about_request():
+                method = self._method(request)
+                check_needs(method, self.problem)
+                check_buffers(method, self.problem.buffers)
+                check_still(method, self.problem.moving_buffers)
+                noise = self.budget.check(method)
+                self.sums.check(method, request)
             if noise is None:
                 return self._trained(request, method)
             ledger = Ledger(self.folder, request.client, self.budget)
@@ -96,12 +98,13 @@ class Worker:
                 that make no finite model.
         """
         with precision_of(self.problem.params):
-            method = self._method(request)
-            check_unprotected(method)
-            self.budget.refuse_without_noise("metrics have no noise")
-            self.sums.check(method, request)
-            check_known_metrics(request, self.problem.metrics)
-            solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
+            with about_request():
+                method = self._method(request)
+                check_unprotected(method)
+                self.budget.refuse_without_noise("metrics have no noise")
+                self.sums.check(method, request)
+                check_known_metrics(request, self.problem.metrics)
+                solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
             with self.problem.restored():
                 if request.buffers:
                     self.problem.load_buffers(request.buffers)

@@ -22,6 +22,7 @@ from fedsolve.deploy.jobs.column_records import (
     read_request,
     reply_record,
 )
+from fedsolve.deploy.messages.sanitize import about_request
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,16 @@ class AllowedColumns:
         Raises:
             InvalidInput: statistics are not allowed, the request cannot be used, or the columns are none.
         """
-        if self.columns_of is None:
-            raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
-        masks = read_masks(record)
-        if masks is None and self.sums.min_sum is not None:
-            raise InvalidInput(
-                f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with --secure"
-            )
-        requests, all_columns = read_request(record)
+        with about_request():
+            if self.columns_of is None:
+                raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
+            masks = read_masks(record)
+            if masks is None and self.sums.min_sum is not None:
+                raise InvalidInput(
+                    f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
+                    "--secure"
+                )
+            requests, all_columns = read_request(record)
         log(f"sums and counts are asked of {'all columns' if all_columns else ', '.join(requests)}")
         columns = self.columns_of(node)
         if not isinstance(columns, Mapping):
