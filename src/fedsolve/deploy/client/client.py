@@ -89,7 +89,8 @@ def client_app(
     >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
     """
     app = ClientApp()
-    answered = partial(_answer, min_sum is not None)
+    hides = min_sum is not None
+    answered = partial(_answer, hides)
     budget, kept = PrivacyBudget(max_epsilon, delta, min_noise), KeptProblem(oracle_for)
     sums = SecureSums(min_sum, peers)
     allowed = AllowedColumns(statistics, min_rows, budget, sums)
@@ -97,11 +98,11 @@ def client_app(
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        return answered(message, context, introduce)
+        return answered(message, context, partial(_introduce, hides, kept))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_reply_to_order, min_sum is not None, orders, questions))
+        return answered(message, context, partial(_reply_to_order, hides, orders, questions))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -114,21 +115,6 @@ def client_app(
     @app.query(SECURE)
     def secure(message: Message, context: Context) -> Message:
         return answered(message, context, partial(_about_sums, sums, kept))
-
-    def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
-        """Who this client is, and which model it has."""
-        try:
-            with kept.during(run, node, anew=True) as problem:
-                shapes, framework = signature(problem.params), problem.framework
-                constants, notes = constant_digests(problem.shared), list(problem.notes)
-            facts: dict[str, Any] = {"client": node.client, "signature": shapes}
-            more = {"constants": constants, "notes": notes, "site": node.site}
-            facts |= {name: value for name, value in more.items() if value}
-            return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
-        except Exception as error:
-            _print(error)
-            who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
-            return records.refusal(error, who, states, node.client, min_sum is not None)
 
     def reply_to(
         kind: type[AnyRequest],
@@ -151,6 +137,22 @@ def client_app(
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)
     return app
+
+
+def _introduce(hides: bool, kept: KeptProblem, run: int, node: NodeContext, _: RecordDict) -> RecordDict:
+    """Who this client is, and which model it has."""
+    try:
+        with kept.during(run, node, anew=True) as problem:
+            shapes, framework = signature(problem.params), problem.framework
+            constants, notes = constant_digests(problem.shared), list(problem.notes)
+        facts: dict[str, Any] = {"client": node.client, "signature": shapes}
+        more = {"constants": constants, "notes": notes, "site": node.site}
+        facts |= {name: value for name, value in more.items() if value}
+        return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
+    except Exception as error:
+        _print(error)
+        who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
+        return records.refusal(error, who, states, node.client, hides)
 
 
 def _about_columns(allowed: AllowedColumns, _: int, node: NodeContext, record: RecordDict) -> RecordDict:
