@@ -47,6 +47,7 @@ def client_app(
     min_noise: float | None = None,
     statistics: Callable[[NodeContext], Mapping[str, Any]] | None = None,
     min_rows: int = 10,
+    max_questions: int = 100,
     min_sum: int | None = None,
     peers: str | Path | None = None,
 ) -> ClientApp:
@@ -66,7 +67,9 @@ def client_app(
         statistics: node -> the columns that `fedsolve federate statistics` may ask about, by name: numbers (NaN where
             one is missing) or text ('' where one is missing), shape (rows,). The server is sent sums and counts over
             rows, without noise. None allows no statistics.
-        min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named.
+        min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named, and a bin
+            with fewer is joined to others, except in sums.
+        max_questions: questions about a column that are answered in all experiments, >= 1; a statistic takes three.
         min_sum: number of clients whose sum the server may see, >= 3; the client then takes part in methods under
             `fs.Secure` and in statistics with `--secure` alone. None: it answers others too, and takes part in sums of
             at least 3 clients.
@@ -93,7 +96,7 @@ def client_app(
     answered = partial(_answer, hides)
     budget, kept = PrivacyBudget(max_epsilon, delta, min_noise), KeptProblem(oracle_for)
     sums = SecureSums(min_sum, peers)
-    allowed = AllowedColumns(statistics, min_rows, budget, sums)
+    allowed = AllowedColumns(statistics, min_rows, budget, sums, max_questions)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()

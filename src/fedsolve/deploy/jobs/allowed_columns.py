@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from flwr.app import RecordDict
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.data.column_statistics.replies import replies_to
+from fedsolve.data.column_statistics.messages import Refused
+from fedsolve.data.column_statistics.replies import join_bins, replies_to
 from fedsolve.data.column_statistics.summed_columns import to_numbers
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
@@ -23,6 +25,12 @@ from fedsolve.deploy.jobs.column_records import (
     reply_record,
 )
 from fedsolve.deploy.messages.sanitize import about_request
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.lock import locked
+from fedsolve.folders.untrusted import loads, read_bytes
+
+_ASKED = "questions.json"
+_LARGEST = 2**22  # bytes of it
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class AllowedColumns:
         min_rows: rows with a value that a column must have, at least 1.
         budget: the noise that the owner demands, which statistics have none of.
         sums: the client's part in secure sums.
+        max_questions: about a column that are answered, at least 1, counted over all experiments in a file of the node.
 
     Raises:
         InvalidInput: no integer of at least 1, or columns beside a bound.
@@ -42,10 +51,12 @@ class AllowedColumns:
     columns_of: Callable[[Any], Mapping[str, Any]] | None
     min_rows: int
     budget: PrivacyBudget
-    sums: SecureSums = field(default_factory=SecureSums)
+    sums: SecureSums
+    max_questions: int
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
+        check_integer("max_questions", self.max_questions, 1)
         if self.columns_of is not None and (bound := self.budget.bound):
             raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
 
@@ -76,9 +87,38 @@ class AllowedColumns:
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
         replies = replies_to(requests, all_columns, columns, self.min_rows)
+        known = set(map(str, columns)) & replies.keys()
+        replies |= dict.fromkeys(
+            self._asked_too_often(folder / f"client-{node.client}-asked", known), self._refused
+        )
         if masks is not None:
             words = to_numbers(requests, replies).astype("<i8").tobytes()
             order = SumOrder(masks.experiment, node.client, "statistics", None, masks.order)
             masked = self.sums.mask(folder, order, words, log)
             return masked_record(node.client, masked)
-        return reply_record(ClientReply(node.client, node.site, replies))
+        return reply_record(ClientReply(node.client, node.site, join_bins(replies, self.min_rows)))
+
+    @property
+    def _refused(self) -> Refused:
+        return Refused(
+            f"it was asked about {self.max_questions} times, as often as its owner allows (max_questions)"
+        )
+
+    def _asked_too_often(self, folder: Path, names: Collection[str]) -> set[str]:
+        """Count a question about each column before it is answered; those with too many before.
+
+        Raises:
+            InvalidInput: the count is damaged or in use, or cannot be written.
+        """
+        path = folder / _ASKED
+        with locked(folder):
+            try:
+                asked = loads(read_bytes(path, _LARGEST)) if path.exists() else {}
+                over = {name for name in names if int(asked.get(name, 0)) >= self.max_questions}
+            except (OSError, ValueError, TypeError, AttributeError):
+                raise InvalidInput(
+                    f"{path} is damaged, and how often columns were asked about is not known: restore the file"
+                ) from None
+            asked |= {name: int(asked.get(name, 0)) + 1 for name in names if name not in over}
+            write_atomically(path, json.dumps(asked), private=True)
+        return over
