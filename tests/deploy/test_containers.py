@@ -107,16 +107,17 @@ def test_compose_file(app):
     assert compose["secrets"] == {name: {"file": f"../{name}"} for name in compose["secrets"]}
     used = {one["source"] for service in compose["services"].values() for one in service["secrets"]}
     assert set(compose["secrets"]) == used
+
+
+def test_no_service_may_do_more_than_it_needs(app):
+    """It writes to its volume and to memory; it cannot become more than it is; nodes cannot reach one another, and see
+    the data of their own sites alone."""
+    compose = compose_of(app)
     mounts = [service["volumes"][1:] for name, service in compose["services"].items() if "node" in name]
     own = [
         [f"/data/site-{i}:/federation/data:ro"] if app.name == "tables" else [] for i in range(len(mounts))
     ]
-    assert mounts == own  # each node sees the data of its own site
-
-
-def test_no_service_may_do_more_than_it_needs(app):
-    """It writes to its volume and to memory; it cannot become more than it is; nodes cannot reach one another."""
-    compose = compose_of(app)
+    assert mounts == own
     for service in compose["services"].values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
