@@ -49,6 +49,7 @@ def deploy(
     *,
     app: ClientApp | None = None,
     tamper: Any = None,
+    dishonest: Any = None,
     sampling: Any = None,
     params: Any = None,
     clients: list[Any] | None = None,
@@ -64,7 +65,7 @@ def deploy(
     given = {"rounds": 3, "population": POPULATION, "connect_seconds": 0.2, "round_seconds": 0.2} | settings
     given.setdefault("out", str(folder / "server"))
     app = app or CLIENTS
-    grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper)
+    grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper, dishonest)
     grid.deaf |= set(deaf)
     grid.slow |= dict(slow)
     grid.keys |= dict(keys)

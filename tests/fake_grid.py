@@ -23,13 +23,23 @@ def over_the_wire(content: RecordDict) -> RecordDict:
 
 
 class FakeGrid(Grid):
-    """Nodes 101, 102, ... with a client app each; `tamper` may change or drop what they answer."""
+    """Nodes 101, 102, ... with a client app each.
+
+    `tamper` may change or drop what they answer, and `dishonest` what they are sent.
+    """
 
     def __init__(
-        self, app: ClientApp, clients: list[Any], folder: Path, tamper: Tamper | None = None
+        self,
+        app: ClientApp,
+        clients: list[Any],
+        folder: Path,
+        tamper: Tamper | None = None,
+        dishonest: Tamper | None = None,
+        run_config: dict[str, Any] | None = None,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.app, self.folder, self.tamper = app, folder, tamper
+        self.app, self.folder, self.tamper, self.dishonest = app, folder, tamper, dishonest
+        self.run_config = run_config or {}
         configs = [client if isinstance(client, dict) else {"client-id": client} for client in clients]
         self.nodes = {101 + i: config for i, config in enumerate(configs)}
         self.asked: list[tuple[int, str]] = []
@@ -73,12 +83,18 @@ class FakeGrid(Grid):
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         self.asked.append((node, kind))
         config = self.nodes[node] | {"state-dir": str(self.folder / f"node-{node}")}
-        sent = Message(over_the_wire(message.content), dst_node_id=node, message_type=kind)
+        content = over_the_wire(message.content)
+        if self.dishonest is not None:
+            changed = self.dishonest(node, kind, content)
+            if changed is None:
+                return None
+            content = over_the_wire(changed)
+        sent = Message(content, dst_node_id=node, message_type=kind)
         sent.metadata.__dict__["_message_id"] = message.metadata.message_id
         if kind == "train" and (node, sent.content["order"]["round"]) in self.deaf:
             return None
         try:
-            answer = self.app(sent, Context(1, node, config, RecordDict(), {}))
+            answer = self.app(sent, Context(1, node, config, RecordDict(), dict(self.run_config)))
         except Exception as error:  # as Flower's runtime does
             return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=sent)
         content = answer.content

@@ -29,8 +29,9 @@ def run(method, folder, out, params=START, tamper=None, app=APP, **config):
     """One run of an app on a fake grid whose nodes lie in `folder`."""
     given = {"rounds": 1, "population": 4, "connect_seconds": 0.2, "round_seconds": 0.2}
     server = server_app(method, params, client_metrics="loss, weight", **given)
-    grid = FakeGrid(app, [0, 1, 2, 3], folder / "nodes", tamper)
-    server(grid, Context(1, 1, {}, RecordDict(), {"out": str(folder / out), **config}))
+    config = {"out": str(folder / out), **config}
+    grid = FakeGrid(app, [0, 1, 2, 3], folder / "nodes", tamper, run_config=config)
+    server(grid, Context(1, 1, {}, RecordDict(), config))
     return grid
 
 

@@ -127,8 +127,8 @@ def test_what_a_client_says_of_its_metrics_is_not_trusted(tmp_path, capsys):
 
     def junk(node, kind, content):
         data = content["data"]["bytes"] if kind == "query.secure" else None
-        if data is not None and data.data.startswith(b"[null") and node in (101, 102):
-            auc = b'[{"metric": "AUC", "weighted": false, "bins": 50, "scale": 1.0}]'
+        if data is not None and data.data.startswith(b"[[null") and node in (101, 102):
+            auc = b'[[{"metric": "AUC", "weighted": false, "bins": 50, "scale": 1.0}], ["train"], false]'
             data.data = b"[nul]]" if node == 101 else auc
             data.shape = (len(data.data),)
         return content

@@ -185,4 +185,4 @@ def test_secure_statistics_without_a_client(tmp_path):
     with pytest.raises(
         Unavailable, match="secure sums begin with all 3 clients, and clients 2 are not connected within"
     ):
-        SummedColumns(grid, Settings(rounds=1, population=3, connect_seconds=0.1), tmp_path)
+        SummedColumns(grid, Settings(rounds=1, population=3, connect_seconds=0.1), tmp_path, {})

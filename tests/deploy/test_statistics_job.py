@@ -1,6 +1,7 @@
 """Statistics of a federation's columns: those of `fs.data.statistics`; and what nodes may not say."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -34,12 +35,20 @@ APP = client_app(no_model, statistics=lambda node: SITES[node.client])
 
 
 def collect(
-    folder, *, app=APP, clients=(0, 1, 2, 3), tamper=None, columns="age, smoker, ill=categories", **config
+    folder,
+    *,
+    app=APP,
+    clients=(0, 1, 2, 3),
+    tamper=None,
+    dishonest=None,
+    columns="age, smoker, ill=categories",
+    **config,
 ):
     server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=4)
     given = {"job": "statistics", "columns": columns, "out": str(folder / "run"), "connect-seconds": 0.2}
-    grid = FakeGrid(app, list(clients), folder / "nodes", tamper)
-    server(grid, Context(1, 1, {}, RecordDict(), given | {"round-seconds": 0.1} | config))
+    config = given | {"round-seconds": 0.1} | config
+    grid = FakeGrid(app, list(clients), folder / "nodes", tamper, dishonest, config)
+    server(grid, Context(1, 1, {}, RecordDict(), config))
     return read_statistics(folder / "run" / STATISTICS_FILE)
 
 
@@ -84,7 +93,10 @@ def test_secure_sums(tmp_path):
         collect(tmp_path / "clear", app=sums, columns="age")
     with pytest.raises(fs.InvalidInput, match="categories have names"):
         collect(tmp_path / "names", app=sums, columns="ill=categories", secure=True)
-    assert "smoker" not in collect(tmp_path / "text", app=sums, columns="smoker, age", secure=True).columns
+    with pytest.raises(Unavailable, match="no sum of the columns: .* column smoker: it has names"):
+        collect(tmp_path / "text", columns="smoker, age", secure=True)
+    with pytest.raises(Unavailable, match="no sum of the columns: .* refused: this client does not answer"):
+        collect(tmp_path / "hidden", app=sums, columns="smoker, age", secure=True)
 
 
 def test_owners_decide_and_the_server_decides(tmp_path):
@@ -134,10 +146,14 @@ def test_a_client_answers_so_many_questions_in_its_life(sums, tmp_path):
         found = asked_about(tmp_path / folder, max_questions=6, **sums)
         assert found["age"].rows == 202
         (tmp_path / "run").rename(tmp_path / f"run-{folder}")
-    stopped = asked_about(tmp_path, max_questions=6, **sums)
-    assert not stopped.columns
-    if not sums:
-        assert "asked about 6 times, as often as its owner allows (max_questions)" in stopped.notes[0]
+    words = r"asked about 6 times, as often as its owner allows \(max_questions\)"
+    if sums:
+        with pytest.raises(Unavailable, match=words):
+            asked_about(tmp_path, max_questions=6, **sums)
+    else:
+        stopped = asked_about(tmp_path, max_questions=6)
+        assert not stopped.columns
+        assert re.search(words, stopped.notes[0])
     path = tmp_path / "nodes" / "node-101" / "client-0-asked" / "questions.json"
     assert json.loads(path.read_text()) == {"age": 6}
     assert path.stat().st_mode & 0o077 == 0

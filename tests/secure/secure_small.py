@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsolve.deploy.secure.attempt import Words
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.secure.secure_server import SecureServer
 
 N32, N64 = 5, 2
+ASKED = bytes(range(32))
+"""The digest of what all clients are asked."""
 
 
 class Small:
@@ -18,8 +21,11 @@ class Small:
         self.clients = range(clients)
         self.server = SecureServer.of([self.node(i).hello() for i in self.clients])
         self.roster = self.server.roster.to_bytes()
-        for i in self.clients if enrol else ():
-            self.node(i).enrol(self.roster)
+        coins = [self.node(i).enrol(self.roster) for i in self.clients] if enrol else []
+        if self.server.roster.is_drawn and coins:
+            self.server.roster.reveal(b"".join(coins))
+            for i in self.clients:
+                self.node(i).reveal(self.server.roster.coins)
 
     def node(self, client):
         """A process that was just started."""
@@ -28,14 +34,14 @@ class Small:
     def begin(self, round=0, kind="train", cohort=None):
         """An attempt of a server that was started again meanwhile."""
         self.server = SecureServer.from_bytes(self.server.to_bytes())
-        return self.server.begin(kind, round, self.clients if cohort is None else cohort, N32, N64)
+        return self.server.begin(kind, round, self.clients if cohort is None else cohort, N32, N64, ASKED)
 
     def again(self, sums):
         """The attempt, read from its bytes."""
         return self.server.restore(sums.to_bytes())
 
     def reply(self, sums, client, given=None):
-        return self.node(client).mask(sums.order(client), given or words(client), N32, N64)
+        return self.node(client).mask(sums.order(client), message(sums, given or words(client)))
 
     def gather(self, sums, arrived):
         """Replies of these clients in this order, then the end of waiting."""
@@ -49,6 +55,26 @@ class Small:
 
     def secrets(self, client):
         return self.folder / "e" / f"client-{client}-secure" / "secrets.bin"
+
+
+def many(tmp_path, count):
+    """An experiment of so many clients; the first checks everybody's signatures, and the others have its files."""
+    small = Small(tmp_path, count, enrol=False)
+    coins = [small.node(0).enrol(small.roster)]
+    for i in small.clients[1:]:
+        folder = small.secrets(i).parent
+        (folder / "roster.bin").write_bytes(small.roster)
+        coins.append(small.node(i)._load().coin)
+    small.server.roster.reveal(b"".join(coins))
+    small.node(0).reveal(b"".join(coins))
+    for i in small.clients[1:]:
+        (small.secrets(i).parent / "coins.bin").write_bytes(b"".join(coins))
+    return small
+
+
+def message(sums, data, n32=N32, n64=N64):
+    """A client's words, as they are for an attempt."""
+    return Words(data, n32, n64, sums.attempt.kind, sums.attempt.round, ASKED)
 
 
 def words(client, seed=0):

@@ -5,7 +5,8 @@ import itertools
 import random
 
 import pytest
-from secure_small import N32, N64, Small, plain_sum, words
+from secure_small import ASKED, N32, N64, Small, plain_sum, words
+from secure_small import message as message_of
 
 from fedsolve.deploy.secure import primitives
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
@@ -68,30 +69,30 @@ def played(tmp_path_factory):
     return small, messages | {"old": old}, states, others
 
 
-def deliver(name, message, small, states, others):
+def deliver(name, forged, small, states, others):
     """Give a message to whom it is for; the sum that follows from it, or None if it was refused."""
     server = SecureServer.from_bytes(small.server.to_bytes())
     if name == "hello":
-        server.refresh(message)
-        key = server.begin("train", 9, [1, 2, 3], N32, N64) and server._next_key(0)
+        server.refresh(forged)
+        key = server.begin("train", 9, [1, 2, 3], N32, N64, ASKED) and server._next_key(0)
         assert (
             key is None
             or primitives.public_key(small.node(0)._load().pre_keys._keys[key.number]) == key.public
         )
     elif name == "roster":
-        small.node(0).enrol(message)
+        small.node(0).enrol(forged)
     elif name == "order":
         small.secrets(0).write_bytes(states["files"])
-        reply = small.node(0).mask(message, words(0), N32, N64)
-        server.restore(states["without"]).add(0, reply)
+        sums = server.restore(states["without"])
+        sums.add(0, small.node(0).mask(forged, message_of(sums, words(0))))
     elif name == "reply":
-        server.restore(states["without"]).add(0, message)
+        server.restore(states["without"]).add(0, forged)
     elif name == "request":
         small.secrets(0).write_bytes(states["masked"])
-        return small.node(0).unmask(message)
+        return small.node(0).unmask(forged)
     else:
         sums = server.restore(states["closed"])
-        sums.add_shares(0, message)
+        sums.add_shares(0, forged)
         return sums
     return None
 

@@ -16,6 +16,16 @@ from fedsolve.deploy.secure.byte_reader import ProtocolError
 of = bytes.fromhex
 
 
+SMALL_ORDER = [
+    "00" * 32,
+    "01" + "00" * 31,
+    "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+    "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+    "ec" + "ff" * 30 + "7f",
+]
+"""The points of order 1, 2, 4 and 8 of the curve, as its public analyses list them."""
+
+
 @pytest.fixture
 def bare(monkeypatch):
     """Without the protocol's labels, which no published example has."""
@@ -30,6 +40,10 @@ def test_x25519_is_that_of_rfc_7748_section_6_1():
     assert p.agree(alice, p.public_key(bob)).hex() == p.agree(bob, p.public_key(alice)).hex() == shared
     with pytest.raises(ProtocolError, match="no usable point"):
         p.agree(alice, bytes(32))
+    p.check_point(p.public_key(bob), "a key")
+    for point in SMALL_ORDER:
+        with pytest.raises(ProtocolError, match="a key: a public key of X25519 is no usable point"):
+            p.check_point(of(point), "a key")
 
 
 @pytest.mark.parametrize(
@@ -112,63 +126,73 @@ def test_sealing_is_gcm_as_its_authors_tested_it(monkeypatch):
     assert p.unseal(bytes(32), b"short", b"") is None
 
 
-def test_shares_by_hand_in_the_field_of_17(monkeypatch):
-    """3 x^2 + 2 x + 5: 10 at 1, 21 = 4 at 2, 38 = 4 at 3; Lagrange's weights at 0 are 3, -3 and 1."""
-    coefficients = iter([3, 2])
-    monkeypatch.setattr(shamir.secrets, "randbelow", lambda prime: next(coefficients))
-    assert shamir.share(5, 3, 4, 17) == [10, 4, 4, 61 % 17]
-    assert shamir.weights([1, 2, 3], prime=17) == [3, 14, 1]
-    assert shamir.combine([3, 14, 1], [10, 4, 4], 17) == 5
-    assert shamir.combine(shamir.weights([1, 2, 3], 4, 17), [10, 4, 4], 17) == 61 % 17
+def test_shares_by_hand(monkeypatch):
+    """3 x^2 + 2 x + 5 and 7 x + 9 modulo 32771: values at 1, 2 and 3; Lagrange's weights at 0 are 3, -3 and 1."""
+    drawn = np.zeros((2, shamir.LIMBS))
+    drawn[:, :2] = [[2, 7], [3, 0]]
+    monkeypatch.setattr(shamir, "_uniform", lambda count: drawn.ravel())
+    secret = (5 | 9 << 15).to_bytes(32, "little")
+    rows = [np.frombuffer(row, "<u2") for row in shamir.share(secret, 3, 4)]
+    assert [row[:2].tolist() for row in rows] == [[10, 16], [21, 23], [38, 30], [61, 37]]
+    assert not np.stack(rows)[:, 2:].any()
+    assert shamir.weights((1, 2, 3)) == [3, shamir.PRIME - 3, 1]
+    assert shamir.combine((1, 2, 3), [row.tobytes() for row in rows[:3]]) == secret
 
 
-def test_fewer_shares_than_the_threshold_tell_nothing(monkeypatch):
-    """All polynomials over the field of 17: any two shares of three occur once with each secret."""
+def test_fewer_shares_than_the_threshold_tell_nothing():
+    """Modulo 17: of all polynomials of degree 2, any two points have each pair of values once, whatever the secret."""
     for secret in (0, 5):
-        seen = set()
-        for drawn in itertools.product(range(17), repeat=2):
-            left = iter(drawn)
-            monkeypatch.setattr(shamir.secrets, "randbelow", lambda prime, left=left: next(left))
-            shares = shamir.share(secret, 3, 4, 17)
-            seen.add((shares[1], shares[3]))
+        seen = {
+            tuple((a * x * x + b * x + secret) % 17 for x in (2, 4))
+            for a, b in itertools.product(range(17), repeat=2)
+        }
         assert len(seen) == 17**2
 
 
-def solved(points, shares):
-    """The value at 0 by Gaussian elimination of the polynomial's equations."""
-    rows = [
-        [pow(x, k, shamir.PRIME) for k in range(len(points))] + [s]
-        for x, s in zip(points, shares, strict=True)
-    ]
+def test_coefficients_are_drawn_fairly(monkeypatch):
+    """Words beyond the last multiple of the prime are thrown away, and what is left is each number as often."""
+    words = [0, 32770, 32771, 2**32 - 1, 2**32 - 1 - 2**32 % shamir.PRIME, 5]
+    given = np.array(words * 40, "<u4").tobytes()
+    monkeypatch.setattr(shamir.secrets, "token_bytes", lambda size: given[:size])
+    assert shamir._uniform(80).astype(int).tolist() == [0, 32770, 0, 32770, 5] * 16
+    assert len(shamir._uniform(1000)) == 1000  # of which a sixth is drawn again
+
+
+def solved(points, values):
+    """The value at 0 by Gaussian elimination of the polynomial's equations, in whole numbers."""
+    prime = shamir.PRIME
+    rows = [[pow(x, k, prime) for k in range(len(points))] + [s] for x, s in zip(points, values, strict=True)]
     for i in range(len(rows)):
-        scale = pow(rows[i][i], -1, shamir.PRIME)
-        rows[i] = [value * scale % shamir.PRIME for value in rows[i]]
+        scale = pow(rows[i][i], -1, prime)
+        rows[i] = [value * scale % prime for value in rows[i]]
         for j in range(len(rows)):
             if j != i:
-                rows[j] = [(b - rows[j][i] * a) % shamir.PRIME for a, b in zip(rows[i], rows[j], strict=True)]
+                rows[j] = [(b - rows[j][i] * a) % prime for a, b in zip(rows[i], rows[j], strict=True)]
     return rows[0][-1]
 
 
-@pytest.mark.parametrize("secret", [0, 1, 2**256 - 1, 12345**18])
-def test_any_threshold_of_shares_gives_the_secret(secret):
-    rng = random.Random(secret)
-    shares = shamir.share(secret, 7, 10)
-    for _ in range(5):
-        points = rng.sample(range(1, 11), 7)
-        chosen = [shares[x - 1] for x in points]
-        assert shamir.combine(shamir.weights(points), chosen) == solved(points, chosen) == secret
+@pytest.mark.parametrize(("threshold", "members"), [(3, 3), (7, 10), (43, 64)])
+def test_any_threshold_of_shares_gives_the_secrets(threshold, members):
+    rng = random.Random(members)
+    secrets = bytes(32) + b"\xff" * 32 + rng.randbytes(32)
+    rows = shamir.share(secrets, threshold, members)
+    assert {len(row) for row in rows} == {3 * shamir.SHARE}
+    for _ in range(3):
+        points = tuple(rng.sample(range(1, members + 1), threshold))
+        assert shamir.combine(points, [rows[x - 1] for x in points]) == secrets
+    limbs = [[int(x) for x in np.frombuffer(rows[x - 1], "<u2")[36:39]] for x in points]
+    number = int.from_bytes(secrets[64:], "little")
+    for i in range(3):
+        assert solved(points, [limb[i] for limb in limbs]) == number >> 15 * i & 0x7FFF
+    other = shamir.combine(points[1:], [rows[x - 1] for x in points[1:]])
+    assert other != secrets
 
 
-def test_the_field_is_the_smallest_above_256_bits():
-    def is_prime(n):  # Miller and Rabin, enough bases
-        odd, twos = n - 1, 0
-        while odd % 2 == 0:
-            odd, twos = odd // 2, twos + 1
-        for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29):
-            powers = [pow(base, odd << i, n) for i in range(twos)]
-            if powers[0] != 1 and n - 1 not in powers:
-                return False
-        return True
+def test_the_field_is_the_smallest_above_15_bits():
+    def is_prime(n):
+        return all(n % d for d in range(2, 200))
 
-    assert [n for n in range(2**256 + 1, shamir.PRIME + 1, 2) if is_prime(n)] == [shamir.PRIME]
-    assert shamir.PRIME <= 256**shamir.SHARE
+    assert [n for n in range(2**15 + 1, shamir.PRIME + 1) if is_prime(n)] == [shamir.PRIME]
+    assert shamir.PRIME < 2**16
+    assert shamir.LIMBS * 15 >= 256
+    assert 64 * (shamir.PRIME - 1) ** 2 < 2**53  # sums of products are exact

@@ -1,22 +1,21 @@
 """Sums under masks equal the plain ones exactly, whoever is lost and in whatever order messages come."""
 
-import hashlib
 import random
 import stat
 from itertools import product
 
 import numpy as np
 import pytest
-from secure_small import N32, N64, Small, plain_sum, words
+from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
-from fedsolve.deploy.secure.attempt import Attempt, AttemptLog, Step
-from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
-from fedsolve.deploy.secure.identity import Member
-from fedsolve.deploy.secure.masked_reply import mask_key, pair_secret, seal_key, secret_digest, words_key
+from fedsolve.deploy.secure.attempt import KINDS, Attempt, AttemptLog, Step
+from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, SumNotOpened, client_list
+from fedsolve.deploy.secure.identity import Member, commitment
+from fedsolve.deploy.secure.masked_reply import mask_key, pair_secret, seal_key, share_digests, words_key
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
-from fedsolve.deploy.secure.roster import committee, threshold
+from fedsolve.deploy.secure.roster import Roster, threshold
 from fedsolve.deploy.secure.secure_server import SecureServer
 
 
@@ -29,7 +28,7 @@ def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
     opened = 0
     for round in range(12):
         cohort = rng.sample(small.clients, rng.randint(3, clients))
-        sums = small.begin(round, rng.choice(["train", "evaluate", "statistics"]), cohort)
+        sums = small.begin(round, rng.choice(["train", "evaluate"]), cohort)
         arrived = rng.sample(cohort, rng.randint(3, len(cohort)))
         sums = small.again(small.gather(small.again(sums), arrived))
         assert sums.arrived == tuple(sorted(arrived))
@@ -54,31 +53,32 @@ def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
 
 
 def test_sums_over_a_ring_of_masks(tmp_path, few_pre_keys):
-    """Forty clients: 20 neighbours each, a committee of 31, of whom some are not in the cohort; six are lost."""
-    small = Small(tmp_path, 40, enrol=False)
-    (tmp_path / "e" / "client-0-secure").mkdir(exist_ok=True)
-    for i in small.clients:  # the others' signatures have been checked by the first
-        small.node(0).enrol(small.roster) if i == 0 else (
-            tmp_path / "e" / f"client-{i}-secure" / "roster.bin"
-        ).write_bytes(small.roster)
-    sums = small.begin(cohort=range(38))
-    assert len(sums.committee) == 31
-    assert sums.attempt.graph.degree == 20
-    lost = random.Random(0).sample(range(38), 6)
-    small.gather(sums, [i for i in range(38) if i not in lost])
-    for member in sums.committee[-21:]:
+    """Seventy clients, a committee of 64, of whom some are not in the cohort of 66; ten are lost."""
+    small = many(tmp_path, 70)
+    sums = small.begin(cohort=range(66))
+    assert len(sums.committee) == 64
+    assert 20 <= len(sums.attempt.graph.neighbours(0)) < 50
+    lost = random.Random(0).sample(range(66), 10)
+    small.gather(sums, [i for i in range(66) if i not in lost])
+    for member in sums.committee[-43:]:
         sums.add_shares(member, small.answer(sums, member))
     assert sums.result().words == plain_sum([words(i) for i in sums.arrived])
 
 
 def test_a_ring_with_too_many_missing_side_by_side_stays_closed(tmp_path, few_pre_keys):
-    small = Small(tmp_path, 40, enrol=False)
+    """Neither the server nor a member that is shown such lists opens the sum."""
+    small = many(tmp_path, 70)
     sums = small.begin()
     graph = sums.attempt.graph
-    lost = set(graph._ring[1 : 1 + graph.width.reach])  # all that follow the first
-    graph.check_arrived(set(small.clients) - set(graph._ring[1:8]))
-    with pytest.raises(ProtocolError, match=r"fewer than 2 arrived"):
-        graph.check_arrived(set(small.clients) - lost)
+    reach, least = graph.width
+    lost = set(graph._ring[1 : 1 + reach])  # all that follow the first
+    graph.check_arrived(set(small.clients) - set(graph._ring[1 : 1 + reach - least]))
+    arrived = sorted(set(small.clients) - lost)
+    with pytest.raises(ProtocolError, match=f"fewer than {least} arrived"):
+        graph.check_arrived(set(arrived))
+    request = b"fsu2" + sums.attempt.to_bytes() + client_list(arrived) + client_list(sorted(lost))
+    with pytest.raises(ProtocolError, match=f"fewer than {least} arrived"):
+        small.node(sums.committee[0]).unmask(request)
 
 
 def test_a_masked_message_is_uniform_whatever_it_says(tmp_path):
@@ -86,8 +86,8 @@ def test_a_masked_message_is_uniform_whatever_it_says(tmp_path):
     small = Small(tmp_path, 3)
     sizes = 4 * 8192
     for round, byte in enumerate((b"\0", b"\xff")):
-        sums = small.server.begin("train", round, small.clients, 8192, 0)
-        reply = small.node(0).mask(sums.order(0), byte * sizes, 8192, 0)
+        sums = small.server.begin("train", round, small.clients, 8192, 0, ASKED)
+        reply = small.node(0).mask(sums.order(0), message(sums, byte * sizes, 8192, 0))
         counts = np.bincount(np.frombuffer(reply[-sizes:], np.uint8), minlength=256)
         assert ((counts - sizes / 256) ** 2 / (sizes / 256)).sum() < 255 + 8 * np.sqrt(2 * 255)
         assert byte * 16 not in reply
@@ -97,11 +97,11 @@ def test_another_message_under_another_mask_gives_the_same_words(tmp_path, monke
     """With a pad in the place of the generator: whatever the server sees, every message is behind it for some mask."""
     small = Small(tmp_path, 3)
     masked = []
-    for round, (message, shift) in enumerate(((words(0), 0), (words(1), 1))):
+    for round, (own, shift) in enumerate(((words(0), 0), (words(1), 1))):
         pads = [np.frombuffer(words(7), "<u4", N32), np.frombuffer(words(7), "<u8", N64, 4 * N32)]
         if shift:  # the mask that turns this message into the first one's words
-            ours = [np.frombuffer(m, "<u4", N32) for m in (words(0), message)]
-            longs = [np.frombuffer(m, "<u8", N64, 4 * N32) for m in (words(0), message)]
+            ours = [np.frombuffer(m, "<u4", N32) for m in (words(0), own)]
+            longs = [np.frombuffer(m, "<u8", N64, 4 * N32) for m in (words(0), own)]
             pads = [pads[0] + ours[0] - ours[1], pads[1] + longs[0] - longs[1]]
         given = iter([pads])
 
@@ -110,7 +110,7 @@ def test_another_message_under_another_mask_gives_the_same_words(tmp_path, monke
                 np.add(part, pad, out=part)
 
         monkeypatch.setattr(p.MaskStream, "add", add)
-        masked.append(small.reply(small.begin(round), 0, message)[-len(message) :])
+        masked.append(small.reply(small.begin(round), 0, own)[-len(own) :])
     assert masked[0] == masked[1] != words(0)
 
 
@@ -118,15 +118,21 @@ def test_of_one_client_never_both_secrets_are_given(tmp_path):
     """Its own if it arrived, those with others if it is missing; nothing of pairs that both arrived or both miss."""
     small = Small(tmp_path, 5)
     sums = small.gather(small.begin(), [0, 2, 4])
-    assert sums._lists.pairs == [(u, v) for u in (0, 2, 4) for v in (u, 1, 3)]
+    assert sums._lists.opened == {
+        0: (0, 1, 3),
+        2: (0, 2, 3),
+        4: (0, 2, 4),
+    }  # places among itself and the others
 
 
 def test_every_key_is_bound_to_its_attempt(tmp_path):
     """With the same private keys, another round, kind, attempt, cohort, layout or roster gives other keys."""
     small, other = Small(tmp_path, 4), Small(tmp_path / "other", 4)
-    names = ("roster", "kind", "round", "attempt", "cohort", "n32", "n64")
-    given = dict(zip(names, (small.server.roster, "train", 1, 1, (0, 1, 2), 3, 1), strict=True))
-    changes = dict(zip(names, (other.server.roster, "evaluate", 2, 2, (0, 1, 3), 4, 2), strict=True))
+    names = ("roster", "kind", "round", "attempt", "cohort", "n32", "n64", "request")
+    given = dict(zip(names, (small.server.roster, "train", 1, 1, (0, 1, 2), 3, 1, ASKED), strict=True))
+    changes = dict(
+        zip(names, (other.server.roster, "evaluate", 2, 2, (0, 1, 3), 4, 2, ASKED[::-1]), strict=True)
+    )
     private, secret = p.new_secret(), p.new_secret()
     public = p.public_key(private)
     seen = set()
@@ -139,20 +145,30 @@ def test_every_key_is_bound_to_its_attempt(tmp_path):
             seal_key(context, private, public, 0, 1),
             seal_key(context, private, public, 1, 0),
             words_key(context, private, public, 0),
-            secret_digest(context, 0, 1, secret),
+            share_digests(context, 0, 1, secret),
         }
-    assert len(seen) == 6 * 8
+    assert len(seen) == 6 * 9
 
 
 def steps():
-    """Events of a round: an order or a request of attempt 0 or 1, with one or another digest."""
+    """Events of a round: an order, or a request of attempt 0 or 1 with one or another digest."""
     return list(product(("mask", "answer"), (0, 1), (b"a" * 32, b"b" * 32)))
+
+
+def again(log):
+    """The log, read from its bytes."""
+    reader = Reader(b"fsxx" + log.to_bytes(), b"fsxx", "the log")
+    log = AttemptLog.read(reader)
+    reader.end()
+    return log
+
+
+def note(log, what, step, clients=0b1111, min_sum=3, may_repeat=True):
+    log.mask(step) if what == "mask" else log.answer(step, clients, min_sum, may_repeat)
 
 
 def test_the_members_rule_by_enumeration():
     """All sequences of three events, against the rule in words; the log is read from its bytes before each."""
-    from fedsolve.deploy.secure.byte_reader import Reader
-
     for events in product(steps(), repeat=3):
         log, masked, answered = AttemptLog(), {}, {}
         for what, attempt, context in events:
@@ -162,53 +178,113 @@ def test_the_members_rule_by_enumeration():
             else:
                 allowed = attempt > latest_answered and attempt >= latest_masked
                 allowed = allowed and masked.get(attempt, context) == context
-            reader = Reader(b"fsxx" + log.to_bytes(), b"fsxx", "the log")
-            log = AttemptLog.read(reader)
-            reader.end()
+            log = again(log)
             try:
-                getattr(log, what)(Step(0, 7, attempt, context))
+                note(log, what, Step(0, 7, attempt, context))
                 assert allowed, events
                 (masked if what == "mask" else answered)[attempt] = context
             except ProtocolError:
                 assert not allowed, events
             # of another round or kind nothing is known
-            getattr(AttemptLog.read(Reader(b"fsxx" + log.to_bytes(), b"fsxx", "")), what)(
-                Step(1, 7, 0, context)
-            )
-            getattr(AttemptLog.read(Reader(b"fsxx" + log.to_bytes(), b"fsxx", "")), what)(
-                Step(0, 8, 0, context)
-            )
+            note(again(log), what, Step(1, 7, 0, context))
+            note(again(log), what, Step(0, 8, 0, context))
+
+
+SIX = 0b111111
+
+
+@pytest.mark.parametrize(
+    ("opened", "refused"),
+    [
+        ([SIX, SIX, SIX], []),  # the same clients tell nothing new
+        ([SIX], [0b011111, 0b001111, 0b1011111]),  # one or two clients apart
+        ([SIX, 0b000111, SIX, 0b000111], [0b111000, 0b1000000]),  # a third set, though far from the first
+    ],
+)
+def test_a_round_opens_one_sum(opened, refused):
+    log = AttemptLog()
+    for attempt, clients in enumerate(opened):
+        log = again(log)
+        note(log, "answer", Step(0, 7, attempt, bytes(32)), clients)
+    for clients in refused:
+        with pytest.raises(ProtocolError, match="another sum of this round was opened"):
+            note(log, "answer", Step(0, 7, 9, bytes(32)), clients)
+    note(log, "answer", Step(0, 8, 0, bytes(32)), 0b011111)  # the next round's
+
+
+def test_an_owner_allows_one_sum_and_statistics_are_one_round():
+    log = AttemptLog()
+    note(log, "answer", Step(0, 7, 0, bytes(32)), SIX)
+    with pytest.raises(ProtocolError, match="was opened already"):
+        note(log, "answer", Step(0, 7, 1, bytes(32)), SIX, may_repeat=False)
+    statistics = KINDS.index("statistics")
+    note(log, "answer", Step(statistics, 0, 0, bytes(32)), SIX, may_repeat=False)
+    note(log, "answer", Step(statistics, 1, 0, bytes(32)), SIX, may_repeat=False)
+    with pytest.raises(ProtocolError, match="was opened already"):
+        note(again(log), "answer", Step(statistics, 1, 1, bytes(32)), SIX, may_repeat=False)
+    with pytest.raises(ProtocolError, match="differs by 1 clients, fewer than min_sum = 3"):
+        note(again(log), "answer", Step(statistics, 2, 0, bytes(32)), 0b011111)
 
 
 def test_what_is_long_ago_is_refused_and_forgotten():
     log = AttemptLog()
     for round in (0, 5, 999):
         log.mask(Step(0, round, 0, bytes(32)))
-    log.answer(Step(1, 0, 0, bytes(32)))
-    log.answer(Step(0, 1004, 0, bytes(32)))
-    log.answer(Step(0, 5, 1, bytes(32)))
-    for ask in (log.mask, log.answer):
+    note(log, "answer", Step(1, 0, 0, bytes(32)))
+    note(log, "answer", Step(0, 1004, 0, bytes(32)))
+    note(log, "answer", Step(0, 5, 1, bytes(32)))
+    for what in ("mask", "answer"):
         with pytest.raises(ProtocolError, match="it is 1000 rounds ago"):
-            ask(Step(0, 4, 7, bytes(32)))
-    log.mask(Step(0, 1004, 1, bytes(32)))
-    assert {step.round for step in log._masked.values()} == {5, 999, 1004}
+            note(log, what, Step(0, 4, 7, bytes(32)))
+    log.mask(Step(0, 1005, 1, bytes(32)))
+    assert {step.round for step in log._masked.values()} == {999, 1005}
+    assert {round for kind, round in log._opened if kind == 0} == {1004}
     log.mask(Step(1, 4, 0, bytes(32)))
 
 
+def roster_of(count, change=None):
+    """A roster without signatures, and the coins of its clients."""
+    coins = [p.digest("test", bytes([i])) for i in range(count)]
+    if change is not None:
+        coins[change] = bytes(32)
+    members = [
+        Member(
+            i, p.digest("id", bytes([i])), p.digest("key", bytes([i])), commitment(b"e" * 32, i, coin), b""
+        )
+        for i, coin in enumerate(coins)
+    ]
+    return Roster(b"e" * 32, bytes(32), members), b"".join(coins)
+
+
 def test_committees():
-    assert [threshold(c) for c in range(3, 32)] == [2 * c // 3 + 1 for c in range(3, 32)]
-    assert all(2 * threshold(c) - c > c / 3 - 1 and threshold(c) <= c for c in range(3, 32))
-    for c in range(3, 32):  # two lists, to which honest members answer once, and d others twice
+    assert [threshold(c) for c in range(3, 65)] == [2 * c // 3 + 1 for c in range(3, 65)]
+    assert all(2 * threshold(c) - c > c / 3 - 1 and threshold(c) <= c for c in range(3, 65))
+    for c in range(3, 65):  # two lists, to which honest members answer once, and d others twice
         t = threshold(c)
         assert all(
             any(a + d >= t and c - a >= t for a in range(c - d + 1)) == (d >= 2 * t - c) for d in range(c + 1)
         )
-    members = [Member(i, hashlib.sha256(bytes([i])).digest(), b"", b"") for i in range(60)]
-    assert committee(members[:31]) == tuple(range(31))
-    chosen = committee(members)
-    assert len(set(chosen)) == 31
-    assert committee(reversed(members)) == chosen
-    assert committee([members[0]._replace(identity=bytes(32)), *members[1:]]) != chosen
+    assert roster_of(64)[0].committee == tuple(range(64))
+
+
+def test_committee_and_ring_are_drawn_by_the_coins_of_all():
+    """Nothing is known of them before all are revealed; any client's coin changes both."""
+    roster, coins = roster_of(90)
+    for ask in (lambda: roster.committee, lambda: roster.ring):
+        with pytest.raises(ProtocolError, match="have not been revealed yet"):
+            ask()
+    with pytest.raises(ProtocolError, match="the coin of client 7 is not the one of the roster"):
+        roster.reveal(coins[: 7 * 32] + bytes(32) + coins[8 * 32 :])
+    with pytest.raises(ProtocolError, match="are not the coins of 90 clients"):
+        roster.reveal(coins[32:])
+    roster.reveal(coins)
+    assert len(set(roster.committee)) == 64
+    assert sorted(roster.ring) == list(range(90))
+    for client in (0, 89):
+        other, changed = roster_of(90, client)
+        other.reveal(changed)
+        assert other.committee != roster.committee
+        assert other.ring != roster.ring
 
 
 def test_files_are_private_and_a_used_pre_key_is_gone(tmp_path, monkeypatch):
@@ -234,7 +310,7 @@ def test_pre_keys_are_made_anew_as_they_are_used(tmp_path):
     small = Small(tmp_path, 3)
     for round in range(64):
         assert small.server.without_keys([0]) == []
-        sums = small.server.begin("train", round, small.clients, N32, N64)
+        sums = small.server.begin("train", round, small.clients, N32, N64, ASKED)
         if round % 3:
             sums.add(0, small.reply(sums, 0))
     assert small.server.without_keys(small.clients) == [1, 2]  # they got no order at all

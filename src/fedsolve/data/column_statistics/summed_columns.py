@@ -10,10 +10,10 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.column_statistics.messages import (
     MAGNITUDE_EDGES,
-    CategoryNames,
     FindRange,
     Magnitudes,
     Measure,
+    Refused,
     Replies,
     Reply,
     Request,
@@ -38,54 +38,68 @@ def width(requests: Mapping[str, Request]) -> int:
 
 
 def to_numbers(requests: Mapping[str, Request], replies: Replies) -> np.ndarray:
-    """A client's replies, int64 of shape (width,): zeros for a column that it does not reply about."""
-    parts = []
-    for name, request in requests.items():
-        own = _numbers(request, replies[name]) if name in replies else None
-        parts.append(np.zeros(_width(name, request), np.int64) if own is None else own)
-    return np.concatenate(parts)
+    """A client's replies, int64 of shape (width,).
+
+    Raises:
+        InvalidInput: a column that it does not reply about with numbers. It then takes no part in the sum of any:
+            zeros in their place would leave sums to which few clients, or one, add something.
+    """
+    none = Refused("there is no such column")
+    return np.concatenate([_numbers(name, r, replies.get(name, none)) for name, r in requests.items()])
 
 
-def from_numbers(requests: Mapping[str, Request], numbers: np.ndarray) -> dict[str, Gathered]:
-    """The sums of all clients' replies, by column."""
+def from_numbers(requests: Mapping[str, Request], numbers: np.ndarray, clients: int) -> dict[str, Gathered]:
+    """The sums of so many clients' replies, by column.
+
+    Raises:
+        InvalidInput: they cannot have such sums.
+    """
     gathered, start = {}, 0
     for name, request in requests.items():
         own = numbers[start : start + _width(name, request)]
         start += len(own)
-        clients, with_names, rows, missing = (int(x) for x in own[:4])
-        if with_names:
-            gathered[name] = Gathered(0, [])
-        elif isinstance(request, Measure):
+        rows, missing = (int(x) for x in own[:2])
+        if isinstance(request, Measure):
             size = _range(request)
-            total, squares = ((own[i] / _HIGH + own[i + 1] / _HIGH / _LOW) for i in (4, 6))
-            counts = tuple(own[8:].tolist())
-            gathered[name] = Gathered(clients, [Sums(rows, missing, total * size, squares * size**2, counts)])
+            total, squares = ((own[i] / _HIGH + own[i + 1] / _HIGH / _LOW) for i in (2, 4))
+            counts = tuple(own[6:].tolist())
+            most = rows * (1 + 1e-9) + 1e-6 * clients
+            fits = abs(total) <= most and -1e-6 * clients <= squares <= most
+            reply: Sums | Magnitudes = Sums(rows, missing, total * size, squares * size**2, counts)
         else:  # where numbers lie is enough for a shift: their sum is not asked for
-            total = float(own[4:] @ _MIDPOINTS)
-            gathered[name] = Gathered(clients, [Magnitudes(rows, missing, total, tuple(own[4:].tolist()))])
+            counts, fits = tuple(own[2:].tolist()), True
+            reply = Magnitudes(rows, missing, float(own[2:] @ _MIDPOINTS), counts)
+        in_range = all(0 <= x <= clients * _MOST_ROWS for x in (rows, missing, *counts))
+        if not (fits and in_range and sum(counts) == rows):
+            raise InvalidInput(
+                f"column {name}: {clients} clients cannot have {rows} rows with these sums and counts: one of them "
+                "sends others"
+            )
+        gathered[name] = Gathered(clients, [reply])
     return gathered
 
 
 def _width(name: str, request: Request) -> int:
     if isinstance(request, Measure):
-        return 8 + len(request.edges) - 1
+        return 6 + len(request.edges) - 1
     if isinstance(request, FindRange) and not request.categorical:
-        return 4 + len(MAGNITUDE_EDGES) - 1
+        return 2 + len(MAGNITUDE_EDGES) - 1
     raise InvalidInput(f"column {name}: categories have names, which cannot be added up: leave it out")
 
 
-def _numbers(request: Request, reply: Reply) -> np.ndarray | None:
-    """A reply as whole numbers; None where it does not count."""
-    if isinstance(reply, CategoryNames) and isinstance(request, FindRange):
-        return np.array([0, 1, *[0] * (1 + len(MAGNITUDE_EDGES))], np.int64)
-    if not isinstance(reply, Magnitudes | Sums) or reply.rows > _MOST_ROWS or reply.missing > _MOST_ROWS:
-        return None
-    head = [1, 0, reply.rows, reply.missing]
+def _numbers(name: str, request: Request, reply: Reply) -> np.ndarray:
+    """A reply as whole numbers."""
+    if not isinstance(reply, Magnitudes | Sums):
+        why = reply.reason if isinstance(reply, Refused) else "it has names, which cannot be added up"
+        raise InvalidInput(f"column {name}: {why}: it is left out of the sum of all columns")
+    if reply.rows > _MOST_ROWS or reply.missing > _MOST_ROWS:
+        raise InvalidInput(f"column {name} has more than {_MOST_ROWS:,} rows")
+    head = [reply.rows, reply.missing]
     if isinstance(reply, Sums) and isinstance(request, Measure):
         size = _range(request)
         total, squares = reply.total / size, reply.squares / size**2
-        if abs(total) > reply.rows or squares > reply.rows:  # a number beyond the range that was found before
-            return None
+        if abs(total) > reply.rows or squares > reply.rows:
+            raise InvalidInput(f"column {name} has numbers beyond the range that was found before")
         head += [*_digits(total), *_digits(squares)]
     return np.array([*head, *reply.counts], np.int64)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def client_app(
     max_questions: int = 100,
     min_sum: int | None = None,
     peers: str | Path | None = None,
+    second_sums: bool = True,
 ) -> ClientApp:
     """Make Flower's client app, for any method; the server's orders name the method.
 
@@ -75,6 +77,9 @@ def client_app(
             at least 3 clients.
         peers: TOML file with the public keys of all clients, for sums under `fs.Secure`: client number = key. None to
             trust those that the server sends first.
+        second_sums: whether a sum under `fs.Secure` may be opened a second time when the server was interrupted: of the
+            same clients, or of others that at least `min_sum` clients tell apart. With False such a round is skipped,
+            as with `max_epsilon`, which counts one sum.
 
     Returns:
         The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.
@@ -95,7 +100,8 @@ def client_app(
     hides = min_sum is not None
     answered = partial(_answer, hides)
     budget, kept = PrivacyBudget(max_epsilon, delta, min_noise), KeptProblem(oracle_for)
-    sums = SecureSums(min_sum, peers)
+    sums = SecureSums(min_sum, peers, second_sums)
+    sums = sums if max_epsilon is None else replace(sums, second_sums=False)
     allowed = AllowedColumns(statistics, min_rows, budget, sums, max_questions)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
@@ -135,7 +141,9 @@ def client_app(
                         f"the order is for client {request.client}, this is client {node.client}"
                     )
             states = states_of(node.node_config)
-            return to_record(work(Worker(problem, states, trusted, budget, sums, _log), request))
+            return to_record(
+                work(Worker(problem, states, trusted, budget, sums, node.run_config, _log), request)
+            )
 
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)

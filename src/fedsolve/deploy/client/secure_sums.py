@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,18 +13,20 @@ from flwr.app import RecordDict
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_integer
+from fedsolve.core.checks import check_flag, check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
 from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names
 from fedsolve.deploy.messages.message import Request
-from fedsolve.deploy.messages.sanitize import about_request
+from fedsolve.deploy.messages.request_digest import check_first
+from fedsolve.deploy.messages.sanitize import about_request, reading
 from fedsolve.deploy.messages.signature import precision_of
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
-from fedsolve.deploy.secure_rounds.summed_metrics import kinds_of, kinds_to_bytes
-from fedsolve.deploy.secure_rounds.words import count_words, to_words
+from fedsolve.deploy.secure_rounds.summed_metrics import Measured
+from fedsolve.deploy.secure_rounds.words import Counts, count_words, to_words
+from fedsolve.folders.untrusted import loads
 from fedsolve.methods.secure.sums import update_leaves
 
 LEAST_SUM = 3
@@ -35,12 +36,20 @@ _Log = Callable[[str], None]
 
 
 class SumOrder(NamedTuple):
-    """What a client is to add to: the experiment, its own number, the kind and round of the sum, and its masks."""
+    """What a client is to add to.
+
+    Attributes:
+        experiment, client: its own number in it.
+        kind, round: of the sum.
+        request: the digest of what it was asked.
+        masks: the order of the protocol.
+    """
 
     experiment: str
     client: int
     kind: str
     round: int | None
+    request: bytes
     masks: bytes | None
 
 
@@ -52,6 +61,7 @@ class SecureSums:
         min_sum: clients whose sum the server may see, at least; the client then sends nothing but messages of such
             sums. None: it takes part in sums of at least `LEAST_SUM`, and in methods whose messages are read.
         peers: file with the public keys of all clients; None to trust the first that are sent.
+        second_sums: whether the sum of a round may be opened a second time.
 
     Raises:
         InvalidInput: no integer of at least `LEAST_SUM`.
@@ -59,10 +69,12 @@ class SecureSums:
 
     min_sum: int | None = None
     peers: str | Path | None = None
+    second_sums: bool = True
 
     def __post_init__(self) -> None:
         if self.min_sum is not None:
             check_integer("min_sum", self.min_sum, LEAST_SUM)
+        check_flag("second_sums", self.second_sums)
 
     def check(self, method: Algorithm, request: Request) -> None:
         """Raise `InvalidInput` unless the reply to a request is sent as method and owner want it."""
@@ -82,6 +94,7 @@ class SecureSums:
         if is_summed != (request.masks is not None):
             have = "nothing to mask the reply by" if is_summed else "masks, and the method needs none"
             raise InvalidInput(f"the {request.NAME} of {name} has {have}: another version of fedsolve?")
+        check_first(request)
 
     def answer(
         self,
@@ -107,47 +120,49 @@ class SecureSums:
         if question.step == "who":
             return answer_record(client, client.to_bytes(8, "little"))
         if question.step == "metrics":
-            names = check_metric_names(json.loads(question.data))
+            with reading("the question"):
+                names = check_metric_names(loads(question.data))
             with problem() as own, precision_of(own.params):
-                return answer_record(client, kinds_to_bytes(kinds_of(own.measure(own.params, names), names)))
+                return answer_record(client, Measured.of(own.measure(own.params, names), names).to_bytes())
         secrets = self._secrets(folder, question.experiment, client, log)
         if question.step == "hello":
             log(f"this client's line of a file of peers: {secrets.peer_line}")
             return answer_record(client, secrets.hello())
         if question.step == "roster":
-            secrets.enrol(question.data)
+            return answer_record(client, secrets.enrol(question.data))
+        if question.step == "coins":
+            secrets.reveal(question.data)
             return answer_record(client, b"")
         return answer_record(client, secrets.unmask(question.data))
 
-    def masked(self, folder: Path, request: Request, method: Any, message: Any, log: _Log) -> bytes:
+    def masked(self, folder: Path, order: SumOrder, method: Any, message: Any, log: _Log) -> bytes:
         """A message of ring elements as the server is sent it, with a share of noise where the method has one.
-
-        Raises:
-            InvalidInput: the protocol refuses the request.
-        """
-        if method.traits.privacy == "distributed":
-            message = with_share_of_noise(method, message)
-        counts = count_words(message)
-        secrets = self._secrets(folder, request.experiment, request.client, log)
-        words = to_words(message)
-        return secrets.mask(request.masks, words, *counts, kind="train", round=request.round)
-
-    def mask(self, folder: Path, order: SumOrder, words: bytes, log: _Log) -> bytes:
-        """Words of 64 bits as the server is sent them.
 
         Raises:
             InvalidInput: the protocol refuses the order.
         """
+        if method.traits.privacy == "distributed":
+            message = with_share_of_noise(method, message)
+        return self.mask(folder, order, to_words(message), count_words(message), log)
+
+    def mask(self, folder: Path, order: SumOrder, words: bytes, counts: Counts, log: _Log) -> bytes:
+        """Words as the server is sent them.
+
+        Raises:
+            InvalidInput: the protocol refuses the order.
+        """
+        from fedsolve.deploy.secure.attempt import Words
+
         secrets = self._secrets(folder, order.experiment, order.client, log)
-        count = len(words) // 8
-        return secrets.mask(order.masks, words, 0, count, kind=order.kind, round=order.round)
+        return secrets.mask(order.masks, Words(words, *counts, order.kind, order.round, order.request))
 
     @about_request()
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
         """The client's keys in an experiment, kept below a folder of the node."""
         from fedsolve.deploy.secure.node_secrets import NodeSecrets
 
-        return NodeSecrets(folder, experiment, client, self.min_sum or LEAST_SUM, self.peers, log)
+        least = self.min_sum or LEAST_SUM
+        return NodeSecrets(folder, experiment, client, least, self.peers, self.second_sums, log)
 
 
 def with_share_of_noise(method: Any, message: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from fedsolve.deploy.messages.message import (
     TrainReply,
     TrainRequest,
 )
+from fedsolve.deploy.messages.request_digest import request_digest
 from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.deploy.messages.signature import (
     compare_signatures,
@@ -42,7 +43,8 @@ from fedsolve.deploy.messages.signature import (
 )
 from fedsolve.deploy.messages.spec import method_from_spec, solver_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
-from fedsolve.deploy.secure_rounds.summed_metrics import SummedMetrics, kinds_of
+from fedsolve.deploy.secure_rounds.summed_metrics import Measured, SummedMetrics
+from fedsolve.deploy.secure_rounds.words import Counts
 from fedsolve.engine.compute.cast import cast
 
 
@@ -56,6 +58,7 @@ class Worker:
         trusted: classes and functions of its owner's that a method may consist of.
         budget: the noise that its owner demands; by default any, and none.
         sums: its part in secure sums.
+        run_config: the configuration of Flower's run, which the owner's code may have read.
         log: told in one line what its owner should know.
     """
 
@@ -64,6 +67,7 @@ class Worker:
     trusted: Collection[Any] = ()
     budget: PrivacyBudget = field(default_factory=PrivacyBudget)
     sums: SecureSums = field(default_factory=SecureSums)
+    run_config: Mapping[str, Any] = field(default_factory=dict)
     log: Callable[[str], None] = lambda line: None
 
     def train(self, request: TrainRequest) -> TrainReply:
@@ -113,10 +117,12 @@ class Worker:
                     model = local_work.tune(self.problem, self._cast(solver), model, request)
                 parts = self.problem.measure(model, request.metrics)
         if request.masks is not None:
-            summed = SummedMetrics(request.metrics, kinds_of(parts, request.metrics), request.population)
-            words = summed.to_words(parts)
-            order = SumOrder(request.experiment, request.client, "evaluate", request.round, request.masks)
-            masked = self.sums.mask(self.folder, order, words, self.log)
+            measured = Measured.of(parts, request.metrics)._replace(parts=request.parts)
+            summed = SummedMetrics(request.metrics, measured, request.population)
+            order = self._order("evaluate", request, measured.to_bytes())
+            masked = self.sums.mask(
+                self.folder, order, summed.to_words(parts), Counts(0, summed.width), self.log
+            )
             return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
         in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
@@ -171,7 +177,12 @@ class Worker:
         """A message as it is sent: masked where the method asks for sums alone."""
         if request.masks is None:
             return wire.encode(message)
-        return self.sums.masked(self.folder, request, method, message, self.log)
+        return self.sums.masked(self.folder, self._order("train", request), method, message, self.log)
+
+    def _order(self, kind: str, request: Request, *more: bytes) -> SumOrder:
+        """What the reply to a request is summed under."""
+        digest = request_digest(request, self.run_config, *more)
+        return SumOrder(request.experiment, request.client, kind, request.round, digest, request.masks)
 
     def _in_place_of(
         self, lost: StateLost, request: TrainRequest, algorithm: Algorithm, broadcast: Any, initial: Any

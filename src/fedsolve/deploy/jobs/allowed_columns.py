@@ -19,12 +19,14 @@ from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.jobs.column_records import (
     ClientReply,
+    columns_digest,
     masked_record,
     read_masks,
     read_request,
     reply_record,
 )
 from fedsolve.deploy.messages.sanitize import about_request
+from fedsolve.deploy.secure_rounds.words import Counts
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.lock import locked
 from fedsolve.folders.untrusted import loads, read_bytes
@@ -88,13 +90,17 @@ class AllowedColumns:
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
         replies = replies_to(requests, all_columns, columns, self.min_rows)
         known = set(map(str, columns)) & replies.keys()
-        replies |= dict.fromkeys(
-            self._asked_too_often(folder / f"client-{node.client}-asked", known), self._refused
-        )
+        with about_request():
+            over = self._asked_too_often(folder / f"client-{node.client}-asked", known)
+            if over and masks is not None:
+                raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
+        replies |= dict.fromkeys(over, self._refused)
         if masks is not None:
-            words = to_numbers(requests, replies).astype("<i8").tobytes()
-            order = SumOrder(masks.experiment, node.client, "statistics", None, masks.order)
-            masked = self.sums.mask(folder, order, words, log)
+            numbers = to_numbers(requests, replies)
+            digest = columns_digest(requests, node.run_config)
+            order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
+            words = numbers.astype("<i8").tobytes()
+            masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
             return masked_record(node.client, masked)
         return reply_record(ClientReply(node.client, node.site, join_bins(replies, self.min_rows)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -49,6 +50,12 @@ def request_record(
     if masks is not None:
         record[_SUM], record[_MASKS] = ConfigRecord({"experiment": masks.experiment}), pack(masks.order)
     return record
+
+
+def columns_digest(requests: Mapping[str, Request], run_config: Mapping[str, Any]) -> bytes:
+    """What every client of a sum is asked about its columns, in 32 bytes (`request_digest` of other requests)."""
+    asked = [_written(requests), json.dumps(dict(run_config), sort_keys=True)]
+    return hashlib.sha256(json.dumps(asked).encode()).digest()
 
 
 def read_masks(record: RecordDict) -> Masks | None:

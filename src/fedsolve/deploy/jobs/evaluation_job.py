@@ -102,7 +102,7 @@ def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, mode
         kind, seconds = SummedEvaluation, settings.round_seconds
         keys = ServerKeys(folder / KEYS_FILE, grid, registry, coordinator.experiment, seconds, say)
         keys.load_or_enrol(settings.population, settings.connect_seconds)
-        coordinator.keys = keys
+        coordinator.keys, coordinator.run_config = keys, deployment.run_config
     asked = kind(grid, coordinator, settings, registry, dict, save, say)
     metrics = Evaluation(coordinator, settings, asked).metrics(is_first=True)
     if not metrics[MEASURED]:

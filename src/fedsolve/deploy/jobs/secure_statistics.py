@@ -17,15 +17,17 @@ from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.data.column_statistics.protocol import Gathered, Rounds
 from fedsolve.data.column_statistics.summed_columns import MOST_CLIENTS, from_numbers, width
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
-from fedsolve.deploy.jobs.column_records import ACTION, Masks, read_masked, request_record
+from fedsolve.deploy.jobs.column_records import ACTION, Masks, columns_digest, read_masked, request_record
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, Polling, missing_clients_advice
 from fedsolve.deploy.run_log import say
-from fedsolve.deploy.secure.byte_reader import SumNotOpened
+from fedsolve.deploy.secure.byte_reader import RoundIsOver, SumNotOpened
 from fedsolve.deploy.secure_rounds.questions import ask
 from fedsolve.deploy.secure_rounds.secure_records import Question
 from fedsolve.deploy.secure_rounds.server_keys import KEYS_FILE, ServerKeys
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.site_names import SiteNames
+
+_ATTEMPTS = 4
 
 
 class NodesOfClients:
@@ -85,19 +87,20 @@ class SummedColumns:
         grid: Flower's grid.
         settings: number of clients, and how long is waited for whom.
         folder: of the job, for the keys.
+        run_config: the configuration of Flower's run, which clients have too.
 
     Raises:
         InvalidInput: too few or too many clients for a sum.
         Unavailable: a client is missing.
     """
 
-    def __init__(self, grid: Grid, settings: Settings, folder: Path) -> None:
+    def __init__(self, grid: Grid, settings: Settings, folder: Path, run_config: Mapping[str, Any]) -> None:
         population = settings.population
         if not LEAST_SUM <= population <= MOST_CLIENTS:
             raise InvalidInput(
                 f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}"
             )
-        self._grid, self._settings = grid, settings
+        self._grid, self._settings, self._run_config = grid, settings, run_config
         self._experiment, self._round = f"statistics-{secrets.token_hex(4)}", 0
         self._nodes = NodesOfClients(grid, settings, self._experiment)
         self.names, seconds = self._nodes.names, settings.round_seconds
@@ -113,29 +116,40 @@ class SummedColumns:
         """
         if rounds.all_columns:
             raise InvalidInput("sums are of columns that are named: name them")
-        requests, connected = dict(rounds.requests), self._nodes.poll()
+        requests = dict(rounds.requests)
+        opened = self._opened(requests, rounds, _ATTEMPTS)
+        self._round += 1
+        return from_numbers(requests, np.frombuffer(opened.words, "<i8"), len(opened.clients))
+
+    def _opened(self, requests: dict[str, Any], rounds: Rounds, attempts: int) -> Any:
+        """The sum of the replies of those that are connected; without those at fault it is tried again."""
+        connected = self._nodes.poll()
         clients = self._keys.ready(sorted(connected))
         if len(clients) < LEAST_SUM:
             raise Unavailable(
                 f"{len(clients)} clients are connected: {missing_clients_advice(self._grid, LEAST_SUM)}"
             )
-        attempt = self._keys.begin("statistics", self._round, clients, 0, width(requests))
-        self._round += 1
+        digest = columns_digest(requests, self._run_config)
+        attempt = self._keys.begin("statistics", self._round, clients, 0, width(requests), digest)
         records = {
             connected[c]: request_record(requests, False, Masks(self._experiment, attempt.order(c)))
             for c in clients
         }
-        self._collect(records, {connected[c]: c for c in clients}, attempt, rounds)
+        refused = self._collect(records, {connected[c]: c for c in clients}, attempt, rounds)
         try:
-            opened = self._keys.open(attempt)
+            return self._keys.open(attempt)
         except SumNotOpened as error:
-            raise Unavailable(f"no sum of the columns: {error}") from None
-        return from_numbers(requests, np.frombuffer(opened.words, "<i8"))
+            words, found = f"no sum of the columns: {error}{refused}", error.at_fault or error.disputes
+            if attempts == 1 or not found or isinstance(error, RoundIsOver):
+                raise Unavailable(words) from None
+            rounds.note(words)
+            say(f"{words}: the others are asked again")
+        return self._opened(requests, rounds, attempts - 1)
 
     def _collect(
         self, records: Mapping[int, RecordDict], clients: Mapping[int, int], attempt: Any, rounds: Rounds
-    ) -> None:
-        """Add up what clients reply until all have or the time is over."""
+    ) -> str:
+        """Add up what clients reply until all have or the time is over; of whom none counts, and why, in words."""
         mailbox, seconds = Mailbox(self._grid), self._settings.round_seconds
         ttl, group = seconds + MARGIN, str(self._round)
         messages = {
@@ -160,3 +174,4 @@ class SummedColumns:
         for node, reason in failed.items():
             rounds.note(f"{self.names(clients[node])}: {reason}")
             say(f"{self.names(clients[node])} does not count: {reason}")
+        return "".join(f"; {self.names(clients[node])}: {reason}" for node, reason in [*failed.items()][:1])

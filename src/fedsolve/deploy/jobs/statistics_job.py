@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -29,13 +30,16 @@ _FIRST_WAIT, _LONGEST_WAIT = (
 )  # seconds between two looks for replies: short while they may all be there
 
 
-def collect_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
+def collect_statistics(
+    grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any] | None = None
+) -> Statistics:
     """Statistics of the clients' columns, also in the run's folder, with the constants of a schema.
 
     Args:
         grid: Flower's grid.
         settings: number of clients, folder, how long is waited for whom.
         job: it names the columns and the minimums.
+        run_config: the configuration of Flower's run, which clients of a sum compare; None for nothing.
 
     Raises:
         InvalidInput: the folder cannot be used.
@@ -43,7 +47,7 @@ def collect_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
     """
     folder = Path(settings.out)
     with job_folder(folder), watched_engine(grid):
-        found = _summed(grid, settings, job) if job.secure else _asked(grid, settings, job)
+        found = _summed(grid, settings, job, run_config or {}) if job.secure else _asked(grid, settings, job)
         for line in summary_lines(found):
             say(line)
         write_atomically(folder / SCHEMA_FILE, found.schema())
@@ -51,9 +55,9 @@ def collect_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
         return found
 
 
-def _summed(grid: Grid, settings: Settings, job: Job) -> Statistics:
+def _summed(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
     """Statistics from sums, of which the server sees no client's part."""
-    clients = SummedColumns(grid, settings, Path(settings.out))
+    clients = SummedColumns(grid, settings, Path(settings.out), run_config)
     rounds = Rounds(job.columns, job.minimum, clients.names)
     while not rounds.are_over:
         rounds.add_sums(clients.ask(rounds))

@@ -9,6 +9,7 @@ from typing import Any
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.deploy.messages.message import (
+    PARTS,
     EvaluateReply,
     EvaluateRequest,
     PartMetrics,
@@ -40,6 +41,8 @@ def check_request(request: Request) -> None:
     if isinstance(request, EvaluateRequest):
         if not check_metric_names(request.metrics):
             raise InvalidInput("it asks for no metric")
+        if request.summed_parts not in (None, b"train", " ".join(PARTS).encode()):
+            raise InvalidInput(f"it asks for metrics of {sanitize(request.summed_parts, 80)}")
         if (request.solver is None) != (request.steps == 0):
             raise InvalidInput(f"it asks for {request.steps} steps, and a solver is due with steps alone")
 

@@ -54,6 +54,8 @@ _BYTES = {"travels": Part.BYTES}
 _OPTIONAL = {"travels": Part.OPTIONAL_BYTES}
 _METRICS = {"travels": Part.METRICS}
 _BUFFERS = {"travels": Part.BUFFERS}
+_OF_ONE = {"of_one": True}
+"""Of fields that differ between the clients of a round; all others are the same for all (`request_digest`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +74,22 @@ class Request:
         first_broadcast: that of the first round, for a client that joins later and keeps a state; else None.
         buffers: what is averaged beside the model, by name.
         masks: what the client masks its reply by, of which the server then sees sums alone; else None.
+        first_digest: with masks SHA-256 of the first broadcast that clients with a state begin from; else None.
     """
 
     NAME: ClassVar[str]
     experiment: str = field(metadata=_TEXT)
     round: int = field(metadata=_NUMBER)
-    client: int = field(metadata=_NUMBER)
+    client: int = field(metadata=_NUMBER | _OF_ONE)
     population: int = field(metadata=_NUMBER)
-    last_used_round: int = field(metadata=_NUMBER)
+    last_used_round: int = field(metadata=_NUMBER | _OF_ONE)
     key: tuple[int, ...] = field(metadata=_LIST)
     method: Any = field(metadata=_DATA)
     signature: str = field(metadata=_TEXT)
-    first_broadcast: bytes | None = field(metadata=_OPTIONAL)
+    first_broadcast: bytes | None = field(metadata=_OPTIONAL | _OF_ONE)
     buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
-    masks: bytes | None = field(default=None, metadata=_OPTIONAL)
+    masks: bytes | None = field(default=None, metadata=_OPTIONAL | _OF_ONE)
+    first_digest: bytes | None = field(default=None, metadata=_OPTIONAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,7 @@ class TrainRequest(Request):
 
     NAME = "order"
     broadcast: bytes = field(metadata=_BYTES)
-    tracked_state: bytes | None = field(metadata=_OPTIONAL)
+    tracked_state: bytes | None = field(metadata=_OPTIONAL | _OF_ONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,8 @@ class EvaluateRequest(Request):
         model: the server's, as `fedsolve.wire` encodes it.
         steps: local steps that the client takes before, 0 for none.
         solver: what takes them, as data; None for none.
+        summed_parts: with masks names of `PARTS`, which are measured: those of which all clients have examples; else
+            None.
     """
 
     NAME = "question"
@@ -118,6 +124,12 @@ class EvaluateRequest(Request):
     model: bytes = field(metadata=_BYTES)
     steps: int = field(metadata=_NUMBER)
     solver: Any = field(metadata=_DATA)
+    summed_parts: bytes | None = field(default=None, metadata=_OPTIONAL)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that are measured, where there are any."""
+        return PARTS if self.summed_parts is None else tuple(self.summed_parts.decode().split())
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class Replies(Generic[T]):
         rejected: clients that do not count, each with the reason, in the order in which that was found.
         causes: how many of these for each cause.
         too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
+        is_over: whether no reply can count any more, however often clients are asked.
         bytes_down, bytes_up: of all messages.
     """
 
@@ -80,6 +81,7 @@ class Replies(Generic[T]):
     rejected: list[tuple[int, str]] = field(default_factory=list)
     causes: Counter[Cause] = field(default_factory=Counter)
     too_large: bool = False
+    is_over: bool = False
     bytes_down: int = 0
     bytes_up: int = 0
 

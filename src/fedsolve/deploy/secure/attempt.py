@@ -1,4 +1,4 @@
-"""One attempt to sum: roster, kind, round, number, cohort and layout; its digest is bound into all that it uses.
+"""One attempt to sum: roster, kind, round, number, request, cohort and layout; its digest is bound into all it uses.
 
 Each client masks and opens an attempt once: `AttemptLog` is the rule, and what it needs to be remembered.
 """
@@ -23,11 +23,14 @@ from fedsolve.deploy.secure.roster import SMALLEST, Roster
 
 KINDS = ("train", "evaluate", "statistics")
 """What is summed; a mask, a share or an answer of one kind is worth nothing in another."""
+STATISTICS = KINDS.index("statistics")
 LARGEST_ATTEMPT = 255
-"""Attempts of a round are few: the order of the graph follows from the number, and the server must not try many."""
+"""Attempts of a round are few."""
 LOGGED = 1000
 """Rounds that a client remembers; an older one is refused."""
 _MOST_BYTES = 2**40
+SECOND_SUM = "another sum of this round was opened"
+"""What a member says that may not open one more, and a server knows that the round is over."""
 
 
 class Attempt:
@@ -40,23 +43,36 @@ class Attempt:
         attempt: from 0; a round that is asked for again has the next.
         cohort: the clients whose messages are summed, at least 3, ascending.
         n32, n64: how many words of 32 bits, then of 64 bits, a message has.
+        request: the digest, 32 bytes, of what all clients are asked: a client that is asked something else has other
+            masks, which cancel with nobody's (against Pasquini et al. 2022, "Eluding secure aggregation in federated
+            learning via model inconsistency").
 
     Raises:
         ProtocolError: one of them is out of its range.
     """
 
     def __init__(
-        self, roster: Roster, kind: str, round: int, attempt: int, cohort: Sequence[int], n32: int, n64: int
+        self,
+        roster: Roster,
+        kind: str,
+        round: int,
+        attempt: int,
+        cohort: Sequence[int],
+        n32: int,
+        n64: int,
+        request: bytes,
     ) -> None:
         if kind not in KINDS:
             raise ProtocolError(f"{kind!r} is no kind of a secure sum: use one of {', '.join(KINDS)}")
         self.roster, self.kind, self.cohort = roster, kind, check_ascending(cohort, "the cohort")
         self.round, self.attempt = round, attempt
-        self.n32, self.n64 = n32, n64
+        self.n32, self.n64, self.request = n32, n64, request
         if not 0 <= attempt <= LARGEST_ATTEMPT:
             raise ProtocolError(
                 f"attempt {attempt} is not in 0 ... {LARGEST_ATTEMPT}: go on with the next round"
             )
+        if len(request) != KEY:
+            raise ProtocolError(f"the digest of a request has {len(request)} bytes, not {KEY}")
         if not (0 <= round < 2**32 and n32 >= 0 and n64 >= 0 and 0 < 4 * n32 + 8 * n64 < _MOST_BYTES):
             raise ProtocolError(f"round {round} with {n32} and {n64} words is out of range")
         if unknown := [client for client in self.cohort if client not in roster.members]:
@@ -70,7 +86,7 @@ class Attempt:
         """The fields with which orders and unmask requests begin."""
         head = number(KINDS.index(self.kind), 1) + number(self.round, 4) + number(self.attempt, 2)
         sizes = number(self.n32, 8) + number(self.n64, 8)
-        return self.roster.digest + head + sizes + client_list(self.cohort)
+        return self.roster.digest + head + self.request + sizes + client_list(self.cohort)
 
     @classmethod
     def read(cls, reader: Reader, roster: Roster, what: str) -> Attempt:
@@ -82,9 +98,10 @@ class Attempt:
         if reader.take(len(roster.digest)) != roster.digest:
             raise ProtocolError(f"{what} has the digest of another roster")
         code, round, attempt = reader.number(1), reader.number(4), reader.number(2)
+        request = reader.take(KEY)
         n32, n64, cohort = reader.number(8), reader.number(8), reader.clients()
         kind = KINDS[code] if code < len(KINDS) else str(code)
-        return cls(roster, kind, round, attempt, cohort, n32, n64)
+        return cls(roster, kind, round, attempt, cohort, n32, n64, request)
 
     @cached_property
     def context(self) -> bytes:
@@ -94,7 +111,7 @@ class Attempt:
     @cached_property
     def graph(self) -> MaskGraph:
         """Who shares a mask with whom."""
-        return MaskGraph(self.cohort, self.context)
+        return MaskGraph(self.cohort, self.roster.ring)
 
     @cached_property
     def step(self) -> Step:
@@ -122,6 +139,42 @@ class Step(NamedTuple):
         return f"round {self.round + 1}, attempt {self.attempt}"
 
 
+class Words(NamedTuple):
+    """A client's message, and what it answers.
+
+    Attributes:
+        data: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian.
+        n32, n64: how many.
+        kind: one of "train", "evaluate" and "statistics".
+        round: from 0; None where only the server counts.
+        request: the digest of what this client was asked.
+    """
+
+    data: bytes
+    n32: int
+    n64: int
+    kind: str
+    round: int | None
+    request: bytes
+
+    def check(self, attempt: Attempt) -> None:
+        """Raise `ProtocolError` unless an attempt is to sum such messages."""
+        if (attempt.n32, attempt.n64) != (self.n32, self.n64) or len(self.data) != attempt.num_bytes:
+            raise ProtocolError(
+                f"{attempt}: the order is for {attempt.n32} + {attempt.n64} words, this client has {self.n32} + "
+                f"{self.n64}"
+            )
+        if attempt.kind != self.kind or attempt.round != (
+            attempt.round if self.round is None else self.round
+        ):
+            raise ProtocolError(f"the order is of {attempt}, the words of {self.kind}, round {self.round}")
+        if attempt.request != self.request:
+            raise ProtocolError(
+                f"{attempt}: the sum is of answers to another request than this client was sent: the server asks "
+                "different clients different things, or has another version of fedsolve"
+            )
+
+
 class AttemptLog:
     """What a client has masked and answered; of each (kind, round) the last attempt is enough, as they only go up.
 
@@ -134,12 +187,17 @@ class AttemptLog:
     Refused are thus a second order or list of one attempt, whatever it says; an attempt after a later one; and a list
     of the attempt that was masked, with another digest. Rounds 1,000 before the last are refused, and forgotten.
 
+    A round opens one sum. A second one may be of the same clients, or of others that at least `min_sum` clients tell
+    apart, so that the difference of both is no message of few; then no third. All statistics count as one round, since
+    their server numbers the rounds.
+
     Source: Ma, Woods, Angel, Polychroniadou, Rabin (2023), "Flamingo: multi-round single-server secure aggregation".
     """
 
     def __init__(self) -> None:
         self._masked: dict[tuple[int, int], Step] = {}
         self._answered: dict[tuple[int, int], Step] = {}
+        self._opened: dict[tuple[int, int], list[int]] = {}
 
     def mask(self, step: Step) -> None:
         """Note that an order is answered; `ProtocolError` if it must not be."""
@@ -147,15 +205,32 @@ class AttemptLog:
             self._check_above(step, last, f"this client has {done}")
         self._note(step, self._masked)
 
-    def answer(self, step: Step) -> None:
-        """Note that an unmask request is answered; `ProtocolError` if it must not be."""
+    def answer(self, step: Step, clients: int, min_sum: int, may_repeat: bool) -> None:
+        """Note that an unmask request is answered; `ProtocolError` if it must not be.
+
+        Args:
+            step: the attempt.
+            clients: whose sum is opened, as `Roster.bits`.
+            min_sum: of this member's owner.
+            may_repeat: whether the owner lets a round be opened a second time.
+        """
         self._check_above(step, self._answered, "this member has answered")
         masked = self._masked.get((step.kind, step.round))
         if masked is not None and masked.attempt > step.attempt:
             raise ProtocolError(f"{step}: a later attempt, {masked.attempt}, has begun")
         if masked is not None and masked.attempt == step.attempt and masked.context != step.context:
             raise ProtocolError(f"{step}: the digest is not that of the order: another cohort or layout")
+        is_new = step.kind == STATISTICS and (step.kind, step.round) not in self._answered
+        may_repeat = may_repeat or is_new
+        before = self._opened.get(key := (step.kind, 0 if step.kind == STATISTICS else step.round), [])
+        if before and not (may_repeat and (clients in before or len(before) == 1)):
+            raise ProtocolError(f"{step}: {SECOND_SUM} already, and no more is")
+        if before and 0 < (apart := (clients ^ before[0]).bit_count()) < min_sum:
+            raise ProtocolError(
+                f"{step}: {SECOND_SUM}, from which this one differs by {apart} clients, fewer than min_sum = {min_sum}"
+            )
         self._note(step, self._answered)
+        self._opened[key] = before if clients in before else [*before, clients]
 
     def _note(self, step: Step, log: dict[tuple[int, int], Step]) -> None:
         """Add an entry, and leave out what is so old that it is refused anyway."""
@@ -167,8 +242,11 @@ class AttemptLog:
         if step.round <= newest - LOGGED:
             raise ProtocolError(f"{step}: it is {newest - step.round} rounds ago")
         log[step.kind, step.round] = step
-        for kind, round in [key for key in log if key[0] == step.kind and key[1] <= newest - LOGGED]:
-            del log[kind, round]
+        old = [(kind, round) for kind, round in log if kind == step.kind and round <= newest - LOGGED]
+        for key in old:
+            del log[key]
+            if step.kind != STATISTICS:
+                self._opened.pop(key, None)
 
     @staticmethod
     def _check_above(step: Step, last: dict[tuple[int, int], Step], what: str) -> None:
@@ -179,6 +257,12 @@ class AttemptLog:
     def to_bytes(self) -> bytes:
         """The log as bytes, for the client's file."""
         logs = (self._masked, self._answered)
+        opened = [number(len(self._opened), 4)]
+        for (kind, round), sets in self._opened.items():
+            opened.append(number(kind, 1) + number(round, 4) + number(len(sets), 1))
+            for clients in sets:
+                size = (clients.bit_length() + 7) // 8
+                opened.append(number(size, 2) + number(clients, size))
         return b"".join(
             number(len(log), 4)
             + b"".join(
@@ -186,7 +270,7 @@ class AttemptLog:
                 for s in log.values()
             )
             for log in logs
-        )
+        ) + b"".join(opened)
 
     @classmethod
     def read(cls, reader: Reader) -> AttemptLog:
@@ -196,4 +280,7 @@ class AttemptLog:
             for _ in range(reader.number(4)):
                 step = Step(reader.number(1), reader.number(4), reader.number(2), reader.take(KEY))
                 log[step.kind, step.round] = step
+        for _ in range(reader.number(4)):
+            key, count = (reader.number(1), reader.number(4)), reader.number(1)
+            self._opened[key] = [reader.number(reader.number(2)) for _ in range(count)]
         return self

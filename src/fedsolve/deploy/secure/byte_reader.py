@@ -26,13 +26,25 @@ class SumNotOpened(FedsolveError):
     Attributes:
         missing: the clients whose answers would have been needed.
         at_fault: the clients that sent what does not fit.
+        disputes: a member and a client each, of whom one or the other is at fault, and nobody can say which.
     """
 
     exit_code = 4
 
-    def __init__(self, message: str, missing: Iterable[int] = (), at_fault: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        missing: Iterable[int] = (),
+        at_fault: Iterable[int] = (),
+        disputes: Iterable[tuple[int, int]] = (),
+    ) -> None:
         super().__init__(message)
-        self.missing, self.at_fault = tuple(missing), tuple(at_fault)
+        self.missing = tuple(missing)
+        self.at_fault, self.disputes = tuple(sorted(at_fault)), tuple(disputes)
+
+
+class RoundIsOver(SumNotOpened):
+    """No sum of this round can be opened any more, or the one that was is none."""
 
 
 class Reader:

@@ -1,7 +1,8 @@
-"""Who a client is, and the one-time keys that it hands out: a pre-key makes the masks of one attempt, and is deleted.
+"""Who a client is, its coin, and the one-time keys that it hands out: a pre-key makes the masks of one attempt.
 
-The identity is an Ed25519 key in a file of mode 0600, of a node for all experiments. Pre-keys are X25519 keys, each
-signed with experiment, client and number, as in Signal's X3DH.
+The coin is a random number that a client commits itself to before it sees the others' keys. The identity is an
+Ed25519 key in a file of mode 0600, of a node for all experiments. Pre-keys are X25519 keys, each signed with
+experiment, client and number, as in Signal's X3DH.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, number
 from fedsolve.deploy.secure.primitives import (
     KEY,
     SIGNATURE,
+    check_point,
     check_signature,
+    digest,
     new_secret,
     public_key,
     sign,
@@ -160,42 +163,61 @@ def bundle_bytes(keys: list[PreKey]) -> bytes:
     return number(len(keys), 2) + b"".join(key.to_bytes() for key in keys)
 
 
+def commitment(experiment: bytes, client: int, coin: bytes) -> bytes:
+    """What a client shows of its coin before all keys are known."""
+    return digest("coin", experiment, number(client, 4), coin)
+
+
 class Member(NamedTuple):
-    """A client's long-lived public keys: its identity, and the key that shares are encrypted to, signed by it."""
+    """What a client says of itself for a whole experiment, signed by its identity.
+
+    Attributes:
+        client: its number.
+        identity: its Ed25519 key.
+        share_key: the X25519 key that shares are encrypted to.
+        commitment: to its coin.
+        signature: of all of it.
+    """
 
     client: int
     identity: bytes
     share_key: bytes
+    commitment: bytes
     signature: bytes
 
     @classmethod
-    def of(cls, experiment: bytes, client: int, signing: bytes, share_private: bytes) -> Member:
-        """Those of the owner of two private keys."""
+    def of(cls, experiment: bytes, client: int, signing: bytes, share_private: bytes, coin: bytes) -> Member:
+        """That of the owner of two private keys and a coin."""
         identity, share_key = verifying_key(signing), public_key(share_private)
-        owner = Owner(experiment, client, identity)
-        return cls(client, identity, share_key, sign(signing, "share key", owner.name, identity, share_key))
+        hidden, owner = commitment(experiment, client, coin), Owner(experiment, client, identity)
+        return cls(
+            client, identity, share_key, hidden,
+            sign(signing, "member", owner.name, identity, share_key, hidden),
+        )  # fmt: skip
 
     @classmethod
     def read(cls, reader: Reader) -> Member:
         """The next fields of a message; the signature is not checked yet."""
-        return cls(reader.number(4), reader.take(KEY), reader.take(KEY), reader.take(SIGNATURE))
+        client, keys = reader.number(4), [reader.take(KEY) for _ in range(3)]
+        return cls(client, keys[0], keys[1], keys[2], reader.take(SIGNATURE))
 
     def to_bytes(self) -> bytes:
         """The fields of a message."""
-        return number(self.client, 4) + self.identity + self.share_key + self.signature
+        return number(self.client, 4) + self.identity + self.share_key + self.commitment + self.signature
 
     def owner(self, experiment: bytes) -> Owner:
         """Whose pre-keys these keys vouch for."""
         return Owner(experiment, self.client, self.identity)
 
     def check(self, experiment: bytes) -> None:
-        """Raise `ProtocolError` unless the owner of the identity signed the share key."""
-        name = self.owner(experiment).name
+        """Raise `ProtocolError` unless the owner of the identity signed it, and its share key can be used."""
         what = f"the share key of client {self.client}"
-        check_signature(self.identity, self.signature, what, "share key", name, self.identity, self.share_key)
+        check_point(self.share_key, what)
+        signed = self.owner(experiment).name, self.identity, self.share_key, self.commitment
+        check_signature(self.identity, self.signature, what, "member", *signed)
 
 
-_HELLO = b"fsh1"
+_HELLO = b"fsh2"
 
 
 def hello_bytes(experiment: bytes, member: Member, keys: list[PreKey]) -> bytes:

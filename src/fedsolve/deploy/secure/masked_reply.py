@@ -4,7 +4,9 @@ With w a client's words, b_u a new random secret and s_uv = s_vu the secret of a
 
     y_u = w_u + PRG(b_u) + sum over v > u of PRG(s_uv) - sum over v < u of PRG(s_uv)    modulo 2^32 or 2^64
 
-with Shamir shares of b_u and of each s_uv, one of each for every member of the committee, encrypted to it.
+with Shamir shares of b_u and of each s_uv, one of each for every member of the committee, encrypted to it, and a
+digest of every share: so a member sees before it answers whether it has what the client says, and the server sees
+whether the member gives what it has.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, number
 from fedsolve.deploy.secure.identity import PreKey, bundle_bytes, read_bundle
 from fedsolve.deploy.secure.roster import Roster
 
-_ORDER, _REPLY = b"fso1", b"fsm1"
+_ORDER, _REPLY = b"fso2", b"fsm2"
 
 
 class Order(NamedTuple):
@@ -78,10 +80,11 @@ def pair_secret(attempt: Attempt, client: int, own: tuple[bytes, bytes], other: 
     return p.derive(p.agree(own[0], public), "pair", attempt.context, pair)
 
 
-def secret_digest(context: bytes, client: int, other: int, secret: bytes) -> bytes:
-    """16 bytes by which a secret that was put together from shares is recognised; the same from both of a pair."""
-    pair = number(min(client, other), 4) + number(max(client, other), 4)
-    return p.digest("secret", context, pair, secret)[: p.TAG]
+def share_digests(context: bytes, client: int, member: int, shares: bytes) -> bytes:
+    """16 bytes for each share of a client's that a member has, by which it is recognised, and not guessed."""
+    begun = p.Digest("share", context, number(client, 4), number(member, 4))
+    starts = range(0, len(shares), shamir.SHARE)
+    return b"".join(begun(shares[at : at + shamir.SHARE])[: p.TAG] for at in starts)
 
 
 def mask_key(context: bytes, secret: bytes) -> bytes:
@@ -104,9 +107,14 @@ def word_arrays(words: bytes | bytearray | memoryview, n32: int, n64: int) -> tu
     return np.frombuffer(words, "<u4", n32), np.frombuffer(words, "<u8", n64, 4 * n32)
 
 
-def sealed_size(attempt: Attempt) -> int:
+def secrets_of(attempt: Attempt, client: int) -> tuple[int, ...]:
+    """Whom a client has secrets with, in the order in which it shares them: itself, then its neighbours."""
+    return (client, *attempt.graph.neighbours(client))
+
+
+def sealed_size(attempt: Attempt, client: int) -> int:
     """Bytes of a client's shares for one member."""
-    return (1 + attempt.graph.degree) * shamir.SHARE + p.SEAL
+    return len(secrets_of(attempt, client)) * shamir.SHARE + p.SEAL
 
 
 class PrivateKeys(NamedTuple):
@@ -118,7 +126,7 @@ class PrivateKeys(NamedTuple):
 
 
 def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, fresh: list[PreKey]) -> bytes:
-    """A client's reply: masked words, digests of its secrets, shares for every member, and new pre-keys.
+    """A client's reply: masked words, shares for every member with their digests, and new pre-keys.
 
     Source: Bell et al. (2020), algorithm 2, with pre-keys and a committee in the place of its first two rounds.
     """
@@ -136,15 +144,7 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
         stream.add(arrays, mask_key(context, secret), 1 if other >= client else -1)
     # the masked numbers stay readable
     tag = p.seal(words_key(context, private.share_key, roster.server_key, client), b"", masked)
-    digests = b"".join(secret_digest(context, client, other, s) for other, s in secrets.items())
-    head = (
-        _REPLY
-        + context
-        + number(client, 4)
-        + tag
-        + digests
-        + _sealed_shares(attempt, client, private, secrets)
-    )
+    head = _REPLY + context + number(client, 4) + tag + _sealed_shares(attempt, client, private, secrets)
     head += bundle_bytes(fresh)
     return head + p.sign(private.identity, "reply", head) + masked
 
@@ -152,33 +152,30 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
 def _sealed_shares(
     attempt: Attempt, client: int, private: PrivateKeys, secrets: Mapping[int, bytes]
 ) -> bytes:
-    """For every member of the committee its shares of all secrets, encrypted."""
+    """For every member of the committee its shares of all secrets, encrypted, and then the digests of all shares."""
     roster, context = attempt.roster, attempt.context
-    columns = [
-        shamir.share(int.from_bytes(secret, "little"), roster.threshold, len(roster.committee))
-        for secret in secrets.values()
-    ]
-    sealed = []
-    for seat, member in enumerate(roster.committee):
-        shares = b"".join(number(column[seat], shamir.SHARE) for column in columns)
+    sealed, digests = [], []
+    rows = shamir.share(b"".join(secrets.values()), roster.threshold, len(roster.committee))
+    for member, shares in zip(roster.committee, rows, strict=True):
         public = roster.members[member].share_key
         key = seal_key(context, private.share_key, public, client, member)
         sealed.append(p.seal(key, shares, context + number(client, 4) + number(member, 4)))
-    return b"".join(sealed)
+        digests.append(share_digests(context, client, member, shares))
+    return b"".join(sealed + digests)
 
 
 class MaskedReply(NamedTuple):
     """A reply as the server reads it.
 
     Attributes:
-        digests: of the client's own secret and of those that it shares, by the other client.
         sealed: the shares for each member of the committee, in its order.
+        digests: of these shares, for each member.
         fresh: new pre-keys, whose signatures are checked when they are used.
         words: the masked words.
     """
 
-    digests: dict[int, bytes]
     sealed: list[bytes]
+    digests: list[bytes]
     fresh: list[PreKey]
     words: memoryview
 
@@ -196,8 +193,9 @@ def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: byte
     if (said := reader.number(4)) != client:
         raise ProtocolError(f"{what} says that it is of client {said}")
     tag, member = reader.take(p.SEAL), attempt.roster.members[client]
-    digests = {other: reader.take(p.TAG) for other in (client, *attempt.graph.neighbours(client))}
-    sealed = [reader.take(sealed_size(attempt)) for _ in attempt.roster.committee]
+    size, count = sealed_size(attempt, client), len(secrets_of(attempt, client))
+    sealed = [reader.take(size) for _ in attempt.roster.committee]
+    digests = [reader.take(p.TAG * count) for _ in attempt.roster.committee]
     fresh = read_bundle(reader, what)
     head = reply[: reader.at]
     p.check_signature(member.identity, reader.take(p.SIGNATURE), what, "reply", head)
@@ -206,4 +204,4 @@ def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: byte
         raise ProtocolError(f"{what} has {len(words)} bytes of words, not {attempt.num_bytes}")
     if p.unseal(words_key(attempt.context, server_private, member.share_key, client), tag, words) is None:
         raise ProtocolError(f"the words of client {client} are not those that it sent")
-    return MaskedReply(digests, sealed, fresh, words)
+    return MaskedReply(sealed, digests, fresh, words)

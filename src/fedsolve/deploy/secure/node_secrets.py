@@ -16,8 +16,8 @@ from pathlib import Path
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
-from fedsolve.deploy.secure.attempt import AttemptLog
-from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader
+from fedsolve.deploy.secure.attempt import AttemptLog, Words
+from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, names
 from fedsolve.deploy.secure.identity import (
     Member,
     Owner,
@@ -28,12 +28,12 @@ from fedsolve.deploy.secure.identity import (
 )
 from fedsolve.deploy.secure.masked_reply import PrivateKeys, masked_reply, read_order
 from fedsolve.deploy.secure.roster import SMALLEST, Roster, check_peers, experiment_digest, read_peers
-from fedsolve.deploy.secure.unmasking import member_answer, read_request
+from fedsolve.deploy.secure.unmasking import answer_bytes, open_shares, read_request
 from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.lock import locked
 from fedsolve.folders.untrusted import read_bytes
 
-_FILE, _SECRETS, _ROSTER = b"fsn1", "secrets.bin", "roster.bin"
+_FILE, _SECRETS, _ROSTER, _COINS = b"fsn2", "secrets.bin", "roster.bin", "coins.bin"
 _OUT = "this client takes no part in secure sums of this experiment any more; begin another"
 _LARGEST = 2**28
 
@@ -43,15 +43,18 @@ class _State:
     """A client's own secrets in one experiment, and what it answered."""
 
     share_key: bytes
+    coin: bytes
     pre_keys: PrivatePreKeys = field(default_factory=PrivatePreKeys)
     log: AttemptLog = field(default_factory=AttemptLog)
 
     def to_bytes(self) -> bytes:
-        return self.share_key + self.pre_keys.to_bytes() + self.log.to_bytes()
+        return self.share_key + self.coin + self.pre_keys.to_bytes() + self.log.to_bytes()
 
     @classmethod
     def read(cls, reader: Reader) -> _State:
-        return cls(reader.take(p.KEY), PrivatePreKeys.read(reader), AttemptLog.read(reader))
+        return cls(
+            reader.take(p.KEY), reader.take(p.KEY), PrivatePreKeys.read(reader), AttemptLog.read(reader)
+        )
 
 
 class NodeSecrets:
@@ -63,6 +66,7 @@ class NodeSecrets:
         client: the client's number.
         min_sum: the fewest clients whose sum the owner of this client lets be opened, at least 3.
         peers: a TOML file with the public identity of every client; without it the first roster is trusted.
+        second_sums: whether the owner lets the sum of a round be opened a second time (`AttemptLog`).
         log: told in one line why something is refused; nothing is sent then.
 
     Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
@@ -78,6 +82,7 @@ class NodeSecrets:
         client: int,
         min_sum: int = 3,
         peers: str | Path | None = None,
+        second_sums: bool = True,
         log: Callable[[str], None] = print,
     ) -> None:
         if not isinstance(experiment, str) or slug(experiment) != experiment:  # it becomes a path
@@ -87,6 +92,7 @@ class NodeSecrets:
         self.client = check_integer("client", client, bits=32)
         self.min_sum = check_integer("min_sum", min_sum, SMALLEST)
         self._peers = None if peers is None else read_peers(peers)
+        self._second_sums = second_sums
         self._experiment, self._log = experiment_digest(experiment), log
         self._folder = Path(folder) / experiment / f"client-{client}-secure"
         self._identity = load_or_create_identity(Path(folder) / f"client-{client}-identity.key")
@@ -109,8 +115,8 @@ class NodeSecrets:
             self._save(state)
             return hello_bytes(self._experiment, self._member(state), fresh)
 
-    def enrol(self, roster: bytes) -> None:
-        """Accept the server's roster, for this experiment.
+    def enrol(self, roster: bytes) -> bytes:
+        """Accept the server's roster, for this experiment, and show this client's coin, since nothing can change now.
 
         Raises:
             ProtocolError: it is damaged or of another experiment, lacks this client's keys, has identities that are
@@ -130,39 +136,35 @@ class NodeSecrets:
                 raise ProtocolError(
                     "the roster is another than this experiment began with: start a new experiment for other clients"
                 )
-            self._enrolled = offered
+            return state.coin
 
-    def mask(
-        self, order: bytes, words: bytes, n32: int, n64: int, kind: str = "", round: int | None = None
-    ) -> bytes:
-        """The reply to an order: `words` under masks, shares for the committee, new pre-keys.
-
-        Args:
-            order: the server's order.
-            words: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian.
-            n32, n64: how many.
-            kind, round: what the words were made for; an order of another kind or round is refused.
+    def reveal(self, coins: bytes) -> None:
+        """Accept the coins of all clients of the roster, from which committee and graph follow.
 
         Raises:
-            ProtocolError: the order is refused.
+            ProtocolError: one of them is not what its client committed itself to.
+        """
+        with self._refusing("the coins"):
+            roster = self._roster()
+            if roster.is_drawn:
+                roster.reveal(coins)
+                write_atomically(self._folder / _COINS, coins, private=True)
+
+    def mask(self, order: bytes, words: Words) -> bytes:
+        """The reply to an order: words under masks, shares for the committee, new pre-keys.
+
+        Raises:
+            ProtocolError: the order is refused: it does not fit the words, or has been answered.
         """
         with self._refusing("an order"):
             roster, state = self._roster(), self._load()
             found = read_order(order, roster, self.client, self.min_sum)
-            attempt = found.attempt
-            if (attempt.n32, attempt.n64) != (n32, n64) or len(words) != attempt.num_bytes:
-                raise ProtocolError(
-                    f"{attempt}: the order is for {attempt.n32} + {attempt.n64} words, this client has {n32} + {n64}"
-                )
-            if attempt.kind != (kind or attempt.kind) or attempt.round != (
-                attempt.round if round is None else round
-            ):
-                raise ProtocolError(f"the order is of {attempt}, the words of {kind}, round {round}")
+            words.check(found.attempt)
             private = PrivateKeys(self._identity, state.share_key, state.pre_keys.use(*found.own))
-            state.log.mask(attempt.step)
+            state.log.mask(found.attempt.step)
             fresh = self._fresh(state)
             self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
-            return masked_reply(found, self.client, private, words, fresh)
+            return masked_reply(found, self.client, private, words.data, fresh)
 
     def unmask(self, request: bytes) -> bytes:
         """A committee member's answer: its shares of what opens the sum.
@@ -173,10 +175,14 @@ class NodeSecrets:
         with self._refusing("an unmask request"):
             roster, state = self._roster(), self._load()
             lists, sealed = read_request(request, roster, self.client, self.min_sum)
-            state.log.answer(lists.attempt.step)
-            answer = member_answer(lists, sealed, self.client, self._identity, state.share_key)
-            self._save(state)  # before it is sent
-            return answer
+            answer = open_shares(lists, sealed, self.client, state.share_key)
+            if answer.unreadable:  # nothing is opened, and another sum of the round may be
+                self._log(f"clients {names(answer.unreadable)} have sent no shares that this one can use")
+            else:
+                clients = roster.bits(lists.arrived)
+                state.log.answer(lists.attempt.step, clients, self.min_sum, self._second_sums)
+                self._save(state)  # before it is sent
+            return answer_bytes(lists, answer, self.client, self._identity)
 
     @contextmanager
     def _refusing(self, what: str) -> Iterator[None]:
@@ -189,7 +195,7 @@ class NodeSecrets:
             raise
 
     def _member(self, state: _State) -> Member:
-        return Member.of(self._experiment, self.client, self._identity, state.share_key)
+        return Member.of(self._experiment, self.client, self._identity, state.share_key, state.coin)
 
     def _fresh(self, state: _State) -> list[PreKey]:
         """New pre-keys in the place of those that are used."""
@@ -197,12 +203,14 @@ class NodeSecrets:
         return state.pre_keys.top_up(owner, self._identity)
 
     def _roster(self) -> Roster:
-        if self._enrolled is None:
-            self._enrolled = self._read_roster()
-            if self._enrolled is None:
+        if (roster := self._enrolled) is None:
+            roster = self._enrolled = self._read_roster()
+            if roster is None:
                 raise ProtocolError("no roster was accepted yet")
-            self._check_peers(self._enrolled)
-        return self._enrolled
+            self._check_peers(roster)
+        if roster.is_drawn and not roster.coins and (coins := self._read(_COINS)) is not None:
+            roster.reveal(coins)
+        return roster
 
     def _check_peers(self, roster: Roster) -> None:
         if self._peers is not None:
@@ -210,24 +218,25 @@ class NodeSecrets:
 
     def _read_roster(self) -> Roster | None:
         """The roster that was accepted before, if one was."""
+        data = self._read(_ROSTER)  # its signatures were verified before it was written
+        return None if data is None else Roster.read(data, verify=False)
+
+    def _read(self, name: str) -> bytes | None:
+        """A file of this client's, None if there is none."""
+        path = self._folder / name
         try:
-            data = read_bytes(self._folder / _ROSTER, _LARGEST)
+            return read_bytes(path, _LARGEST)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise InvalidInput(f"cannot read {self._folder / _ROSTER}: {error.strerror}") from None
-        return Roster.read(data, verify=False)  # its signatures were verified before it was written
+            raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from None
 
     def _load(self) -> _State:
-        path = self._folder / _SECRETS
-        try:
-            data = read_bytes(path, _LARGEST)
-        except FileNotFoundError:
+        path, data = self._folder / _SECRETS, self._read(_SECRETS)
+        if data is None:
             if (self._folder / _ROSTER).exists():  # what it answered is not known any more
-                raise InvalidInput(f"{path} is gone: {_OUT}") from None
-            return _State(p.new_secret())
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+                raise InvalidInput(f"{path} is gone: {_OUT}")
+            return _State(p.new_secret(), p.new_secret())
         content, seal = data[:-32], data[-32:]
         if hashlib.sha256(content).digest() != seal:
             raise InvalidInput(f"{path} is damaged: {_OUT}")

@@ -34,6 +34,8 @@ TAG = 16
 """Bytes of the digest of a secret."""
 SEAL = 12 + 16
 """Bytes of the nonce and the tag of AES-GCM."""
+_ANY = bytes(KEY)
+"""Some private key: with every one a point of small order gives 0."""
 _Bytes = bytes | bytearray | memoryview
 _PREFIX = b"fedsolve secure sum 1: "
 
@@ -53,6 +55,19 @@ def digest(label: str, *parts: bytes) -> bytes:
     return hashlib.sha256(_labelled(label, parts)).digest()
 
 
+class Digest:
+    """SHA-256 of a label and parts, of which the first are the same for many digests."""
+
+    def __init__(self, label: str, *parts: bytes) -> None:
+        self._begun = hashlib.sha256(_labelled(label, parts))
+
+    def __call__(self, last: bytes) -> bytes:
+        """The digest with the last part: 32 bytes."""
+        whole = self._begun.copy()
+        whole.update(last)
+        return whole.digest()
+
+
 def public_key(private: bytes) -> bytes:
     """The public key of a private key of X25519."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
@@ -70,6 +85,17 @@ def agree(private: bytes, public: bytes) -> bytes:
         )
     except ValueError:
         raise ProtocolError(f"a public key of X25519 is no usable point: {public.hex()}") from None
+
+
+def check_point(public: bytes, what: str) -> None:
+    """Raise `ProtocolError`, calling it `what`, if a public key of X25519 is one that nobody can use.
+
+    Whoever hands out such a key would make those fail that use it.
+    """
+    try:
+        agree(_ANY, public)
+    except ProtocolError as error:
+        raise ProtocolError(f"{what}: {error}") from None
 
 
 def verifying_key(private: bytes) -> bytes:

@@ -1,8 +1,14 @@
 """The roster: the long-lived keys of all clients of an experiment; its digest is in every signature and key.
 
-From it follows the committee, which opens the sums: all clients up to 31, else 31 that nobody chooses. Any threshold of
-its c members, floor(2 c / 3) + 1, open a sum. Two different lists of one attempt could only be opened if more than a
-third of them, 2 threshold - c, answered twice: an honest one answers once.
+The committee opens the sums: all clients up to 64, else 64 that nobody chooses. Any threshold of its c members,
+floor(2 c / 3) + 1, open a sum. Two different lists of one attempt could only be opened if more than a third of them,
+2 threshold - c, answered twice: an honest one answers once.
+
+Beyond 64 clients the committee, and the order of all clients from which the graph of masks follows, are drawn by the
+coins of all: each client is bound to its coin by the roster, and shows it when it has accepted the roster for good.
+Whoever chooses keys, roster or coins does so before it knows the coin of the last honest client, and can try nothing
+afterwards; it can only begin another experiment, with every honest client. `benchmarks/secure_bounds.py` has what
+such a draw then gives.
 
 A client checks it against its owner's file of peers; without one it pins the first roster that it sees, and then trusts
 the server to have shown everybody the same.
@@ -18,31 +24,22 @@ from pathlib import Path
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure.byte_reader import LARGEST_LIST, ProtocolError, Reader, names, number
-from fedsolve.deploy.secure.identity import Member, read_hello
+from fedsolve.deploy.secure.identity import Member, commitment, read_hello
 from fedsolve.deploy.secure.primitives import KEY, digest
 from fedsolve.folders.user_text import read_user_text
 
-_ROSTER = b"fsr1"
+_ROSTER = b"fsr2"
 SMALLEST = 3
 """Clients that an experiment with secure sums has at least."""
-COMMITTEE = 31
-"""Members of a committee at most."""
-
-
-def committee(members: Iterable[Member]) -> tuple[int, ...]:
-    """The clients that open the sums, ascending: the same for a whole experiment, by a hash of the identities alone."""
-    listed = sorted(members)
-    if len(listed) > COMMITTEE:
-        seed = digest("committee", *(number(m.client, 4) + m.identity for m in listed))
-        listed = sorted(listed, key=lambda m: digest("seat", seed, number(m.client, 4)))[:COMMITTEE]
-    return tuple(sorted(m.client for m in listed))
+COMMITTEE = 64
+"""Members of a committee at most; up to so many clients nothing is drawn."""
 
 
 def threshold(members: int) -> int:
     """How many of the members must answer.
 
-    >>> [threshold(c) for c in (3, 4, 10, 31)]
-    [3, 3, 7, 21]
+    >>> [threshold(c) for c in (3, 4, 10, 64)]
+    [3, 3, 7, 43]
     """
     return 2 * members // 3 + 1
 
@@ -59,6 +56,8 @@ class Roster:
         experiment: the digest of its name.
         server_key: the server's X25519 key, with which clients authenticate masked words.
         members: each client's keys, by number.
+        coins: those of all clients in the order of their numbers; b"" before they are revealed, and where nothing is
+            drawn.
 
     Source: Bonawitz et al. (2017), "Practical secure aggregation for privacy-preserving machine learning", round 0;
     kept for all rounds as in Ma et al. (2023), "Flamingo".
@@ -72,6 +71,7 @@ class Roster:
             )
         self.experiment, self.server_key = experiment, server_key
         self.members = {member.client: member for member in listed}
+        self.coins = b""
         for what, keys in (
             ("number", {m.client for m in listed}),
             ("identity", {m.identity for m in listed}),
@@ -122,10 +122,46 @@ class Roster:
         """SHA-256 of the roster."""
         return digest("roster", self.to_bytes())
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether committee and graph are drawn by coins."""
+        return len(self.members) > COMMITTEE
+
+    def reveal(self, coins: bytes) -> None:
+        """Take the coins of all clients, 32 bytes each.
+
+        Raises:
+            ProtocolError: a coin is not the one that its client committed itself to.
+        """
+        if len(coins) != KEY * len(self.members):
+            raise ProtocolError(f"{len(coins)} bytes are not the coins of {len(self.members)} clients")
+        for i, member in enumerate(self.members.values()):
+            coin = coins[KEY * i : KEY * (i + 1)]
+            if commitment(self.experiment, member.client, coin) != member.commitment:
+                raise ProtocolError(f"the coin of client {member.client} is not the one of the roster")
+        self.coins = coins
+
+    def _drawn(self, label: str) -> list[int]:
+        """All clients in an order that follows from the coins."""
+        if not self.coins:
+            raise ProtocolError("the coins of the clients have not been revealed yet")
+        seed = digest("draw", self.digest, self.coins)
+        return sorted(self.members, key=lambda client: digest(label, seed, number(client, 4)))
+
     @cached_property
     def committee(self) -> tuple[int, ...]:
         """The clients that open the sums, ascending."""
-        return committee(self.members.values())
+        return tuple(sorted(self._drawn("seat")[:COMMITTEE])) if self.is_drawn else tuple(self.members)
+
+    @cached_property
+    def ring(self) -> tuple[int, ...]:
+        """All clients in the order in which the graph of masks has them."""
+        return tuple(self._drawn("place") if self.is_drawn else self.members)
+
+    def bits(self, clients: Iterable[int]) -> int:
+        """A set of clients as a number: its bit i stands for the i-th client of the roster."""
+        chosen = set(clients)
+        return sum(1 << i for i, client in enumerate(self.members) if client in chosen)
 
     @property
     def threshold(self) -> int:

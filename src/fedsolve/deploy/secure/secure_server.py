@@ -12,7 +12,7 @@ from fedsolve.deploy.secure.identity import BUNDLE, PreKey, bundle_bytes, read_b
 from fedsolve.deploy.secure.roster import Roster
 from fedsolve.deploy.secure.secure_round import SecureRound, ServerSide
 
-_SERVER = b"fss1"
+_SERVER = b"fss2"
 
 
 class SecureServer:
@@ -71,7 +71,9 @@ class SecureServer:
         """The clients that have no pre-key in stock: ask them for another hello."""
         return [client for client in cohort if not self._stock.get(client)]
 
-    def begin(self, kind: str, round: int, cohort: Sequence[int], n32: int, n64: int) -> SecureRound:
+    def begin(
+        self, kind: str, round: int, cohort: Sequence[int], n32: int, n64: int, request: bytes
+    ) -> SecureRound:
         """A new attempt to sum the messages of a cohort, with the next pre-key of each client.
 
         Save this object before any order is sent: a pre-key is used once.
@@ -81,6 +83,7 @@ class SecureServer:
             round: from 0.
             cohort: at least 3 clients of the roster.
             n32, n64: words of 32 bits and of 64 bits of a message.
+            request: the digest of what all clients are asked, 32 bytes.
 
         Raises:
             ProtocolError: a value out of its range, or clients without pre-keys.
@@ -89,7 +92,7 @@ class SecureServer:
         listed = sorted({check_integer("a client of the cohort", client) for client in cohort})
         code = KINDS.index(kind) if kind in KINDS else -1
         number_ = self._attempts.get((code, round), 0)
-        attempt = Attempt(self.roster, kind, round, number_, listed, n32, n64)
+        attempt = Attempt(self.roster, kind, round, number_, listed, n32, n64, request)
         found = {client: self._next_key(client) for client in listed}
         if empty := [client for client, key in found.items() if key is None]:
             raise ProtocolError(
@@ -112,6 +115,7 @@ class SecureServer:
         while stock := self._stock[client]:
             try:
                 stock[0].check(owner)
+                p.check_point(stock[0].public, "a pre-key")  # else all its neighbours would fail
                 return stock[0]
             except ProtocolError:
                 stock.pop(0)
@@ -119,7 +123,7 @@ class SecureServer:
 
     def to_bytes(self) -> bytes:
         """All of it, for the server's file; it holds a private key."""
-        roster = self.roster.to_bytes()
+        roster, coins = self.roster.to_bytes(), self.roster.coins
         clients = b"".join(
             number(self._taken[c], 4) + bundle_bytes(self._stock[c]) for c in self.roster.members
         )
@@ -127,7 +131,8 @@ class SecureServer:
             number(kind, 1) + number(round, 4) + number(following, 2)
             for (kind, round), following in self._attempts.items()
         )
-        head = _SERVER + self._private + number(len(roster), 8) + roster + clients
+        head = _SERVER + self._private + number(len(roster), 8) + roster
+        head += number(len(coins), 8) + coins + clients
         return head + number(len(self._attempts), 4) + attempts
 
     @classmethod
@@ -136,6 +141,8 @@ class SecureServer:
         reader = Reader(data, _SERVER, "the server's state of secure sums")
         private, roster = reader.take(p.KEY), reader.take(reader.number(8))
         self = cls(Roster.read(roster), private)
+        if coins := reader.take(reader.number(8)):
+            self.roster.reveal(coins)
         for client in self.roster.members:
             self._taken[client] = reader.number(4)
             self._stock[client] = read_bundle(reader, f"the stock of client {client}")

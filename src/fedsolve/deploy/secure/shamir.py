@@ -1,42 +1,88 @@
-"""Shamir's secret sharing over a prime field (1979): any `threshold` points of a polynomial give its value at 0."""
+"""Shamir's secret sharing (1979), of many secrets at once: any `threshold` points of a polynomial give its value at 0.
+
+A secret of 32 bytes is 18 numbers of 15 bits, each the value at 0 of a polynomial of its own over the integers modulo
+a prime just above 2^15. So sharing is one product of matrices, whose sums are exact in floating-point numbers.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 
-PRIME = 2**256 + 297
-"""The smallest prime above 2^256: every secret of 32 bytes is an element."""
-SHARE = 33
+import numpy as np
+
+PRIME = 32771
+"""The smallest prime above 2^15: a value fits into two bytes."""
+LIMBS, _BITS = 18, 15
+SHARE = 2 * LIMBS
 """Bytes of a share."""
+_SECRET = 32
+_FAIR = 2**32 // PRIME * PRIME
 
 
-def share(secret: int, threshold: int, count: int, prime: int = PRIME) -> list[int]:
-    """The values at 1, ..., count of a random polynomial of degree threshold - 1 whose value at 0 is the secret."""
-    coefficients = [secrets.randbelow(prime) for _ in range(threshold - 1)]
-    return [_value(secret, coefficients, x) % prime for x in range(1, count + 1)]
+def share(values: bytes, threshold: int, count: int) -> list[bytes]:
+    """For each of the points 1, ..., count its shares of secrets, 36 bytes each.
+
+    Args:
+        values: the secrets, 32 bytes each.
+        threshold: points that give them back.
+        count: of points, below the prime.
+    """
+    constants = _to_limbs(values)
+    coefficients = np.vstack(
+        [constants, _uniform((threshold - 1) * len(constants)).reshape(threshold - 1, -1)]
+    )
+    shares = (_powers(threshold, count) @ coefficients) % PRIME
+    return [row.tobytes() for row in shares.astype("<u2")]
 
 
-def _value(secret: int, coefficients: Sequence[int], x: int) -> int:
-    """Horner's rule; x is small, so the one remainder at the end is cheaper than one a step."""
-    total = 0
-    for coefficient in coefficients:
-        total = (total + coefficient) * x
-    return total + secret
+def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
+    """The secrets, 32 bytes each, from the shares that these points have of them.
+
+    Shares of no such polynomials give some other secrets.
+    """
+    values = np.stack([np.frombuffer(row, "<u2") for row in shares]).astype(np.float64)
+    return _from_limbs((np.array(weights(points), np.float64) @ (values % PRIME)) % PRIME)
 
 
-def weights(points: Sequence[int], at: int = 0, prime: int = PRIME) -> list[int]:
-    """Lagrange's weights: the value at `at` is the sum of weights times shares at these points."""
+@lru_cache(maxsize=64)
+def weights(points: Sequence[int], prime: int = PRIME) -> list[int]:
+    """Lagrange's weights: the value at 0 is the sum of weights times shares at these points."""
     found = []
-    for i, x in enumerate(points):
+    for x in points:
         above = below = 1
-        for j, other in enumerate(points):
-            if i != j:
-                above, below = above * (at - other) % prime, below * (x - other) % prime
+        for other in points:
+            if other != x:
+                above, below = above * -other % prime, below * (x - other) % prime
         found.append(above * pow(below, -1, prime) % prime)
     return found
 
 
-def combine(weights: Sequence[int], shares: Sequence[int], prime: int = PRIME) -> int:
-    """The value of the polynomial from shares, with the weights of their points."""
-    return sum(w * s for w, s in zip(weights, shares, strict=True)) % prime
+@lru_cache(maxsize=8)
+def _powers(threshold: int, count: int) -> np.ndarray:
+    """x^k modulo the prime for the points x = 1, ..., count and k below the threshold."""
+    return np.array([[pow(x, k, PRIME) for k in range(threshold)] for x in range(1, count + 1)], np.float64)
+
+
+def _uniform(count: int) -> np.ndarray:
+    """Numbers below the prime, each as likely as any other."""
+    found = np.empty(0, np.uint32)
+    while len(found) < count:
+        drawn = np.frombuffer(secrets.token_bytes(4 * (count + 16)), "<u4")
+        found = np.append(found, drawn[drawn < _FAIR])
+    return (found[:count] % PRIME).astype(np.float64)
+
+
+def _to_limbs(values: bytes) -> np.ndarray:
+    """Secrets as numbers of 15 bits, one after the other."""
+    bits = np.unpackbits(np.frombuffer(values, np.uint8).reshape(-1, _SECRET), axis=1, bitorder="little")
+    padded = np.pad(bits, ((0, 0), (0, LIMBS * _BITS - bits.shape[1])))
+    return (padded.reshape(-1, _BITS) @ 2.0 ** np.arange(_BITS)).ravel()
+
+
+def _from_limbs(numbers: np.ndarray) -> bytes:
+    """The secrets of such numbers."""
+    bits = (numbers.astype(np.int64)[:, None] >> np.arange(_BITS)) & 1
+    whole = bits.astype(np.uint8).reshape(-1, LIMBS * _BITS)[:, : 8 * _SECRET]
+    return np.packbits(whole, axis=1, bitorder="little").tobytes()

@@ -2,25 +2,27 @@
 
 Of a client that arrived the members give their shares of its own secret; of one that is missing, those of the secrets
 that it shares with clients that arrived. Nobody gives both of one client, so that one message alone stays masked.
+
+A member that cannot read a client's shares, or has others than the client says, gives none of anybody, and complains:
+the sum can then be asked for without that client. Shares that a member gives are compared with what clients say, so
+that any threshold of answers opens the sum.
 """
 
 from __future__ import annotations
 
-import secrets as system
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
-from itertools import combinations
-from math import comb
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure import shamir
 from fedsolve.deploy.secure.attempt import Attempt
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, SumNotOpened, client_list, names, number
-from fedsolve.deploy.secure.masked_reply import seal_key, sealed_size, secret_digest
+from fedsolve.deploy.secure.masked_reply import seal_key, sealed_size, secrets_of, share_digests
 from fedsolve.deploy.secure.roster import Roster
 
-_REQUEST, _ANSWER = b"fsu1", b"fsa1"
-_TRIES = 2000  # sets of shares that are tried for one secret
+_REQUEST, _ANSWER = b"fsu2", b"fsa2"
 
 
 class Lists:
@@ -41,21 +43,10 @@ class Lists:
             raise ProtocolError(
                 f"{attempt}: the clients that arrived and those that are missing are not the cohort"
             )
-        self.attempt, self.arrived, self.missing, self.min_sum = (
-            attempt,
-            tuple(arrived),
-            tuple(missing),
-            min_sum,
-        )
-        self.check_enough(len(arrived), "arrived")
+        if len(arrived) < min_sum:
+            raise ProtocolError(f"{attempt}: {len(arrived)} clients arrived, fewer than min_sum = {min_sum}")
+        self.attempt, self.arrived, self.missing = attempt, tuple(arrived), tuple(missing)
         attempt.graph.check_arrived(set(arrived))
-
-    def check_enough(self, count: int, what: str) -> None:
-        """Raise `ProtocolError` if a sum of so many clients tells too much of each."""
-        if count < self.min_sum:
-            raise ProtocolError(
-                f"{self.attempt}: {count} clients {what}, fewer than min_sum = {self.min_sum}"
-            )
 
     def to_bytes(self) -> bytes:
         """The lists as a message has them."""
@@ -67,23 +58,34 @@ class Lists:
         return p.digest("lists", self.attempt.context, self.to_bytes())
 
     @cached_property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The secrets that open the sum, in order: (u, u) is that of u alone, (u, v) that of u with a missing v."""
-        gone, graph = set(self.missing), self.attempt.graph
-        return [
-            (client, other)
+    def opened(self) -> dict[int, tuple[int, ...]]:
+        """Of each client that arrived the secrets that open the sum, as places in `secrets_of`."""
+        gone = set(self.missing)
+        return {
+            client: tuple(
+                i for i, other in enumerate(secrets_of(self.attempt, client)) if i == 0 or other in gone
+            )
             for client in self.arrived
-            for other in (client, *(v for v in graph.neighbours(client) if v in gone))
-        ]
+        }
 
 
-def request_bytes(lists: Lists, sealed: Mapping[int, bytes]) -> bytes:
-    """The request to one member, with the shares that the clients that arrived have encrypted to it."""
-    return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + b"".join(sealed[u] for u in lists.arrived)
+class Sealed(NamedTuple):
+    """What a client has for one member: its encrypted shares, and the digests of all of them."""
+
+    shares: bytes
+    digests: bytes
 
 
-def read_request(request: bytes, roster: Roster, member: int, min_sum: int) -> tuple[Lists, dict[int, bytes]]:
-    """The lists of a request, checked, and each client's encrypted shares.
+def request_bytes(lists: Lists, sealed: Mapping[int, Sealed]) -> bytes:
+    """The request to one member, with what the clients that arrived have for it."""
+    parts = [b"".join(sealed[client]) for client in lists.arrived]
+    return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + b"".join(parts)
+
+
+def read_request(
+    request: bytes, roster: Roster, member: int, min_sum: int
+) -> tuple[Lists, dict[int, Sealed]]:
+    """The lists of a request, checked, and what each client has for the member.
 
     Raises:
         ProtocolError: another roster, lists that overlap, that are not the cohort or too short, or no member is asked.
@@ -93,39 +95,44 @@ def read_request(request: bytes, roster: Roster, member: int, min_sum: int) -> t
     if member not in roster.committee:
         raise ProtocolError(f"client {member} is no member of the committee")
     lists = Lists(attempt, reader.clients(), reader.clients(), min_sum)
-    sealed = {client: reader.take(sealed_size(attempt)) for client in lists.arrived}
+    sealed = {}
+    for client in lists.arrived:
+        shares = reader.take(sealed_size(attempt, client))
+        sealed[client] = Sealed(shares, reader.take(p.TAG * len(secrets_of(attempt, client))))
     reader.end()
     return lists, sealed
 
 
-def member_answer(
-    lists: Lists, sealed: Mapping[int, bytes], member: int, identity: bytes, share_key: bytes
-) -> bytes:
-    """A member's shares of the secrets that open the sum; of clients whose shares it cannot read it gives none.
+class Answer(NamedTuple):
+    """What a member says: its shares that open the sum, or the clients whose shares it does not have."""
 
-    Raises:
-        ProtocolError: fewer than min_sum clients have sent it shares of this attempt.
-    """
+    shares: bytes
+    unreadable: tuple[int, ...]
+
+
+def open_shares(lists: Lists, sealed: Mapping[int, Sealed], member: int, share_key: bytes) -> Answer:
+    """A member's shares of the secrets that open the sum, or of whom they are not what the client says."""
     attempt, context = lists.attempt, lists.attempt.context
-    gone, parts, readable = set(lists.missing), [], 0
-    for client in lists.arrived:
-        neighbours = attempt.graph.neighbours(client)
-        wanted = [0, *(1 + i for i, other in enumerate(neighbours) if other in gone)]
+    parts, unreadable = [], []
+    for client, wanted in lists.opened.items():
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
-        shares = p.unseal(key, sealed[client], context + number(client, 4) + number(member, 4))
-        if shares is None:
-            parts.append(bytes(1 + shamir.SHARE * len(wanted)))
+        shares = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4))
+        if shares is None or share_digests(context, client, member, shares) != sealed[client].digests:
+            unreadable.append(client)
             continue
-        readable += 1
-        listed = (shares[shamir.SHARE * i : shamir.SHARE * (i + 1)] for i in wanted)
-        parts.append(b"\1" + b"".join(listed))
-    lists.check_enough(readable, "have sent shares that this member can read")
-    head = _ANSWER + context + lists.digest + number(member, 4) + b"".join(parts)
+        parts += [shares[shamir.SHARE * i : shamir.SHARE * (i + 1)] for i in wanted]
+    return Answer(b"" if unreadable else b"".join(parts), tuple(unreadable))
+
+
+def answer_bytes(lists: Lists, answer: Answer, member: int, identity: bytes) -> bytes:
+    """A member's answer as it is sent."""
+    head = _ANSWER + lists.attempt.context + lists.digest + number(member, 4)
+    head += client_list(answer.unreadable) + answer.shares
     return head + p.sign(identity, "answer", head)
 
 
-def read_answer(answer: bytes, lists: Lists, member: int) -> dict[tuple[int, int], int]:
-    """A member's shares by secret.
+def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
+    """A member's answer after every check of its bytes.
 
     Raises:
         ProtocolError: it is cut or too long, of another attempt or other lists, or not what that member signed.
@@ -136,23 +143,15 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> dict[tuple[int, int
         raise ProtocolError(f"{what} is of another attempt or other lists than {attempt}")
     if (said := reader.number(4)) != member or member not in attempt.roster.committee:
         raise ProtocolError(f"{what} says that it is of client {said}, or that is no member")
-    shares, given = {}, False
-    for client, other in lists.pairs:
-        if client == other:
-            given = reader.number(1) == 1
-        value = reader.number(shamir.SHARE)
-        if given and value < shamir.PRIME:
-            shares[client, other] = value
+    unreadable = reader.clients()
+    if not set(unreadable) <= set(lists.arrived):
+        raise ProtocolError(f"{what} is about clients that did not arrive")
+    count = 0 if unreadable else sum(map(len, lists.opened.values()))
+    shares = reader.take(count * shamir.SHARE)
     head = answer[: reader.at]
     p.check_signature(attempt.roster.members[member].identity, reader.take(p.SIGNATURE), what, "answer", head)
     reader.end()
-    return shares
-
-
-@lru_cache(maxsize=64)
-def _weights(seats: tuple[int, ...]) -> list[int]:
-    """Lagrange's weights, with their inverses once for each set of members."""
-    return shamir.weights(seats)
+    return Answer(shares, unreadable)
 
 
 class Opening:
@@ -160,91 +159,88 @@ class Opening:
 
     Args:
         lists: who arrived and who is missing.
-        digests: of every secret, as the clients that arrived have sent them.
-
-    Attributes:
-        suspects: members whose shares do not fit the others'.
+        sealed: what each client that arrived has for each member.
 
     Source: Bonawitz et al. (2017), round 4; Ma et al. (2023) for the committee.
     """
 
-    def __init__(self, lists: Lists, digests: Mapping[tuple[int, int], bytes]) -> None:
-        self._lists, self._digests, self._pairs = lists, digests, lists.pairs
+    def __init__(self, lists: Lists, sealed: Mapping[int, Sequence[Sealed]]) -> None:
+        self._lists, self._sealed = lists, sealed
         roster = lists.attempt.roster
         self._threshold = roster.threshold
-        self._seat = {member: i for i, member in enumerate(roster.committee, 1)}
-        self._shares: dict[int, dict[tuple[int, int], int]] = {}
-        self.suspects: set[int] = set()
+        self._seat = {member: i for i, member in enumerate(roster.committee)}
+        self._shares: dict[int, bytes] = {}
+        self._complaints: dict[int, tuple[int, ...]] = {}
+        self._liars: set[int] = set()
 
     def add(self, member: int, answer: bytes) -> None:
-        """Note a member's answer; `ProtocolError` if it is not one, or the member's second."""
-        if member in self._shares:
-            raise ProtocolError(f"member {member} has answered {self._lists.attempt} already")
-        self._shares[member] = read_answer(answer, self._lists, member)
-
-    @property
-    def silent(self) -> list[int]:
-        """Members that have not answered."""
-        return [member for member in self._seat if member not in self._shares]
-
-    def secrets(self) -> dict[tuple[int, int], bytes]:
-        """Every secret that opens the sum.
+        """Note a member's answer.
 
         Raises:
-            SumNotOpened: too few members answered, or no set of shares gives what a client's digest says.
+            ProtocolError: it is not one, or the member's second, a complaint, or has shares that are not those that
+                the clients gave the member, who is at fault then.
         """
-        if len(self._shares) < self._threshold:
-            raise SumNotOpened(
-                f"{self._lists.attempt}: {len(self._shares)} of {len(self._seat)} members of the committee answered, "
-                f"{self._threshold} are needed; without answer: {names(self.silent)}; clients missing: "
-                f"{names(self._lists.missing)}",
-                missing=self.silent,
+        if member in self._shares or member in self._complaints:
+            raise ProtocolError(f"member {member} has answered {self._lists.attempt} already")
+        found = read_answer(answer, self._lists, member)
+        if found.unreadable:
+            self._complaints[member] = found.unreadable
+            raise ProtocolError(
+                f"member {member} does not have the shares that clients {names(found.unreadable)} say they have sent it"
             )
-        return {pair: self._secret(pair) for pair in self._pairs}
+        at = 0
+        for client, wanted in self._lists.opened.items():
+            size, digests = shamir.SHARE * len(wanted), self._sealed[client][self._seat[member]].digests
+            given = share_digests(self._lists.attempt.context, client, member, found.shares[at : at + size])
+            at += size
+            if given != b"".join(digests[p.TAG * i : p.TAG * (i + 1)] for i in wanted):
+                self._liars.add(member)
+                raise ProtocolError(f"member {member} gives other shares than client {client} has sent it")
+        self._shares[member] = found.shares
 
-    def _secret(self, pair: tuple[int, int]) -> bytes:
-        """One secret: from the first members, or if its digest is another, from the first set of them that fits."""
-        members = [m for m in self._shares if pair in self._shares[m]]
-        members.sort(key=lambda m: m in self.suspects)
-        for chosen in self._choices(members):
-            secret = self._combined(pair, chosen)
-            if secret is not None:
-                if chosen != tuple(members[: self._threshold]):
-                    self._find_suspects(pair, chosen, members)
-                return secret
-        raise SumNotOpened(
-            f"{self._lists.attempt}: the shares that client {pair[0]} has sent do not give its secret: leave it out of "
-            "the next attempt",
-            missing=self.silent,
-            at_fault=pair[:1],
+    @property
+    def is_enough(self) -> bool:
+        """Whether the answers open the sum."""
+        return len(self._shares) >= self._threshold
+
+    def secrets(self) -> dict[tuple[int, int], bytes]:
+        """Every secret that opens the sum: (u, u) is that of u alone, (u, v) that of u with a missing v.
+
+        Raises:
+            SumNotOpened: too few members answered; who is at fault, as far as that is known.
+        """
+        if not self.is_enough:
+            raise self._why_closed()
+        members = tuple(self._shares)[: self._threshold]
+        points = tuple(self._seat[member] + 1 for member in members)
+        found = shamir.combine(points, [self._shares[member] for member in members])
+        pairs = [
+            (client, secrets_of(self._lists.attempt, client)[i])
+            for client, wanted in self._lists.opened.items()
+            for i in wanted
+        ]
+        return {pair: found[p.KEY * i : p.KEY * (i + 1)] for i, pair in enumerate(pairs)}
+
+    def _why_closed(self) -> SumNotOpened:
+        """Who did not answer, and who is at fault.
+
+        Of more members than may be dishonest one is honest: a client that so many complain of is at fault, and so is a
+        member that complains of so many clients. Of the others nobody can say who lies, the member or the client.
+        """
+        most = len(self._seat) - self._threshold
+        accused = Counter(client for listed in self._complaints.values() for client in listed)
+        guilty = {client for client, count in accused.items() if count > most} | self._liars
+        open_ = {m: set(listed) - guilty for m, listed in self._complaints.items() if m not in guilty}
+        guilty |= {member for member, listed in open_.items() if len(listed) > most}
+        pairs = [(m, client) for m, listed in open_.items() if m not in guilty for client in sorted(listed)]
+        silent = [m for m in self._seat if m not in self._shares and m not in self._complaints]
+        words = (
+            f"{self._lists.attempt}: {len(self._shares)} of {len(self._seat)} members of the committee answered, "
+            f"{self._threshold} are needed; without answer: {names(silent)}; clients missing: "
+            f"{names(self._lists.missing)}"
         )
-
-    def _choices(self, members: list[int]) -> Iterator[tuple[int, ...]]:
-        """Sets of members that may give a secret: the first ones, then all others, or many at random."""
-        if len(members) < self._threshold:
-            return
-        yield tuple(members[: self._threshold])
-        if comb(len(members), self._threshold) <= _TRIES:
-            yield from combinations(members, self._threshold)
-        else:
-            draw = system.SystemRandom()
-            yield from (tuple(draw.sample(members, self._threshold)) for _ in range(_TRIES))
-
-    def _combined(self, pair: tuple[int, int], chosen: tuple[int, ...]) -> bytes | None:
-        """The secret that these members' shares give; None if its digest is another."""
-        value = shamir.combine(
-            _weights(tuple(self._seat[m] for m in chosen)), [self._shares[m][pair] for m in chosen]
-        )
-        if value >= 2**256:
-            return None
-        secret = value.to_bytes(p.KEY, "little")
-        fits = secret_digest(self._lists.attempt.context, *pair, secret) == self._digests[pair]
-        return secret if fits else None
-
-    def _find_suspects(self, pair: tuple[int, int], chosen: tuple[int, ...], members: list[int]) -> None:
-        """Note the members whose shares are not on the polynomial of those that fit."""
-        seats, shares = tuple(self._seat[m] for m in chosen), [self._shares[m][pair] for m in chosen]
-        for member in set(members) - set(chosen):
-            expected = shamir.combine(shamir.weights(seats, self._seat[member]), shares)
-            if expected != self._shares[member][pair]:
-                self.suspects.add(member)
+        if guilty:
+            words += f"; at fault, and left out from now on: {names(sorted(guilty))}"
+        for member, client in pairs:
+            words += f"; client {client} and member {member} disagree about shares: the next attempt is without both"
+        return SumNotOpened(words, missing=silent, at_fault=guilty, disputes=pairs)

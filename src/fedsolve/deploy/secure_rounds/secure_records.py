@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -13,10 +13,10 @@ from fedsolve.folders.files import slug
 
 ACTION = "secure"
 """By which Flower calls the client app's handler: messages are of the type `query.secure`."""
-Step = Literal["who", "hello", "roster", "metrics", "unmask"]
-"""What is asked: a client's number, its public keys, that it enrols with those of all, what its metrics are, or its
-shares of masks."""
-_STEPS = ("who", "hello", "roster", "metrics", "unmask")
+Step = Literal["who", "hello", "roster", "coins", "metrics", "unmask"]
+"""What is asked: a client's number, its public keys, that it enrols with those of all and shows its coin, that it takes
+those of all, what its metrics are, or its shares of masks."""
+_STEPS = get_args(Step)
 _FACTS, _DATA = "sums", "data"
 _ROOM = 4096  # bytes of facts about a message
 

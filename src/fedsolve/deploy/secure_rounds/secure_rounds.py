@@ -11,8 +11,9 @@ from flwr.serverapp import Grid
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
+from fedsolve.deploy.monitoring.client_status import Cause
 from fedsolve.deploy.nodes.exchange import Replies
-from fedsolve.deploy.secure.byte_reader import SumNotOpened
+from fedsolve.deploy.secure.byte_reader import RoundIsOver, SumNotOpened
 from fedsolve.deploy.secure_rounds.secure_coordinator import SecureCoordinator
 from fedsolve.deploy.secure_rounds.server_keys import KEYS_FILE, ServerKeys
 from fedsolve.deploy.secure_rounds.summed_evaluation import SummedEvaluation
@@ -31,6 +32,9 @@ class SecureCollector(ReplyCollector):
         self, clients: list[int], replies: Replies[Accepted], is_retry: bool
     ) -> tuple[list[int], dict[int, int]]:
         """The clients that are asked now, and the node of each that is connected."""
+        for client in set(clients) & set(self.keys.left_out):
+            self.reject(replies, client, Cause.INVALID, self.keys.left_out[client])
+        clients = [client for client in clients if client not in self.keys.left_out]
         asked, connected = super()._connected(clients, replies, is_retry)
         asked = self.keys.ready(asked)
         return (asked if len(asked) >= LEAST_SUM else []), connected
@@ -73,6 +77,7 @@ class SecureRounds(DeployedRounds):
         except SumNotOpened as error:
             self._log(f"{replies.title}: {error}")
             replies.accepted.clear()
+            replies.is_over = isinstance(error, RoundIsOver)
 
 
 def check_secure(algorithm: Algorithm, settings: Settings) -> None:

@@ -15,11 +15,12 @@ from fedsolve.deploy.client.secure_sums import LEAST_SUM
 from fedsolve.deploy.messages.codec import Expected, record_to_reply
 from fedsolve.deploy.messages.fact_checks import check_addressed
 from fedsolve.deploy.messages.message import PARTS, EvaluateReply, EvaluateRequest, PartMetrics
+from fedsolve.deploy.messages.request_digest import request_digest
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.secure.byte_reader import SumNotOpened
 from fedsolve.deploy.secure_rounds.secure_coordinator import ROOM, SecureCoordinator
-from fedsolve.deploy.secure_rounds.summed_metrics import SummedMetrics
+from fedsolve.deploy.secure_rounds.summed_metrics import Measured, SummedMetrics
 from fedsolve.deploy.server.evaluation import ClientEvaluation
 from fedsolve.deploy.server.evaluation_result import MEASURED, EvaluationResult
 from fedsolve.engine.evaluation.pooling import as_part
@@ -59,50 +60,60 @@ class SummedEvaluation(ClientEvaluation):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._kinds: dict[int, Any] = {}  # of each client's metrics
+        self._measured: dict[int, Measured] = {}  # by client
         self._save = lambda result: None  # there is nothing of single clients to save
 
     def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
         """What the clients are asked, and how they mask their answers; nothing where they are too few for a sum."""
-        keys, requests = self._coordinator.keys, super()._requests(steps, solver)
-        clients = keys.ready(sorted(request.client for request in requests.values()))
-        if new := [client for client in clients if client not in self._kinds]:
-            self._kinds |= keys.kinds(self._metrics, new)
-        kinds, clients = self._agreeing(clients)
-        if len(clients) < LEAST_SUM:
+        coordinator, keys = self._coordinator, self._coordinator.keys
+        requests = {
+            request.client: (node, request) for node, request in super()._requests(steps, solver).items()
+        }
+        clients = keys.ready(sorted(requests))
+        if new := [client for client in clients if client not in self._measured]:
+            self._measured |= keys.measured(self._metrics, new)
+        measured, clients = self._agreeing(clients)
+        if measured is None or len(clients) < LEAST_SUM:
             return {}
-        self._layout = SummedMetrics(self._metrics, kinds, self._settings.population)
-        self._attempt = keys.begin("evaluate", self._coordinator.state.round, clients, 0, self._layout.width)
+        self._layout = SummedMetrics(self._metrics, measured, self._settings.population)
+        shared = {"first_digest": coordinator.first_digest, "summed_parts": " ".join(measured.parts).encode()}
+        asked = {c: dataclasses.replace(requests[c][1], **shared) for c in clients}
+        digest = request_digest(asked[clients[0]], coordinator.run_config, measured.to_bytes())
+        width = self._layout.width
+        self._attempt = keys.begin("evaluate", coordinator.state.round, clients, 0, width, digest)
         return {
-            node: dataclasses.replace(request, masks=self._attempt.order(request.client))
-            for node, request in requests.items()
-            if request.client in clients
+            requests[c][0]: dataclasses.replace(request, masks=self._attempt.order(c))
+            for c, request in asked.items()
         }
 
-    def _agreeing(self, clients: list[int]) -> tuple[Any, list[int]]:
-        """What the metrics of most clients are, and those clients."""
-        known = {client: self._kinds[client] for client in clients if client in self._kinds}
+    def _agreeing(self, clients: list[int]) -> tuple[Measured | None, list[int]]:
+        """What most clients measure, on the parts that all of these have, and those clients."""
+        known = {client: self._measured[client] for client in clients if client in self._measured}
         if not known:
-            return (), []
-        most = Counter(known.values()).most_common(1)[0][0]
-        for client, kinds in known.items():
-            if kinds != most:
+            return None, []
+        most = Counter(each._replace(parts=()) for each in known.values()).most_common(1)[0][0]
+        for client, each in known.items():
+            if each._replace(parts=()) != most:
                 self._log(
                     f"{self._registry.names(client)} has other metrics than most, and is not asked for them"
                 )
-        return most, [client for client, kinds in known.items() if kinds == most]
+        agreeing = [client for client, each in known.items() if each._replace(parts=()) == most]
+        parts = tuple(part for part in PARTS if all(part in known[client].parts for client in agreeing))
+        return most._replace(parts=parts), agreeing
 
     def _result_of(self, done: int, steps: int, replies: Replies[Any]) -> SummedResult:
         """The metrics of the examples of all clients whose answers count."""
         totals: dict[str, PartMetrics] = {}
         try:
             if replies.accepted:
-                totals, clipped = self._layout.from_words(self._coordinator.keys.open(self._attempt).words)
+                opened = self._coordinator.keys.open(self._attempt)
+                totals, clipped = self._layout.from_words(opened.words, len(opened.clients))
                 if clipped:
                     self._log(
                         f"{replies.title}: {clipped} numbers of clients were too large and were clipped"
                     )
-        except SumNotOpened as error:
+        except (SumNotOpened, InvalidInput) as error:
+            totals = {}
             self._log(f"{replies.title}: {error}")
             replies.accepted.clear()
         refused = dict(replies.rejected)

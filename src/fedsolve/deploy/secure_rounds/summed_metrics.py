@@ -6,13 +6,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.messages.fact_checks import MOST_EXAMPLES
 from fedsolve.deploy.messages.message import PARTS, PartMetrics, Sums
 from fedsolve.deploy.messages.sanitize import sanitize
+from fedsolve.folders.untrusted import loads
 from fedsolve.tasks.metrics.description import describe, described
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
@@ -20,37 +22,63 @@ _FRACTION_BITS = 24  # of a number in fixed point: a loss is exact to 6e-8
 _MOST_CLIENTS = 2**12  # then the sum of all has at most 63 bits
 _LARGEST = 2.0 ** (63 - 12 - _FRACTION_BITS)  # of one number of one client, 134 million
 
-Kinds = Sequence[SumMetric | None]
-"""What each metric is that was asked for: one of `fs.metrics`, or None for a mean."""
 
+class Measured(NamedTuple):
+    """What a client can measure.
 
-def kinds_to_bytes(kinds: Kinds) -> bytes:
-    """What each metric is, as a client says it."""
-    return json.dumps([None if kind is None else describe(kind) for kind in kinds]).encode()
-
-
-def kinds_from_bytes(data: bytes, names: Sequence[str]) -> tuple[SumMetric | None, ...]:
-    """What each metric is.
-
-    Raises:
-        InvalidInput: another number of metrics than was asked for, or what is none.
+    Attributes:
+        kinds: what each metric is.
+        parts: examples that it has, of `PARTS`.
+        counts_alike: whether its loss is a mean over examples of which each counts once.
     """
-    kinds = json.loads(data)
-    if not isinstance(kinds, list) or len(kinds) != len(names):
-        raise InvalidInput(f"it does not say of {len(names)} metrics what they are")
-    return tuple(None if kind is None else described(kind) for kind in kinds)
+
+    kinds: tuple[SumMetric | None, ...]
+    parts: tuple[str, ...]
+    counts_alike: bool
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, PartMetrics], names: Sequence[str]) -> Measured:
+        """That of a client that has measured."""
+        sums, counts = metrics["train"].sums, metrics["train"].counts
+        kinds = tuple(sums[name].metric if name in sums else None for name in names)
+        parts = tuple(part for part in PARTS if part in metrics)
+        return cls(kinds, parts, type(counts.get("loss")) is int)
+
+    def to_bytes(self) -> bytes:
+        """As a client says it."""
+        kinds = [None if kind is None else describe(kind) for kind in self.kinds]
+        return json.dumps([kinds, self.parts, self.counts_alike]).encode()
+
+    @classmethod
+    def read(cls, data: bytes, names: Sequence[str]) -> Measured:
+        """What a client says.
+
+        Raises:
+            InvalidInput: another number of metrics than was asked for, or what is none.
+        """
+        said = loads(data)
+        if not isinstance(said, list) or [type(x) for x in said] != [list, list, bool]:
+            raise InvalidInput("it does not say what it measures")
+        kinds, parts, counts_alike = said
+        if len(kinds) != len(names) or parts not in (["train"], list(PARTS)):
+            raise InvalidInput(
+                f"it does not say of {len(names)} metrics what they are, and on which examples"
+            )
+        read = tuple(None if kind is None else described(kind) for kind in kinds)
+        return cls(read, tuple(parts), counts_alike)
 
 
 @dataclass(frozen=True)
 class SummedMetrics:
     """The numbers that clients add up when they measure a model.
 
-    A client's are, for each of `PARTS`: its examples, and for each metric its sums, or of a
+    A client's are, for each part: its examples, and for each metric its sums, or of a
     mean the mean times its count, and the count. At the end comes how many of them were too large and were clipped.
 
     Attributes:
         names: of the metrics, in the order in which they are asked for.
-        kinds: what each is.
+        measured: what each is, and on which parts, all of which each client has: a sum to which one client alone
+            adds something would be its own.
         clients: that may be added up, at most.
 
     Raises:
@@ -58,15 +86,15 @@ class SummedMetrics:
     """
 
     names: tuple[str, ...]
-    kinds: Kinds
+    measured: Measured
     clients: int
     width: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.clients > _MOST_CLIENTS:
             raise InvalidInput(f"metrics of {self.clients} clients: at most {_MOST_CLIENTS} fit into one sum")
-        per_part = 1 + sum(2 if kind is None else kind.width for kind in self.kinds)
-        object.__setattr__(self, "width", len(PARTS) * per_part + 1)
+        per_part = 1 + sum(2 if kind is None else kind.width for kind in self.measured.kinds)
+        object.__setattr__(self, "width", len(self.measured.parts) * per_part + 1)
 
     def to_words(self, parts: Mapping[str, PartMetrics]) -> bytes:
         """What a client measured, as words of 64 bits.
@@ -75,37 +103,60 @@ class SummedMetrics:
             InvalidInput: a metric that is no mean over a number of examples, or another than all clients have.
         """
         numbers: list[float] = []
-        for part in PARTS:
-            metrics = parts.get(part)
-            numbers.append(metrics.examples if metrics else 0)
-            for name, kind in zip(self.names, self.kinds, strict=True):
-                numbers += (
-                    [0.0] * (2 if kind is None else kind.width)
-                    if metrics is None
-                    else _own(metrics, name, kind)
-                )
+        for part in self.measured.parts:
+            if part not in parts:
+                raise InvalidInput(f"it is asked for metrics of {part} examples, and has none")
+            numbers.append(parts[part].examples)
+            for name, kind in zip(self.names, self.measured.kinds, strict=True):
+                numbers += _own(parts[part], name, kind)
         exact = np.array(numbers, np.float64)
         clipped = np.clip(exact, -_LARGEST, _LARGEST)
         whole = np.round(np.append(clipped, np.count_nonzero(clipped != exact)) * 2.0**_FRACTION_BITS)
         return whole.astype("<i8").tobytes()
 
-    def from_words(self, data: bytes) -> tuple[dict[str, PartMetrics], int]:
-        """What all clients together measured, by part, and how many of their numbers were clipped."""
+    def from_words(self, data: bytes, clients: int) -> tuple[dict[str, PartMetrics], int]:
+        """What so many clients together measured, by part, and how many of their numbers were clipped.
+
+        Raises:
+            InvalidInput: they cannot have measured that.
+        """
         numbers = np.frombuffer(data, "<i8").astype(np.float64) / 2.0**_FRACTION_BITS
         parts, start = {}, 0
-        for part in PARTS:
+        for part in self.measured.parts:
             examples, start = round(numbers[start]), start + 1
             means, counts, sums = {}, {}, {}
-            for name, kind in zip(self.names, self.kinds, strict=True):
+            for name, kind in zip(self.names, self.measured.kinds, strict=True):
                 own = numbers[start : start + (2 if kind is None else kind.width)]
                 start += len(own)
                 if kind is None:
                     means[name], counts[name] = (own[0] / own[1] if own[1] else math.nan), float(own[1])
                 else:
                     sums[name] = Sums(kind, own.copy())
-            if examples:
-                parts[part] = PartMetrics(examples, means, counts, sums)
-        return parts, round(numbers[-1])
+            parts[part] = PartMetrics(examples, means, counts, sums)
+            _check_sums(parts[part], part, clients, self.measured.counts_alike)
+        clipped = round(numbers[-1])
+        if not 0 <= clipped <= clients * self.width or np.abs(numbers).max() > clients * _LARGEST:
+            raise InvalidInput(
+                f"{clients} clients cannot have clipped {clipped} numbers: one of them sends others"
+            )
+        return parts, clipped
+
+
+def _check_sums(metrics: PartMetrics, part: str, clients: int, counts_alike: bool) -> None:
+    """Raise `InvalidInput` unless so many clients can have measured this together."""
+    if not clients <= metrics.examples <= clients * MOST_EXAMPLES:
+        raise InvalidInput(f"{clients} clients cannot have {metrics.examples} {part} examples")
+    for name, sums in metrics.sums.items():
+        try:
+            sums.metric.check_sums(sums.values * (1 - 1e-6), metrics.examples)  # as far as they are rounded
+        except InvalidInput as error:
+            raise InvalidInput(f"the sums of {part} {name} have {error}") from None
+    for name, mean in metrics.means.items():
+        count = metrics.counts[name]
+        if not 0 <= count <= clients * _LARGEST or (count and not math.isfinite(mean)):
+            raise InvalidInput(f"{part} {name} of {clients} clients cannot be a mean over {count}")
+        if name == "loss" and counts_alike and count != metrics.examples:
+            raise InvalidInput(f"{part} {name} is a mean over {count:g} of {metrics.examples} examples")
 
 
 def _own(metrics: PartMetrics, name: str, kind: SumMetric | None) -> list[float]:
@@ -121,9 +172,3 @@ def _own(metrics: PartMetrics, name: str, kind: SumMetric | None) -> list[float]
     if not math.isfinite(count):
         raise InvalidInput(f"{name} is no mean over examples: it cannot be added up over clients")
     return [mean * count if count else 0.0, count]
-
-
-def kinds_of(parts: Mapping[str, PartMetrics], names: Sequence[str]) -> Kinds:
-    """What each metric is that a client measured."""
-    sums: Mapping[str, Any] = parts["train"].sums
-    return tuple(sums[name].metric if name in sums else None for name in names)

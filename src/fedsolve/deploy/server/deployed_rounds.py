@@ -213,7 +213,7 @@ class DeployedRounds(RecordedRounds):
                 break
             count = f"{len(replies.accepted)} of {wanted} replies count, {replies.needed} are needed"
             shortage = f"round {number}: {count}"
-            if settings.shortfall == "skip":
+            if settings.shortfall == "skip" or replies.is_over:
                 self._log(f"{shortage}{self._why_too_large(replies)}: the round is skipped")
                 replies.accepted.clear()
                 break

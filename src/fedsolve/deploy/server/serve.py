@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -63,15 +64,23 @@ class Deployment:
         params: the initial model.
         settings: the options.
         sampling: how cohorts are drawn.
+        run_config: the configuration of Flower's run, which clients of a sum compare.
     """
 
     algorithm: Algorithm
     params: Params
     settings: Settings
     sampling: Sampling
+    run_config: Mapping[str, Any]
 
     @classmethod
-    def of(cls, algorithm: Algorithm, params: Params, settings: Settings) -> Deployment:
+    def of(
+        cls,
+        algorithm: Algorithm,
+        params: Params,
+        settings: Settings,
+        run_config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Deployment:
         """A deployment with what follows from the rest: its sampling and its label.
 
         Raises:
@@ -82,7 +91,7 @@ class Deployment:
         sampling = settings.cohort_sampling(algorithm)
         check_rates(algorithm, settings.rounds)
         label = settings.label or name_of(algorithm)
-        return cls(algorithm, params, dataclasses.replace(settings, label=label), sampling)
+        return cls(algorithm, params, dataclasses.replace(settings, label=label), sampling, run_config)
 
     @property
     def label(self) -> str:
@@ -111,7 +120,7 @@ class Deployment:
         traits = self.algorithm.traits
         secure = SecureCoordinator if traits.secure_sums else Coordinator
         kind = BufferedCoordinator if traits.buffer else secure
-        return kind(
+        coordinator = kind(
             self.algorithm,
             self.params,
             Federation(self.settings.population, self.sampling, self.settings.seed, experiment, secret),
@@ -120,6 +129,9 @@ class Deployment:
             max_share=self.settings.max_share,
             reply_store=ReplyStore(self.folder),
         )
+        if isinstance(coordinator, SecureCoordinator):
+            coordinator.run_config = self.run_config
+        return coordinator
 
 
 def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:

@@ -90,12 +90,12 @@ def _start(
         if job.name != STATISTICS:  # of data alone
             method = algorithm if isinstance(algorithm, Algorithm) else algorithm(config)
             given = evaluation_settings(settings) if job.name == EVALUATE else settings
-            deployment = Deployment.of(method, params, given)
+            deployment = Deployment.of(method, params, given, config)
     except FedsolveError as error:
         say(f"error: {error}")
         raise
     if deployment is None:
-        collect_statistics(grid, settings, job)
+        collect_statistics(grid, settings, job, config)
     elif job.name == EVALUATE:
         evaluate_model(grid, deployment, job)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
+from math import ceil, floor, ldexp
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -16,7 +17,7 @@ from fedsolve.core.checks import check_integer, is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Weighting, module, static
-from fedsolve.core.wire import Ring
+from fedsolve.core.wire import Ring, ring_words
 from fedsolve.methods.secure.coder import Coder
 from fedsolve.methods.secure.fixed_point import decode_leaf, encode_leaf
 from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
@@ -202,20 +203,46 @@ class Secure(Wrapper):
         if self._by_examples:
             weight = jnp.maximum(from_ring(message.weight, dtype), 1) / self._most_examples
         coded, sums = self._coded(structure), list(message.sums)
-        own = [i for i in range(structure.num_leaves) if i not in coded]
+        own = self._own_leaves(message, model)
         leaves: list[Any] = [None] * structure.num_leaves
-        shapes: list[Any] = [None] * structure.num_leaves
-        for i, ring in zip(own, sums, strict=False):
-            shapes[i] = ring.value.shape if ring.bits == 32 else ring.value.shape[:-1]
-        numbers = self._layout(structure, shapes, model)
-        for i, ring in zip(own, sums, strict=False):
-            leaves[i] = decode_leaf(ring, numbers[i], weight if numbers[i].by == "mean" else size, dtype)
+        for (i, number), ring in zip(own.items(), sums, strict=False):
+            leaves[i] = decode_leaf(ring, number, weight if number.by == "mean" else size, dtype)
         if coded:
             totals = [from_ring(ring, dtype) for ring in sums[len(own) :]]
             update = self._coder.decode(totals, size, model, cohort.round)
             for i, leaf in zip(coded, jax.tree.leaves(update), strict=True):
                 leaves[i] = leaf
         return structure.unflatten(leaves)
+
+    def check_sums(self, message: SecureMessage, clients: int, model: Params) -> None:
+        """Raise `InvalidInput` if sums are beyond what the messages of so many clients can add up to.
+
+        Args:
+            message: the sums, as arrays in main memory.
+            clients: how many, at least 1.
+            model: the parameters, or arrays of their shapes.
+        """
+        own = self._own_leaves(message, model)
+        ranges = [(number.name, ceil(ldexp(number.bound, number.exponent))) for number in own.values()]
+        if (coder := self._coder) is not None:
+            ranges += [("the client update", floor(coder.most))] * (len(message.sums) - len(own))
+        for (name, most), ring in zip(ranges, message.sums, strict=True):
+            _check_range(name, ring, -most * clients, most * clients)
+        if self._by_examples:
+            _check_range("the numbers of examples", message.weight, clients, clients * self._most_examples)
+        if not self._hides_counts:
+            entries = 1 + sum(ring_words(ring).size for ring in message.sums)
+            _check_range("the counts of clipped numbers", message.clipped, 0, clients * entries)
+
+    def _own_leaves(self, message: SecureMessage, model: Params) -> dict[int, Number]:
+        """The leaves that are sent in fixed point, in the order of their sums."""
+        structure, coded = message.structure, self._coded(message.structure)
+        own = [i for i in range(structure.num_leaves) if i not in coded]
+        shapes: list[Any] = [None] * structure.num_leaves
+        for i, ring in zip(own, message.sums, strict=False):
+            shapes[i] = ring.value.shape if ring.bits == 32 else ring.value.shape[:-1]
+        numbers = self._layout(structure, shapes, model)
+        return {i: numbers[i] for i in own}
 
     @property
     def _by_examples(self) -> bool:
@@ -242,6 +269,17 @@ class Secure(Wrapper):
     def _layout(self, structure: Any, shapes: list[Any], model: Params) -> list[Number]:
         limits = Limits(self.bound, self.bits, dict(self.bounds or ()), self.max_clients)
         return layout(structure, shapes, trees.size(model), limits)
+
+
+def _check_range(name: str, ring: Ring, least: int, most: int) -> None:
+    """Raise `InvalidInput` unless all whole numbers of a sum are in their range."""
+    numbers = ring_words(ring).view(f"<i{ring.bits // 8}")
+    low, high = int(numbers.min(initial=least)), int(numbers.max(initial=most))
+    if not least <= low <= high <= most:
+        raise InvalidInput(
+            f"the sum of {name} has {low if low < least else high} where so many clients can give {least} to {most}: "
+            "one of them sends numbers beyond its bound, or runs another version of fedsolve"
+        )
 
 
 SMALLEST, LARGEST = 1e-12, 1e12

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from secure_small import N32, N64, Small, plain_sum, words
+from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
-from fedsolve.deploy.secure import masked_reply, primitives, shamir
-from fedsolve.deploy.secure.attempt import Attempt
+from fedsolve.deploy.secure import masked_reply, primitives
+from fedsolve.deploy.secure.attempt import Attempt, Words
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened, client_list, number
 from fedsolve.deploy.secure.identity import Member, PreKey, hello_bytes, read_hello
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
@@ -34,10 +34,19 @@ def refused(small, words_of_it, ask, *given):
 def request(small, sums, member, arrived, missing, sealed=None):
     """A request as a server that does not keep the rules makes it."""
     seat = sums.committee.index(member)
-    sealed = sealed or {client: shares[seat] for client, shares in sums._sealed.items()}
-    size = masked_reply.sealed_size(sums.attempt)
+    sealed = sealed or {client: b"".join(shares[seat]) for client, shares in sums._sealed.items()}
+    size = masked_reply.sealed_size(sums.attempt, sums.attempt.cohort[0])
+    size += 16 * len(masked_reply.secrets_of(sums.attempt, sums.attempt.cohort[0]))
     listed = b"".join(sealed.get(client, b"").ljust(size, b"\0") for client in arrived)
-    return b"fsu1" + sums.attempt.to_bytes() + client_list(arrived) + client_list(missing) + listed
+    return b"fsu2" + sums.attempt.to_bytes() + client_list(arrived) + client_list(missing) + listed
+
+
+def complains(small, member, asked, clients):
+    """The member gives no shares of anybody, says of whom it has none, and has opened nothing."""
+    before = small.secrets(member).read_bytes()
+    answer = small.node(member).unmask(asked)
+    assert answer[72:-64] == client_list(clients)
+    assert small.secrets(member).read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -68,38 +77,39 @@ def test_a_second_list_and_the_same_again(small):
 
 
 def test_a_list_is_of_the_cohort_that_was_masked(small):
-    """Another cohort under the same number: a member that was in the first knows it, and others can read nothing."""
+    """Another cohort under the same number: members can read nothing, and say so."""
     sums = small.gather(small.begin(cohort=[0, 1, 2, 3]), [0, 1, 2, 3])
-    sums.attempt = Attempt(sums.attempt.roster, "train", 0, 0, range(5), N32, N64)
-    why = "0 clients have sent shares that this member can read"
-    refused(small, why, small.node(4).unmask, request(small, sums, 4, (0, 1, 2, 3), (4,)))
-    why = "the digest is not that of the order"
-    refused(small, why, small.node(1).unmask, request(small, sums, 1, (0, 1, 2, 3), (4,)))
+    sums.attempt = Attempt(sums.attempt.roster, "train", 0, 0, range(5), N32, N64, ASKED)
+    for member in (4, 1):
+        complains(small, member, request(small, sums, member, (0, 1, 2, 3), (4,)), (0, 1, 2, 3))
 
 
 def test_fewer_messages_than_min_sum_behind_a_long_list(small):
     """The server lists as arrived who has sent nothing, to open the sum of two."""
     sums = small.gather(small.begin(), [0, 1, 2])
-    sealed = {client: sums._sealed[client][3] for client in (0, 1)}
-    refused(
-        small,
-        "2 clients have sent shares that this member can read, fewer than min_sum = 3",
-        small.node(3).unmask,
-        request(small, sums, 3, (0, 1, 2, 3), (4,), sealed),
-    )
+    sealed = {client: b"".join(sums._sealed[client][3]) for client in (0, 1)}
+    complains(small, 3, request(small, sums, 3, (0, 1, 2, 3), (4,), sealed), (2, 3))
 
 
 def test_orders_that_do_not_fit(small):
     sums = small.begin()
     order = sums.order(0)
-    node, given = small.node(0), (words(0), N32, N64)
+    node, given = small.node(0), (message(sums, words(0)),)
     others = small.begin(1, cohort=[1, 2, 3]).order(1)
     refused(small, "is for a cohort without client 0", node.mask, others, *given)
     refused(
-        small, "the order is for 5 + 2 words, this client has 4 + 2", node.mask, order, words(0)[4:], 4, 2
+        small,
+        "the order is for 5 + 2 words, this client has 4 + 2",
+        node.mask,
+        order,
+        message(sums, words(0)[4:], 4),
     )
-    refused(small, "the words of evaluate, round 0", node.mask, order, *given, "evaluate", 0)
-    refused(small, "the words of train, round 1", node.mask, order, *given, "train", 1)
+    for wrong, why in (
+        ({"kind": "evaluate"}, "the words of evaluate, round 0"),
+        ({"round": 1}, "the words of train, round 1"),
+        ({"request": ASKED[::-1]}, "the sum is of answers to another request than this client was sent"),
+    ):
+        refused(small, why, node.mask, order, given[0]._replace(**wrong))
     demanding = NodeSecrets(small.folder, "e", 0, 6, log=small.log.append)
     refused(small, "a cohort of 5 is below min_sum = 6", demanding.mask, order, *given)
     entry = number(1, 4) + sums._keys[1].to_bytes()
@@ -132,24 +142,24 @@ def test_a_second_order_of_one_attempt(small):
     small.reply(first, 0)
     for cohort in (ALL, [0, 1, 2]):
         server._attempts.clear()
-        second = server.begin("train", 0, cohort, N32, N64)
+        second = server.begin("train", 0, cohort, N32, N64, ASKED)
         refused(small, "this client has masked attempt 0 of this round already", small.reply, second, 0)
-    other = server.begin("evaluate", 0, ALL, N32, N64)
+    other = server.begin("evaluate", 0, ALL, N32, N64, ASKED)
     small.reply(other, 0)
 
 
 def test_an_order_of_another_graph(tmp_path, few_pre_keys):
-    """Forty clients of whom the server gives one all others as neighbours, or too few."""
-    small = Small(tmp_path, 40, enrol=False)
-    small.node(0).enrol(small.roster)
-    sums = small.server.begin("train", 0, small.clients, N32, N64)
+    """Seventy clients of whom the server gives one other neighbours, or too few."""
+    small = many(tmp_path, 70)
+    sums = small.server.begin("train", 0, small.clients, N32, N64, ASKED)
     neighbours, order = sums.attempt.graph.neighbours(0), sums.order(0)
-    at = len(order) - 104 * len(neighbours)
-    assert order[at - 4 : at] == number(20, 4)
-    fewer = order[: at - 4] + number(19, 4) + order[at + 104 :]
-    given = words(0), N32, N64
-    refused(small, "the graph gives 20 neighbours, the order 19", small.node(0).mask, fewer, *given)
-    stranger = next(i for i in range(1, 40) if i not in neighbours)
+    count, at = len(neighbours), len(order) - 104 * len(neighbours)
+    assert order[at - 4 : at] == number(count, 4)
+    fewer = order[: at - 4] + number(count - 1, 4) + order[at + 104 :]
+    given = (message(sums, words(0)),)
+    why = f"the graph gives {count} neighbours, the order {count - 1}"
+    refused(small, why, small.node(0).mask, fewer, *given)
+    stranger = next(i for i in range(1, 70) if i not in neighbours)
     wrong = order[:at] + number(stranger, 4) + sums._keys[stranger].to_bytes() + order[at + 104 :]
     refused(small, f"the order has client {stranger} where the graph has", small.node(0).mask, wrong, *given)
 
@@ -167,9 +177,7 @@ def test_digests_of_another_roster_round_or_kind(small, tmp_path):
         "the order has the digest of another roster",
         small.node(0).mask,
         other.begin().order(0),
-        words(0),
-        N32,
-        N64,
+        Words(words(0), N32, N64, "train", 0, ASKED),
     )
     sums, later = small.begin(0), small.begin(1)
     kind = small.begin(0, "evaluate")
@@ -185,67 +193,68 @@ def test_digests_of_another_roster_round_or_kind(small, tmp_path):
 
 
 def test_shares_of_another_round_are_not_readable(small):
-    """The server sends a member what client 0 sealed in the round before: its share is left out, the sum is right."""
+    """The server sends a member what client 0 sealed in the round before: it complains, the others open the sum."""
     before, sums = small.gather(small.begin(0), ALL), small.gather(small.begin(1), ALL)
     sums._sealed[0][0] = before._sealed[0][0]
-    for member in (0, 1, 2, 3):
+    with pytest.raises(
+        ProtocolError, match="member 0 does not have the shares that clients 0 say they have sent"
+    ):
+        sums.add_shares(0, small.answer(sums, 0))
+    for member in (1, 2, 3):
         sums.add_shares(member, small.answer(sums, member))
     assert not sums.is_open
-    with pytest.raises(SumNotOpened, match="the shares that client 0 has sent do not give its secret"):
+    with pytest.raises(SumNotOpened, match="client 0 and member 0 disagree about shares") as error:
         sums.result()
+    assert (error.value.at_fault, error.value.disputes) == ((), ((0, 0),))
     sums.add_shares(4, small.answer(sums, 4))
     assert sums.result().words == plain_sum([words(i) for i in ALL])
 
 
 def forged_answer(small, sums, member, change):
-    """An answer with other shares that is signed as it should be."""
+    """An answer with another share that is signed as it should be."""
     answer = bytearray(small.answer(sums, member)[:-64])
-    start = 4 + 32 + 32 + 4
-    for at in range(start, len(answer), 1 + shamir.SHARE):
-        answer[at + change] ^= 1
+    answer[76 + change] ^= 1
     signing = (small.folder / f"client-{member}-identity.key").read_bytes()
     return bytes(answer) + primitives.sign(signing, "answer", bytes(answer))
 
 
-def test_a_members_bad_shares_are_found_and_it_is_named(small):
+@pytest.mark.parametrize("change", [0, 35, 36 * 5 - 1])
+def test_a_members_bad_shares_are_found_and_it_is_named(small, change):
+    """Any byte of any share; the others open the sum."""
     sums = small.gather(small.begin(), ALL)
-    sums.add_shares(2, forged_answer(small, sums, 2, 1))
+    with pytest.raises(
+        ProtocolError, match=f"member 2 gives other shares than client {change // 36} has sent it"
+    ):
+        sums.add_shares(2, forged_answer(small, sums, 2, change))
     for member in (0, 3, 1):
         sums.add_shares(member, small.answer(sums, member))
-    with pytest.raises(SumNotOpened):
-        sums.result()
+    with pytest.raises(SumNotOpened, match="at fault, and left out from now on: 2") as error:
+        small.again(sums).result()
+    assert error.value.at_fault == (2,)
     sums.add_shares(4, small.answer(sums, 4))
-    assert sums.result().words == plain_sum([words(i) for i in ALL])
-    assert sums.suspects == (2,)
+    assert small.again(sums).result().words == plain_sum([words(i) for i in ALL])
 
 
 def test_a_client_that_shares_nonsense_is_named(small, monkeypatch):
-    """Nobody can open its sum; nobody else is suspected."""
+    """Nobody opens anything, and everybody says why."""
     sums = small.begin()
-    real = shamir.share
+    real = masked_reply.share_digests
     for client in ALL:
         if client == 3:
-            monkeypatch.setattr(shamir, "share", lambda secret, *rest: real(secret ^ 1, *rest))
+            monkeypatch.setattr(masked_reply, "share_digests", lambda *given: bytes(len(real(*given))))
         sums.add(client, small.reply(sums, client))
-        monkeypatch.setattr(shamir, "share", real)
+        monkeypatch.setattr(masked_reply, "share_digests", real)
     sums.close()
     for member in ALL:
-        sums.add_shares(member, small.answer(sums, member))
-    with pytest.raises(SumNotOpened, match="client 3 has sent do not give its secret: leave it out") as error:
+        with pytest.raises(ProtocolError, match="does not have the shares that clients 3 say"):
+            sums.add_shares(member, small.answer(sums, member))
+    with pytest.raises(SumNotOpened, match="at fault, and left out from now on: 3") as error:
         sums.result()
     assert error.value.at_fault == (3,)
-    assert sums.suspects == ()
-
-
-def test_clients_that_do_not_share_a_secret_are_noticed(small, monkeypatch):
-    """A client that derives another secret than its neighbours is left out before its words are added."""
-    sums = small.begin()
-    sums.add(0, small.reply(sums, 0))
-    monkeypatch.setattr(masked_reply, "pair_secret", lambda *given: bytes(32))
-    reply = small.reply(sums, 1)
-    with pytest.raises(ProtocolError, match="clients 1 and 0 do not share the same secret"):
-        sums.add(1, reply)
-    assert sums.arrived == (0,)
+    rest = small.gather(small.begin(cohort=[0, 1, 2, 4]), [0, 1, 2, 4])
+    for member in ALL[:4]:
+        rest.add_shares(member, small.answer(rest, member))
+    assert rest.result().words == plain_sum([words(i) for i in (0, 1, 2, 4)])
 
 
 def test_rosters_that_do_not_fit(small, tmp_path):
@@ -259,7 +268,8 @@ def test_rosters_that_do_not_fit(small, tmp_path):
     other = experiment_digest("f")
     signing = (small.folder / "client-0-identity.key").read_bytes()
     members = [
-        Member.of(other, i, primitives.new_secret() if i else signing, primitives.new_secret()) for i in ALL
+        Member.of(other, i, primitives.new_secret() if i else signing, primitives.new_secret(), bytes(32))
+        for i in ALL
     ]
     refused(
         small, "the roster is of another experiment", node.enrol, Roster(other, bytes(32), members).to_bytes()
@@ -289,7 +299,7 @@ def test_peers_that_the_owner_knows(tmp_path):
     ):  # the second had accepted the roster before the file was changed
         careful = NodeSecrets(tmp_path, "e", client, peers=peers, log=small.log.append)
         refused(small, "the identity of clients 2 is not", getattr(careful, ask), small.roster)
-    refused(small, "no roster was accepted yet", small.node(1).unmask, b"fsu1")
+    refused(small, "no roster was accepted yet", small.node(1).unmask, b"fsu2")
 
 
 def test_keys_that_the_server_makes_up(small):
@@ -297,7 +307,9 @@ def test_keys_that_the_server_makes_up(small):
     experiment, member, keys = read_hello(small.node(0).hello())
     signing, share_key = primitives.new_secret(), primitives.new_secret()
     with pytest.raises(ProtocolError, match="client 0 does not have the keys of the roster"):
-        small.server.refresh(hello_bytes(experiment, Member.of(experiment, 0, signing, share_key), []))
+        small.server.refresh(
+            hello_bytes(experiment, Member.of(experiment, 0, signing, share_key, bytes(32)), [])
+        )
     with pytest.raises(ProtocolError, match="the share key of client 1 has a wrong signature"):
         small.server.refresh(hello_bytes(experiment, member._replace(client=1), []))
     forged = keys[0]._replace(public=keys[1].public)

@@ -1,0 +1,255 @@
+"""What one dishonest client may send to stop a run, to spoil it, or to have others rejected; one attack a function.
+
+The property: the run goes on without the client that is at fault, no honest client is left out for good, and nothing
+that no sum can be is recorded. All clients run in this process: a dishonest one has its own versions of the protocol's
+functions.
+"""
+
+import numpy as np
+import pytest
+from secure_small import N32, N64, Small, message, plain_sum, words
+
+import fedsolve as fs
+from deploy_small import QUICK_START
+from deploy_small import deploy_quick as deploy
+from fedsolve.deploy.client.secure_sums import SecureSums
+from fedsolve.deploy.secure import masked_reply, node_secrets, primitives, unmasking
+from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
+from fedsolve.deploy.secure.identity import PrivatePreKeys
+
+LIAR, NODE = 2, 103
+METHOD = fs.Secure(fs.FedAvg(0.1), bound=4.0, max_clients=6, max_examples=16)
+
+
+def dishonest_shares(monkeypatch, to, change=lambda shares: bytes(len(shares))):
+    """The liar seals other shares to these members, with digests of those that it should have sent."""
+    seal, current = primitives.seal, {}
+    sealed_shares = masked_reply._sealed_shares
+
+    def noted(attempt, client, private, secrets):
+        current["client"] = client
+        try:
+            return sealed_shares(attempt, client, private, secrets)
+        finally:
+            current.clear()
+
+    def lying(key, plaintext, associated):
+        member = int.from_bytes(bytes(associated)[-4:], "little") if current else None
+        lies = current.get("client") == LIAR and member in to
+        return seal(key, change(plaintext) if lies else plaintext, associated)
+
+    monkeypatch.setattr(masked_reply, "_sealed_shares", noted)
+    monkeypatch.setattr(primitives, "seal", lying)
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """The model of three rounds in which the liar takes no part."""
+    deaf = {(NODE, round) for round in range(3)}
+    found, _, _ = deploy(
+        METHOD, tmp_path_factory.mktemp("without"), deaf=deaf, grace=0.0, min_replies=5, shortfall="skip"
+    )
+    return found["w"]
+
+
+def test_wrong_shares_for_all_members(tmp_path, monkeypatch, capsys, without):
+    """Nobody opens anything: the next attempt of the same round is without the liar."""
+    dishonest_shares(monkeypatch, range(6))
+    found, history, _ = deploy(METHOD, tmp_path)
+    assert history.rounds["dropped"].tolist() == [1, 1, 1]
+    assert np.array_equal(found["w"], without)
+    said = capsys.readouterr().out
+    assert said.count("at fault, and left out from now on: 2") >= 1
+    assert "at fault, and left out from now on: 2," not in said
+
+
+def test_wrong_shares_for_some_members(tmp_path, monkeypatch, capsys):
+    """The others have answered, and open no second sum of this round: it is skipped, and the run goes on."""
+    dishonest_shares(monkeypatch, (0, 5))
+    found, history, _ = deploy(METHOD, tmp_path)
+    assert history.rounds["dropped"].tolist() == [6, 1, 1]
+    assert not np.array_equal(found["w"], QUICK_START["w"])
+    assert "at fault, and left out from now on: 2" in capsys.readouterr().out
+
+
+def lying_member(monkeypatch, answer_of):
+    """The liar answers for the committee by its own rule."""
+    honest = node_secrets.open_shares
+
+    def opened(lists, sealed, member, share_key):
+        answer = honest(lists, sealed, member, share_key)
+        return answer_of(answer, lists) if member == LIAR else answer
+
+    monkeypatch.setattr(node_secrets, "open_shares", opened)
+
+
+def flipped(answer, lists):
+    return answer._replace(shares=bytes(b ^ 1 for b in answer.shares))
+
+
+def accusing(*clients):
+    return lambda answer, lists: unmasking.Answer(b"", tuple(c for c in clients if c in lists.arrived))
+
+
+@pytest.mark.parametrize("lie", [flipped, accusing(0), accusing(0, 1, 3, 4, 5)])
+def test_a_member_that_lies(lie, tmp_path, monkeypatch, capsys):
+    """Five honest members open the sum, of all six messages: a member's lie costs nobody anything."""
+    lying_member(monkeypatch, lie)
+    _, history, _ = deploy(METHOD, tmp_path, rounds=2)
+    assert history.rounds["dropped"].tolist() == [0, 0]
+    assert "client 2 does not help to open a sum" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lie", "dropped"), [(flipped, [1, 1]), (accusing(0, 1, 3, 4, 5), [1, 1]), (accusing(4), [2, 0])]
+)
+def test_a_member_that_lies_where_each_is_needed(lie, dropped, tmp_path, monkeypatch, capsys):
+    """The answer of another member is lost once. Who gives wrong shares, or accuses more clients than can be dishonest,
+    is at fault; where one accuses one, the next attempt is without both, and then both take part again. The others
+    have answered, so that the round itself is over."""
+    lying_member(monkeypatch, lie)
+    asked = []
+
+    def silent(node, kind, content):
+        """What opens the first sum does not reach the server from node 101."""
+        data = content["data"]["bytes"].data if kind == "query.secure" and "data" in content else b""
+        is_answer = bytes(data[:4]) == b"fsa2"
+        if is_answer and node == 101 and not asked:
+            asked.append(node)
+            return None
+        return content
+
+    _, history, _ = deploy(METHOD, tmp_path, tamper=silent)
+    assert history.rounds["dropped"].tolist() == [6, *dropped]
+    said = capsys.readouterr().out
+    if dropped[0] == 2:
+        assert "client 4 and member 2 disagree about shares: the next attempt is without both" in said
+    else:
+        assert "at fault, and left out from now on: 2" in said
+
+
+def test_a_pre_key_that_nobody_can_use(tmp_path, monkeypatch, capsys):
+    """A point of small order, signed as it should be: not its neighbours fail, the client has no keys."""
+    real = PrivatePreKeys.top_up
+    owners = []
+
+    def top_up(self, owner, signing):
+        keys = real(self, owner, signing)
+        if owner.client != LIAR:
+            return keys
+        owners.append(owner)
+        small = bytes(32)
+        return [
+            k._replace(
+                public=small,
+                signature=primitives.sign(
+                    signing, "pre-key", owner.name, k.number.to_bytes(4, "little"), small
+                ),
+            )
+            for k in keys
+        ]
+
+    monkeypatch.setattr(PrivatePreKeys, "top_up", top_up)
+    small = Small(tmp_path, 6)
+    with pytest.raises(ProtocolError, match="clients 2 have no pre-keys in stock"):
+        small.begin()
+    sums = small.gather(small.begin(cohort=[0, 1, 3, 4, 5]), [0, 1, 3, 4, 5])
+    for member in (0, 1, 3, 4, 5):
+        sums.add_shares(member, small.answer(sums, member))
+    assert sums.result().words == plain_sum([words(i) for i in (0, 1, 3, 4, 5)])
+
+
+def test_secrets_that_the_others_do_not_have(tmp_path, monkeypatch):
+    """A client that masks by other secrets than its neighbours spoils the sum, as by any words; no one is rejected."""
+    small = Small(tmp_path, 6)
+    sums = small.begin()
+    real = masked_reply.pair_secret
+    monkeypatch.setattr(
+        masked_reply,
+        "pair_secret",
+        lambda attempt, client, *rest: bytes(32) if client == LIAR else real(attempt, client, *rest),
+    )
+    small.gather(sums, [LIAR, 0, 1, 3, 4, 5])
+    for member in small.clients:
+        sums.add_shares(member, small.answer(sums, member))
+    assert sums.result().clients == (0, 1, 2, 3, 4, 5)
+
+
+def with_words(monkeypatch, words_of):
+    """The liar masks other words than its message's."""
+    real = SecureSums.mask
+
+    def mask(self, folder, order, own, counts, log):
+        return real(self, folder, order, words_of(own) if order.client == LIAR else own, counts, log)
+
+    monkeypatch.setattr(SecureSums, "mask", mask)
+
+
+def test_random_words(tmp_path, monkeypatch, capsys):
+    """A sum beyond what six clients can give is refused: the model stays, and no metric of it is recorded."""
+    rng = np.random.default_rng(0)
+    with_words(monkeypatch, lambda own: rng.bytes(len(own)))
+    seen = []
+    found, history, _ = deploy(
+        METHOD,
+        tmp_path,
+        rounds=2,
+        client_metrics=("loss",),
+        callbacks=[lambda e: seen.append(e.metrics["train_loss"][-1])],
+    )
+    assert history.rounds["dropped"].tolist() == [6, 6]
+    assert np.array_equal(found["w"], QUICK_START["w"])
+    assert history.evaluations["clients_measured"].tolist() == [0, 0, 0]
+    assert len(seen) == 3
+    assert not np.isfinite(seen).any()
+    said = capsys.readouterr().out
+    assert said.count("the sum is refused: the sum of") == 2
+    assert said.count("evaluation after round") >= 3
+    assert "clients cannot have" in said
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "what"),
+    [
+        (-2, 7, "the numbers of examples"),
+        (-2, 2**40, "the numbers of examples"),
+        (-1, 2**40, "the counts of clipped numbers"),
+        (-1, -1, "the counts of clipped numbers"),
+    ],
+)
+def test_counts_that_cannot_be(place, value, what, tmp_path, monkeypatch, capsys):
+    """Each of the last words, of 64 bits, has its own range: here of six clients with three examples."""
+
+    def words_of(own):
+        numbers = np.frombuffer(own, "<i8", 2, len(own) - 16).copy()
+        numbers[place] = value if value != 7 else -13  # then the sum is 2, of six clients
+        return own[:-16] + numbers.tobytes()
+
+    with_words(monkeypatch, words_of)
+    _, history, _ = deploy(METHOD, tmp_path, rounds=1)
+    assert history.rounds["dropped"].tolist() == [6]
+    assert f"the sum of {what} has" in capsys.readouterr().out
+
+
+def test_words_that_are_changed_on_their_way(tmp_path):
+    """Every byte of the masked words is under the client's tag; so is what comes before under its signature."""
+    small = Small(tmp_path, 3)
+    sums = small.begin()
+    reply = small.reply(sums, 0)
+    size = 4 * N32 + 8 * N64
+    for at in range(len(reply) - size, len(reply)):
+        with pytest.raises(ProtocolError, match="the words of client 0 are not those that it sent"):
+            sums.add(0, reply[:at] + bytes([reply[at] ^ 1]) + reply[at + 1 :])
+    sums.add(0, reply)
+
+
+def test_nobody_is_at_fault_where_too_few_answer(tmp_path):
+    """Silence is no lie: nobody is left out."""
+    small = Small(tmp_path, 6)
+    sums = small.gather(small.begin(), range(6))
+    for member in range(4):
+        sums.add_shares(member, small.answer(sums, member))
+    with pytest.raises(SumNotOpened, match="without answer: 4, 5") as error:
+        sums.result()
+    assert (error.value.at_fault, error.value.disputes) == ((), ())
+    assert message(sums, words(0)).round == 0
