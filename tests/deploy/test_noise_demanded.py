@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from deploy_small import QUICK, clients_of
+from deploy_small import QUICK, ask, clients_of
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.ledger import LEDGER, Ledger, PrivacyBudget
 from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.secure import node_secrets
+from fedsolve.deploy.secure_rounds.secure_records import ACTION, Question, question_record
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.folders.store import read_manifest
@@ -180,3 +182,12 @@ def test_metrics_have_no_noise(tmp_path):
 def test_least_noises_that_are_none(bound):
     with pytest.raises(InvalidInput, match="min_noise"):
         client_app(clients_of, min_noise=bound)
+
+
+@pytest.mark.parametrize(("bounds", "second"), [({}, True), ({"max_epsilon": 8.0}, False)], ids=str)
+def test_a_client_that_counts_opens_no_second_sum(bounds, second, tmp_path, monkeypatch):
+    """Of two sums that its one message is part of the noise may be less than that of each."""
+    made = []
+    monkeypatch.setattr(node_secrets, "NodeSecrets", lambda *given: made.append(given))
+    ask(bounded(**bounds), question_record(Question("x-1", "hello", b"")), tmp_path, kind=f"query.{ACTION}")
+    assert [given[5] for given in made] == [second]

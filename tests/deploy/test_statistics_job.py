@@ -93,9 +93,9 @@ def test_secure_sums(tmp_path):
         collect(tmp_path / "clear", app=sums, columns="age")
     with pytest.raises(fs.InvalidInput, match="categories have names"):
         collect(tmp_path / "names", app=sums, columns="ill=categories", secure=True)
-    with pytest.raises(Unavailable, match="no sum of the columns: .* column smoker: it has names"):
+    with pytest.raises(Unavailable, match=r"no sum of the columns: .* column smoker: it has names"):
         collect(tmp_path / "text", columns="smoker, age", secure=True)
-    with pytest.raises(Unavailable, match="no sum of the columns: .* refused: this client does not answer"):
+    with pytest.raises(Unavailable, match=r"no sum of the columns: .* refused: this client does not answer"):
         collect(tmp_path / "hidden", app=sums, columns="smoker, age", secure=True)
 
 
