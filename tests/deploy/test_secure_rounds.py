@@ -206,3 +206,40 @@ def test_a_server_that_is_started_again(tmp_path):
 def test_what_needs_single_messages_is_refused(options, words, tmp_path):
     with pytest.raises(InvalidInput, match=words):
         deploy(secure(fs.FedAvg(0.1)), tmp_path, **options)
+
+
+@pytest.mark.parametrize("committee", [64, 5])
+def test_a_run_that_ended_before_its_first_checkpoint(committee, tmp_path, monkeypatch, capsys):
+    """Keys and rosters are there, and nothing else: it starts again in its folder, also where a committee is drawn."""
+    monkeypatch.setattr("fedsolve.deploy.secure.roster.COMMITTEE", committee)
+    algorithm, folder = secure(fs.FedAvg(0.1)), tmp_path / "run"
+    nobody = {(node, 0) for node in range(101, 107)}
+    with pytest.raises(Unavailable, match="0 of 6 replies count"):
+        deploy(algorithm, folder, rounds=1, repeats=0, deaf=nobody)
+    assert (folder / "server" / "secure-sums.bin").is_file()
+    found, _, _ = deploy(algorithm, folder, rounds=1)
+    whole, _, _ = deploy(algorithm, tmp_path / "whole", rounds=1)
+    assert bits(found) == bits(whole)
+    assert "is of a run that has not begun: clients are asked for their keys again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("second_sums", [True, False])
+def test_a_server_that_ends_after_a_sum_was_opened(second_sums, tmp_path, monkeypatch, capsys):
+    """The round is asked for again, and the same clients' sum is opened once more, unless an owner forbids it."""
+    algorithm, folder = secure(fs.FedAvg(0.1)), tmp_path / "run"
+    app = client_app(lambda node: JaxOracle.of_task(QUICK, node.client), second_sums=second_sums)
+    deploy(algorithm, folder, app=app, rounds=1)
+
+    def killed(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fedsolve.deploy.server.deployed_rounds.DeployedRounds.save", killed)
+        deploy(algorithm, folder, app=app, rounds=3, resume=True)
+    found, history, _ = deploy(algorithm, folder, app=app, rounds=3, resume=True)
+    whole, _, _ = deploy(algorithm, tmp_path / "whole", rounds=3 if second_sums else 2)
+    assert history.rounds["dropped"].tolist() == [0, 0 if second_sums else 6, 0]
+    if second_sums:
+        assert bits(found) == bits(whole)
+    else:
+        assert "another sum of this round was opened already" in capsys.readouterr().out
