@@ -113,8 +113,9 @@ def _noise_of(method: Any) -> Noise | None:
         return None
     of: Any = method.inner if isinstance(method, Secure) else None
     z = 0.0
-    if isinstance(of, DifferentialPrivacy):  # of what is drawn, whatever it is said to follow from
-        z = math.sqrt(float(of.update_coder.variance) * honest(of.min_sum, of.corrupt)) / STEPS
+    if isinstance(of, DifferentialPrivacy) and of.min_sum and (coder := of.update_coder):
+        # of the noise that is drawn, whatever it is said to follow from
+        z = math.sqrt(float(coder.variance) * honest(of.min_sum, of.corrupt)) / STEPS
     if not 1 / STEPS <= z < math.inf:
         raise InvalidInput(
             f"{name_of(method)} promises noise in shares and orders noise_multiplier = {z:g}: set it above 0, and put "
