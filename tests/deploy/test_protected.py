@@ -12,8 +12,10 @@ import fedsolve as fs
 from conformance.properties import close
 from deploy_small import POPULATION, QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
+from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.messages.fact_checks import check_still
 from fedsolve.deploy.monitoring.status_file import STATUS, read_status
+from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
@@ -235,6 +237,10 @@ def test_a_run_s_folder_does_not_say_who_took_part(tmp_path):
     _, arrays = mapped_arrays(folder / "checkpoint.safetensors", "checkpoint")
     [used] = [array for name, array in arrays.items() if "used" in name]
     assert used.tolist() == [-1] * POPULATION
+    lost = {"tamper": lambda node, what, content: None if what == "train" else content, "repeats": 0}
+    with pytest.raises(Unavailable, match=r"after 1 attempts \(the log above has the reasons\)"):
+        deploy(method, tmp_path / "lost", sampling=three, rounds=1, **lost)
+    assert "client 2" not in (tmp_path / "lost" / "server" / FAILED).read_text()
 
 
 def test_a_model_that_is_not_finite_names_nobody_under_central_privacy(tmp_path):
