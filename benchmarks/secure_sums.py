@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.deploy.secure.attempt import Words
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.secure.secure_server import SecureServer
 
+ASKED = bytes(32)
 HEAD = (
     "| clients | masks of a client | lost | server | client | member of the committee | more bytes up "
     "| to and from the committee | memory |\n|---|---|---|---|---|---|---|---|---|"
@@ -49,22 +51,27 @@ def measure(clients: int, parameters: int, lost: float, folder: str) -> str:
         return NodeSecrets(folder, "secure-sums", client)
 
     def mask(client: int, order: bytes) -> bytes:
-        return node(client).mask(order, plain, parameters, 1)
+        return node(client).mask(order, Words(plain, parameters, 1, "train", 0, ASKED))
 
     def unmask(member: int, request: bytes) -> bytes:
         return node(member).unmask(request)
 
     server = SecureServer.of(node(i).hello() for i in range(clients))
     roster = server.roster.to_bytes()
-    node(0).enrol(roster)
+    coins = node(0).enrol(roster)
     for i in range(1, clients):  # all would verify the same signatures
         (Path(folder) / "secure-sums" / f"client-{i}-secure" / "roster.bin").write_bytes(roster)
+        coins += node(i)._load().coin
+    if server.roster.is_drawn:
+        server.roster.reveal(coins)
+        for i in range(clients):
+            (Path(folder) / "secure-sums" / f"client-{i}-secure" / "coins.bin").write_bytes(coins)
     rng = np.random.default_rng(0)
     gone = set(rng.choice(clients, round(lost * clients), replace=False).tolist())
     words = rng.integers(0, 2**32, parameters, dtype=np.uint32)
     plain = words.tobytes() + bytes(8)
     serving, masking, opening = Clock(), Clock(), Clock()
-    sums = serving(server.begin, "train", 0, range(clients), parameters, 1)
+    sums = serving(server.begin, "train", 0, range(clients), parameters, 1, ASKED)
     sizes = []
     for i in range(clients):
         order = serving(sums.order, i)
@@ -87,7 +94,7 @@ def measure(clients: int, parameters: int, lost: float, folder: str) -> str:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     more = np.mean(sizes) / len(plain)
     return (
-        f"| {clients:,} | {sums.attempt.graph.degree + 1} | {len(gone)} | {sum(serving.seconds):.2f} s "
+        f"| {clients:,} | {len(sums.attempt.graph.neighbours(0)) + 1} | {len(gone)} | {sum(serving.seconds):.2f} s "
         f"| {1e3 * np.median(masking.seconds):.0f} ms | {1e3 * np.median(opening.seconds):.0f} ms "
         f"| {np.mean(sizes) / 1e3:.0f} kB ({more:.1%}) | {traffic / 1e6:.1f} MB | {peak:,.0f} MB |"
     )

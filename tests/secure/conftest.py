@@ -9,6 +9,8 @@ def _unsynced(monkeypatch):
 
 
 @pytest.fixture
-def few_pre_keys(monkeypatch):
-    """Clients hand out two at a time, for tests of many clients."""
+def drawn(monkeypatch):
+    """Beyond 8 clients a committee is drawn, beyond 32 a ring; clients hand out two pre-keys at a time."""
+    monkeypatch.setattr("fedsolve.deploy.secure.roster.COMMITTEE", 8)
+    monkeypatch.setattr("fedsolve.deploy.secure.graph.COMPLETE", 32)
     monkeypatch.setattr("fedsolve.deploy.secure.identity.BUNDLE", 2)

@@ -128,7 +128,7 @@ def test_sealing_is_gcm_as_its_authors_tested_it(monkeypatch):
 
 def test_shares_by_hand(monkeypatch):
     """3 x^2 + 2 x + 5 and 7 x + 9 modulo 32771: values at 1, 2 and 3; Lagrange's weights at 0 are 3, -3 and 1."""
-    drawn = np.zeros((2, shamir.LIMBS))
+    drawn = np.zeros((2, shamir.LIMBS), np.int64)
     drawn[:, :2] = [[2, 7], [3, 0]]
     monkeypatch.setattr(shamir, "_uniform", lambda count: drawn.ravel())
     secret = (5 | 9 << 15).to_bytes(32, "little")

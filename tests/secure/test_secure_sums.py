@@ -52,22 +52,22 @@ def test_every_sum_that_opens_is_the_plain_one(tmp_path, clients):
     assert small.log == []
 
 
-def test_sums_over_a_ring_of_masks(tmp_path, few_pre_keys):
-    """Seventy clients, a committee of 64, of whom some are not in the cohort of 66; ten are lost."""
-    small = many(tmp_path, 70)
-    sums = small.begin(cohort=range(66))
-    assert len(sums.committee) == 64
-    assert 20 <= len(sums.attempt.graph.neighbours(0)) < 50
-    lost = random.Random(0).sample(range(66), 10)
-    small.gather(sums, [i for i in range(66) if i not in lost])
-    for member in sums.committee[-43:]:
+def test_sums_over_a_ring_of_masks(tmp_path, drawn):
+    """Forty clients, a committee of eight, of whom some may not be in the cohort of 38; six are lost."""
+    small = many(tmp_path, 40)
+    sums = small.begin(cohort=range(38))
+    assert len(sums.committee) == 8
+    assert 15 <= len(sums.attempt.graph.neighbours(0)) < 37
+    lost = random.Random(0).sample(range(38), 6)
+    small.gather(sums, [i for i in range(38) if i not in lost])
+    for member in sums.committee[-6:]:
         sums.add_shares(member, small.answer(sums, member))
     assert sums.result().words == plain_sum([words(i) for i in sums.arrived])
 
 
-def test_a_ring_with_too_many_missing_side_by_side_stays_closed(tmp_path, few_pre_keys):
+def test_a_ring_with_too_many_missing_side_by_side_stays_closed(tmp_path, drawn):
     """Neither the server nor a member that is shown such lists opens the sum."""
-    small = many(tmp_path, 70)
+    small = many(tmp_path, 40)
     sums = small.begin()
     graph = sums.attempt.graph
     reach, least = graph.width
@@ -134,16 +134,16 @@ def test_every_key_is_bound_to_its_attempt(tmp_path):
         zip(names, (other.server.roster, "evaluate", 2, 2, (0, 1, 3), 4, 2, ASKED[::-1]), strict=True)
     )
     private, secret = p.new_secret(), p.new_secret()
-    public = p.public_key(private)
+    public, key = p.public_key(private), p.agreement_key(private)
     seen = set()
     for change in ({}, *({name: value} for name, value in changes.items())):
         attempt = Attempt(**given | change)
         context = attempt.context
         seen |= {
-            pair_secret(attempt, 0, (private, public), 1, public),
+            pair_secret(attempt, 0, (key, public), 1, public),
             mask_key(context, secret),
-            seal_key(context, private, public, 0, 1),
-            seal_key(context, private, public, 1, 0),
+            seal_key(context, key, public, 0, 1),
+            seal_key(context, key, public, 1, 0),
             words_key(context, private, public, 0),
             share_digests(context, 0, 1, secret),
         }
@@ -280,6 +280,10 @@ def test_committee_and_ring_are_drawn_by_the_coins_of_all():
     roster.reveal(coins)
     assert len(set(roster.committee)) == 64
     assert sorted(roster.ring) == list(range(90))
+    forged, _ = roster_of(90)
+    forged.coins = bytes(len(coins))  # whatever the roster says, both follow from these
+    assert forged.committee != roster.committee
+    assert forged.ring != roster.ring
     for client in (0, 89):
         other, changed = roster_of(90, client)
         other.reveal(changed)

@@ -67,10 +67,10 @@ def test_keys_of_the_colluding_tell_nothing_of_two_honest_clients(tmp_path):
     assert 0 not in gone.opened  # of one that is missing its own secret is never given
 
 
-def test_a_coin_that_is_chosen_late(tmp_path, few_pre_keys):
+def test_a_coin_that_is_chosen_late(tmp_path, drawn):
     """Whoever sees the coins of all others cannot give another one than it is bound to."""
-    small = many(tmp_path, 66)
-    for client in (0, 65):
+    small = many(tmp_path, 12)
+    for client in (0, 11):
         coins = bytearray(small.server.roster.coins)
         coins[32 * client] ^= 1
         with pytest.raises(ProtocolError, match=f"the coin of client {client} is not the one of the roster"):

@@ -7,15 +7,19 @@ functions.
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from secure_small import N32, N64, Small, message, plain_sum, words
 
 import fedsolve as fs
 from deploy_small import QUICK_START
 from deploy_small import deploy_quick as deploy
+from fake_grid import FakeGrid
+from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.secure import masked_reply, node_secrets, primitives, unmasking
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
 from fedsolve.deploy.secure.identity import PrivatePreKeys
+from fedsolve.deploy.server.server import server_app
 
 LIAR, NODE = 2, 103
 METHOD = fs.Secure(fs.FedAvg(0.1), bound=4.0, max_clients=6, max_examples=16)
@@ -61,6 +65,14 @@ def test_wrong_shares_for_all_members(tmp_path, monkeypatch, capsys, without):
     said = capsys.readouterr().out
     assert said.count("at fault, and left out from now on: 2") >= 1
     assert "at fault, and left out from now on: 2," not in said
+
+
+def test_an_owner_that_allows_no_sum_at_all(tmp_path, monkeypatch, capsys):
+    """A client cannot demand more clients than were asked: it would have refused the order."""
+    dishonest_shares(monkeypatch, range(6), lambda content: b"\xff" * 4 + content[4:])
+    _, history, _ = deploy(METHOD, tmp_path, rounds=1)
+    assert history.rounds["dropped"].tolist() == [1]
+    assert "at fault, and left out from now on: 2" in capsys.readouterr().out
 
 
 def test_wrong_shares_for_some_members(tmp_path, monkeypatch, capsys):
@@ -229,6 +241,20 @@ def test_counts_that_cannot_be(place, value, what, tmp_path, monkeypatch, capsys
     _, history, _ = deploy(METHOD, tmp_path, rounds=1)
     assert history.rounds["dropped"].tolist() == [6]
     assert f"the sum of {what} has" in capsys.readouterr().out
+
+
+def test_statistics_that_no_sites_can_have(tmp_path, monkeypatch):
+    """One site adds random words: nothing is written."""
+    sites = [{"age": np.arange(20.0) + i} for i in range(5)]
+    app = client_app(lambda node: None, statistics=lambda node: sites[node.client], min_sum=3)
+    server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=5)
+    config = {"job": "statistics", "columns": "age", "secure": True, "out": str(tmp_path / "run")}
+    config |= {"connect-seconds": 0.2, "round-seconds": 0.2}
+    rng = np.random.default_rng(0)
+    with_words(monkeypatch, lambda own: rng.bytes(len(own)))
+    grid = FakeGrid(app, list(range(5)), tmp_path / "nodes", run_config=config)
+    with pytest.raises(fs.InvalidInput, match="column age: 5 clients cannot have"):
+        server(grid, Context(1, 1, {}, RecordDict(), config))
 
 
 def test_words_that_are_changed_on_their_way(tmp_path):

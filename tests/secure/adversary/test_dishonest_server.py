@@ -9,13 +9,15 @@ import json
 
 import numpy as np
 import pytest
-from secure_small import ASKED, N32, N64, Small, many, words
+from flwr.app import Context, RecordDict
+from secure_small import ASKED, N32, N64, Small, many, message, words
 
 import fedsolve as fs
 from deploy_small import QUICK, QUICK_START, clients_of
 from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid, over_the_wire
 from fedsolve.core import wire
+from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.codec import record_to_request
 from fedsolve.deploy.messages.message import EvaluateRequest, TrainRequest
@@ -25,6 +27,8 @@ from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.secure.attempt import Words
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
+from fedsolve.deploy.secure.node_secrets import NodeSecrets
+from fedsolve.deploy.server.server import server_app
 
 VICTIM = 101
 REQUEST_AT = 4 + 32 + 1 + 4 + 2  # tag, roster, kind, round and attempt come before the digest of the request
@@ -212,6 +216,52 @@ def test_a_first_broadcast_for_one_client(tmp_path, capsys):
     assert "another first broadcast than those of other clients" in capsys.readouterr().out
 
 
+def test_a_column_that_one_site_has(tmp_path):
+    """Sites without it do not add zeros to a sum that would be the one site's: they leave it as a whole."""
+    sites = [{"age": np.arange(20.0) + i} | ({"rare": np.arange(20.0)} if i == 0 else {}) for i in range(5)]
+    app = client_app(lambda node: None, statistics=lambda node: sites[node.client], min_sum=3)
+    server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=5)
+    config = {"job": "statistics", "columns": "age, rare", "secure": True, "out": str(tmp_path / "run")}
+    config |= {"connect-seconds": 0.2, "round-seconds": 0.2}
+    grid = FakeGrid(app, list(range(5)), tmp_path / "nodes", run_config=config)
+    with pytest.raises(Unavailable, match="1 clients arrived, fewer than min_sum = 3"):
+        server(grid, Context(1, 1, {}, RecordDict(), config))
+
+
+def test_columns_that_differ_for_one_site(tmp_path, capsys):
+    """One is asked for its ages, the others for a column of which the server knows the sums."""
+    sites = [{"age": np.arange(20.0) + i, "known": np.zeros(20)} for i in range(5)]
+    app = client_app(lambda node: None, statistics=lambda node: sites[node.client], min_sum=3)
+    server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=5)
+    config = {"job": "statistics", "columns": "age=0:90", "secure": True, "out": str(tmp_path / "run")}
+    config |= {"connect-seconds": 0.2, "round-seconds": 0.2}
+
+    def dishonest(node, kind, content):
+        if kind == "query.statistics" and node != VICTIM:
+            content["request"]["columns"] = content["request"]["columns"].replace("age", "known")
+        return content
+
+    grid = FakeGrid(app, list(range(5)), tmp_path / "nodes", dishonest=dishonest, run_config=config)
+    with pytest.raises(Unavailable, match="1 clients arrived, fewer than min_sum = 3"):
+        server(grid, Context(1, 1, {}, RecordDict(), config))
+    assert capsys.readouterr().out.count("answers to another request than this client was sent") >= 4
+
+
+def test_examples_that_one_client_holds_out(tmp_path, capsys):
+    """Metrics of them would be its own: they are summed where all clients have such examples."""
+    some = QUICK.hold_out(0.4, seed=1)
+
+    def app(holding_out):
+        problems = [JaxOracle.of_task(some if i in holding_out else QUICK, i) for i in range(6)]
+        return client_app(lambda node: problems[node.client])
+
+    for holding_out, columns in (((0,), []), (range(6), ["validation_loss"])):
+        folder = tmp_path / str(len(columns))
+        _, history, _ = deploy(secure(), folder, app=app(holding_out), rounds=1, client_metrics=("loss",))
+        assert [name for name in history.evaluations if "validation" in name] == columns
+        assert history.evaluations["clients_measured"].tolist() == [6, 6]
+
+
 # The server's own program below: it has all keys of a server, and keeps no rule.
 
 OTHER = ASKED[::-1]
@@ -268,6 +318,18 @@ def test_a_second_sum_without_one_client(tmp_path):
     assert same.result().words == sums.result().words
 
 
+def test_a_sum_of_fewer_than_one_owner_allows(tmp_path):
+    """Of six that were asked three are said to be lost; the members' own owners would allow a sum of three."""
+    small = Small(tmp_path, 6)
+    sums = small.begin()
+    careful = NodeSecrets(tmp_path, "e", 0, 5, log=small.log.append)
+    sums.add(0, careful.mask(sums.order(0), message(sums, words(0))))
+    small.gather(sums, [1, 2])
+    for member in (1, 2, 3):
+        with pytest.raises(ProtocolError, match="3 clients arrived, fewer than min_sum = 5 of client 0"):
+            small.answer(sums, member)
+
+
 def test_statistics_of_one_site(tmp_path):
     """Rounds of statistics are numbered by the server: of all of them together members open sums of one set."""
     small = Small(tmp_path, 5)
@@ -280,14 +342,14 @@ def test_statistics_of_one_site(tmp_path):
             small.answer(other, 0)
 
 
-def test_committee_and_ring_cannot_be_searched(tmp_path):
+def test_committee_and_ring_cannot_be_searched(tmp_path, drawn):
     """Keys, cohorts, requests and attempts that a server chooses change neither: they follow from coins alone, which
     honest clients show after they have accepted the roster, and for no other roster."""
-    small = many(tmp_path, 70)
+    small = many(tmp_path, 40)
     roster = small.server.roster
     rings = {
         small.server.begin(kind, round, range(cohort), N32, N64, bytes([cohort] * 32)).attempt.roster.ring
-        for kind, round, cohort in (("train", 0, 70), ("train", 0, 66), ("evaluate", 5, 70))
+        for kind, round, cohort in (("train", 0, 40), ("evaluate", 5, 38))
     }
     assert rings == {roster.ring}
     node = small.node(3)

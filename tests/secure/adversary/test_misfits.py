@@ -148,9 +148,9 @@ def test_a_second_order_of_one_attempt(small):
     small.reply(other, 0)
 
 
-def test_an_order_of_another_graph(tmp_path, few_pre_keys):
-    """Seventy clients of whom the server gives one other neighbours, or too few."""
-    small = many(tmp_path, 70)
+def test_an_order_of_another_graph(tmp_path, drawn):
+    """Forty clients of whom the server gives one other neighbours, or too few."""
+    small = many(tmp_path, 40)
     sums = small.server.begin("train", 0, small.clients, N32, N64, ASKED)
     neighbours, order = sums.attempt.graph.neighbours(0), sums.order(0)
     count, at = len(neighbours), len(order) - 104 * len(neighbours)
@@ -159,7 +159,7 @@ def test_an_order_of_another_graph(tmp_path, few_pre_keys):
     given = (message(sums, words(0)),)
     why = f"the graph gives {count} neighbours, the order {count - 1}"
     refused(small, why, small.node(0).mask, fewer, *given)
-    stranger = next(i for i in range(1, 70) if i not in neighbours)
+    stranger = next(i for i in range(1, 40) if i not in neighbours)
     wrong = order[:at] + number(stranger, 4) + sums._keys[stranger].to_bytes() + order[at + 104 :]
     refused(small, f"the order has client {stranger} where the graph has", small.node(0).mask, wrong, *given)
 

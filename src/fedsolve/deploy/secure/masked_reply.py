@@ -73,7 +73,9 @@ def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order
     return Order(attempt, own, keys)
 
 
-def pair_secret(attempt: Attempt, client: int, own: tuple[bytes, bytes], other: int, public: bytes) -> bytes:
+def pair_secret(
+    attempt: Attempt, client: int, own: tuple[p.X25519PrivateKey, bytes], other: int, public: bytes
+) -> bytes:
     """The secret of two clients for one attempt; `own` is the private and the public pre-key of `client`."""
     low, high = sorted(((client, own[1]), (other, public)))
     pair = number(low[0], 4) + number(high[0], 4) + low[1] + high[1]
@@ -82,9 +84,8 @@ def pair_secret(attempt: Attempt, client: int, own: tuple[bytes, bytes], other: 
 
 def share_digests(context: bytes, client: int, member: int, shares: bytes) -> bytes:
     """16 bytes for each share of a client's that a member has, by which it is recognised, and not guessed."""
-    begun = p.Digest("share", context, number(client, 4), number(member, 4))
-    starts = range(0, len(shares), shamir.SHARE)
-    return b"".join(begun(shares[at : at + shamir.SHARE])[: p.TAG] for at in starts)
+    digests = p.digests("share", (context, number(client, 4), number(member, 4)), shares, shamir.SHARE)
+    return b"".join(digest[: p.TAG] for digest in digests)
 
 
 def mask_key(context: bytes, secret: bytes) -> bytes:
@@ -92,12 +93,12 @@ def mask_key(context: bytes, secret: bytes) -> bytes:
     return p.derive(secret, "mask", context)
 
 
-def seal_key(context: bytes, private: bytes, public: bytes, sender: int, member: int) -> bytes:
+def seal_key(context: bytes, private: p.X25519PrivateKey, public: bytes, sender: int, member: int) -> bytes:
     """The key of a sender's shares for a member, from the private key of one and the public key of the other."""
     return p.derive(p.agree(private, public), "shares", context, number(sender, 4), number(member, 4))
 
 
-def words_key(context: bytes, private: bytes, public: bytes, client: int) -> bytes:
+def words_key(context: bytes, private: bytes | p.X25519PrivateKey, public: bytes, client: int) -> bytes:
     """The key that authenticates a client's words to the server."""
     return p.derive(p.agree(private, public), "words", context, number(client, 4))
 
@@ -112,17 +113,22 @@ def secrets_of(attempt: Attempt, client: int) -> tuple[int, ...]:
     return (client, *attempt.graph.neighbours(client))
 
 
+LEAST = 4
+"""Bytes of the number before a client's shares: of the clients whose sum its owner lets be opened, at least."""
+
+
 def sealed_size(attempt: Attempt, client: int) -> int:
-    """Bytes of a client's shares for one member."""
-    return len(secrets_of(attempt, client)) * shamir.SHARE + p.SEAL
+    """Bytes of what a client seals for one member: its owner's `min_sum`, and its shares."""
+    return LEAST + len(secrets_of(attempt, client)) * shamir.SHARE + p.SEAL
 
 
 class PrivateKeys(NamedTuple):
-    """What a client uses of its own: its identity, its share key and the pre-key of this attempt."""
+    """What a client uses of its own: its identity, its share key, the pre-key of this attempt, and its `min_sum`."""
 
     identity: bytes
-    share_key: bytes
-    pre_key: bytes
+    share_key: p.X25519PrivateKey
+    pre_key: p.X25519PrivateKey
+    min_sum: int
 
 
 def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, fresh: list[PreKey]) -> bytes:
@@ -159,7 +165,8 @@ def _sealed_shares(
     for member, shares in zip(roster.committee, rows, strict=True):
         public = roster.members[member].share_key
         key = seal_key(context, private.share_key, public, client, member)
-        sealed.append(p.seal(key, shares, context + number(client, 4) + number(member, 4)))
+        content = number(private.min_sum, LEAST) + shares
+        sealed.append(p.seal(key, content, context + number(client, 4) + number(member, 4)))
         digests.append(share_digests(context, client, member, shares))
     return b"".join(sealed + digests)
 

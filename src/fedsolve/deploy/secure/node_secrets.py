@@ -160,7 +160,12 @@ class NodeSecrets:
             roster, state = self._roster(), self._load()
             found = read_order(order, roster, self.client, self.min_sum)
             words.check(found.attempt)
-            private = PrivateKeys(self._identity, state.share_key, state.pre_keys.use(*found.own))
+            private = PrivateKeys(
+                self._identity,
+                p.agreement_key(state.share_key),
+                p.agreement_key(state.pre_keys.use(*found.own)),
+                self.min_sum,
+            )
             state.log.mask(found.attempt.step)
             fresh = self._fresh(state)
             self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
@@ -175,7 +180,7 @@ class NodeSecrets:
         with self._refusing("an unmask request"):
             roster, state = self._roster(), self._load()
             lists, sealed = read_request(request, roster, self.client, self.min_sum)
-            answer = open_shares(lists, sealed, self.client, state.share_key)
+            answer = open_shares(lists, sealed, self.client, p.agreement_key(state.share_key))
             if answer.unreadable:  # nothing is opened, and another sum of the round may be
                 self._log(f"clients {names(answer.unreadable)} have sent no shares that this one can use")
             else:

@@ -55,17 +55,19 @@ def digest(label: str, *parts: bytes) -> bytes:
     return hashlib.sha256(_labelled(label, parts)).digest()
 
 
-class Digest:
-    """SHA-256 of a label and parts, of which the first are the same for many digests."""
+def digests(label: str, parts: tuple[bytes, ...], pieces: bytes, length: int) -> list[bytes]:
+    """The digests of a label and parts with each piece of so many bytes as the last part."""
+    begun, found = hashlib.sha256(_labelled(label, parts)), []
+    for at in range(0, len(pieces), length):
+        whole = begun.copy()
+        whole.update(pieces[at : at + length])
+        found.append(whole.digest())
+    return found
 
-    def __init__(self, label: str, *parts: bytes) -> None:
-        self._begun = hashlib.sha256(_labelled(label, parts))
 
-    def __call__(self, last: bytes) -> bytes:
-        """The digest with the last part: 32 bytes."""
-        whole = self._begun.copy()
-        whole.update(last)
-        return whole.digest()
+def agreement_key(private: bytes) -> X25519PrivateKey:
+    """A private key of X25519 for several `agree`: to read one takes as long as to use it."""
+    return X25519PrivateKey.from_private_bytes(private)
 
 
 def public_key(private: bytes) -> bytes:
@@ -73,16 +75,15 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agree(private: bytes, public: bytes) -> bytes:
+def agree(private: bytes | X25519PrivateKey, public: bytes) -> bytes:
     """X25519: the secret that two clients share.
 
     Raises:
         ProtocolError: the public key is one of the few with which every private key gives 0.
     """
+    key = agreement_key(private) if isinstance(private, bytes) else private
     try:
-        return X25519PrivateKey.from_private_bytes(private).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
+        return key.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise ProtocolError(f"a public key of X25519 is no usable point: {public.hex()}") from None
 

@@ -1,7 +1,7 @@
 """Shamir's secret sharing (1979), of many secrets at once: any `threshold` points of a polynomial give its value at 0.
 
 A secret of 32 bytes is 18 numbers of 15 bits, each the value at 0 of a polynomial of its own over the integers modulo
-a prime just above 2^15. So sharing is one product of matrices, whose sums are exact in floating-point numbers.
+a prime just above 2^15. So sharing is one product of matrices.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
 
     Shares of no such polynomials give some other secrets.
     """
-    values = np.stack([np.frombuffer(row, "<u2") for row in shares]).astype(np.float64)
-    return _from_limbs((np.array(weights(points), np.float64) @ (values % PRIME)) % PRIME)
+    values = np.stack([np.frombuffer(row, "<u2") for row in shares]).astype(np.int64)
+    return _from_limbs((np.array(weights(points), np.int64) @ (values % PRIME)) % PRIME)
 
 
 @lru_cache(maxsize=64)
@@ -62,7 +62,7 @@ def weights(points: Sequence[int], prime: int = PRIME) -> list[int]:
 @lru_cache(maxsize=8)
 def _powers(threshold: int, count: int) -> np.ndarray:
     """x^k modulo the prime for the points x = 1, ..., count and k below the threshold."""
-    return np.array([[pow(x, k, PRIME) for k in range(threshold)] for x in range(1, count + 1)], np.float64)
+    return np.array([[pow(x, k, PRIME) for k in range(threshold)] for x in range(1, count + 1)], np.int64)
 
 
 def _uniform(count: int) -> np.ndarray:
@@ -71,18 +71,18 @@ def _uniform(count: int) -> np.ndarray:
     while len(found) < count:
         drawn = np.frombuffer(secrets.token_bytes(4 * (count + 16)), "<u4")
         found = np.append(found, drawn[drawn < _FAIR])
-    return (found[:count] % PRIME).astype(np.float64)
+    return (found[:count] % PRIME).astype(np.int64)
 
 
 def _to_limbs(values: bytes) -> np.ndarray:
     """Secrets as numbers of 15 bits, one after the other."""
     bits = np.unpackbits(np.frombuffer(values, np.uint8).reshape(-1, _SECRET), axis=1, bitorder="little")
     padded = np.pad(bits, ((0, 0), (0, LIMBS * _BITS - bits.shape[1])))
-    return (padded.reshape(-1, _BITS) @ 2.0 ** np.arange(_BITS)).ravel()
+    return (padded.reshape(-1, _BITS) @ (1 << np.arange(_BITS))).ravel()
 
 
 def _from_limbs(numbers: np.ndarray) -> bytes:
     """The secrets of such numbers."""
-    bits = (numbers.astype(np.int64)[:, None] >> np.arange(_BITS)) & 1
+    bits = (numbers[:, None] >> np.arange(_BITS)) & 1
     whole = bits.astype(np.uint8).reshape(-1, LIMBS * _BITS)[:, : 8 * _SECRET]
     return np.packbits(whole, axis=1, bitorder="little").tobytes()

@@ -19,7 +19,7 @@ from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure import shamir
 from fedsolve.deploy.secure.attempt import Attempt
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, SumNotOpened, client_list, names, number
-from fedsolve.deploy.secure.masked_reply import seal_key, sealed_size, secrets_of, share_digests
+from fedsolve.deploy.secure.masked_reply import LEAST, seal_key, sealed_size, secrets_of, share_digests
 from fedsolve.deploy.secure.roster import Roster
 
 _REQUEST, _ANSWER = b"fsu2", b"fsa2"
@@ -110,16 +110,28 @@ class Answer(NamedTuple):
     unreadable: tuple[int, ...]
 
 
-def open_shares(lists: Lists, sealed: Mapping[int, Sealed], member: int, share_key: bytes) -> Answer:
-    """A member's shares of the secrets that open the sum, or of whom they are not what the client says."""
+def open_shares(
+    lists: Lists, sealed: Mapping[int, Sealed], member: int, share_key: p.X25519PrivateKey
+) -> Answer:
+    """A member's shares of the secrets that open the sum, or of whom they are not what the client says.
+
+    Raises:
+        ProtocolError: fewer clients arrived than the owner of one of them demands.
+    """
     attempt, context = lists.attempt, lists.attempt.context
     parts, unreadable = [], []
     for client, wanted in lists.opened.items():
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
-        shares = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4))
-        if shares is None or share_digests(context, client, member, shares) != sealed[client].digests:
+        content = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4)) or b""
+        least, shares = int.from_bytes(content[:LEAST], "little"), content[LEAST:]
+        is_read = share_digests(context, client, member, shares) == sealed[client].digests
+        if not is_read or least > len(attempt.cohort):  # such an order it would have refused
             unreadable.append(client)
             continue
+        if len(lists.arrived) < least:
+            raise ProtocolError(
+                f"{attempt}: {len(lists.arrived)} clients arrived, fewer than min_sum = {least} of client {client}"
+            )
         parts += [shares[shamir.SHARE * i : shamir.SHARE * (i + 1)] for i in wanted]
     return Answer(b"" if unreadable else b"".join(parts), tuple(unreadable))
 

@@ -42,9 +42,9 @@ class Secure(Wrapper):
     examples are summed too. A deployment adds masks that cancel (`docs/privacy.md`): its sums have at least 3 clients,
     and not one bit of the result differs from the simulation.
 
-    The server follows the protocol or not, but does not ship the clients' app, which could leave the masks out; fewer
-    than a third of the committee helps it. The sum itself is not hidden, nor is who took part: `DP` with
-    `at=distributed` inside adds noise to the sum.
+    The server follows the protocol or not, but does not ship the clients' app, which could leave the masks out; how
+    many clients may help it is in `docs/security-model.md`. The sum itself is not hidden, nor is who took part: `DP`
+    with `at=distributed` inside adds noise to the sum.
 
     Up: 4 bytes for each number of the inner message (8 with 64 bits), 8 for each scalar. Down and kept: as `inner`.
 
