@@ -314,7 +314,7 @@ def test_private_methods_tell_no_metrics(tmp_path):
     assert "protects client updates" in answer["refused"]["why"]
     bounded = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START), max_epsilon=8.0)
     answer = ask(bounded, QUESTION, tmp_path, kind="evaluate")
-    assert "has max_epsilon = 8 and takes part in LocalDP only" in answer["refused"]["why"]
+    assert "metrics have no noise; this client has max_epsilon = 8" in answer["refused"]["why"]
 
 
 def coordinator(method):

@@ -107,8 +107,167 @@ def test_compose_file(app):
     assert compose["secrets"] == {name: {"file": f"../{name}"} for name in compose["secrets"]}
     used = {one["source"] for service in compose["services"].values() for one in service["secrets"]}
     assert set(compose["secrets"]) == used
-    mounts = {service["volumes"][-1] for name, service in compose["services"].items() if "node" in name}
-    assert ("/data:/federation/data:ro" in mounts) == (app.name == "tables")
+
+
+def test_no_service_may_do_more_than_it_needs(app):
+    """It writes to its volume and to memory; it cannot become more than it is; nodes cannot reach one another, and see
+    the data of their own sites alone."""
+    compose = compose_of(app)
+    mounts = [service["volumes"][1:] for name, service in compose["services"].items() if "node" in name]
+    own = [
+        [f"/data/site-{i}:/federation/data:ro"] if app.name == "tables" else [] for i in range(len(mounts))
+    ]
+    assert mounts == own
+    for service in compose["services"].values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["tmpfs"] == ["/tmp", "/home/federation"]
+        assert not {"privileged", "cap_add", "network_mode", "pid", "ipc", "user", "devices"} & set(service)
+    networks = {name: set(service["networks"]) for name, service in compose["services"].items()}
+    assert networks.pop("superlink") == set(compose["networks"])
+    assert networks.pop("serverapp") == {"server"}
+    assert networks == {name: {name} for name in networks}
+
+
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+KINDS_OF_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+
+
+def pod_templates(value):
+    """Every pod's metadata and spec in a Kubernetes object, whatever kind of object it is."""
+    if isinstance(value, dict):
+        if "containers" in value.get("spec", {}):
+            yield value.get("metadata", {}), value["spec"]
+        for part in value.values():
+            yield from pod_templates(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from pod_templates(part)
+
+
+def breaches(spec):
+    """What in a pod breaks the Pod Security Standard "restricted", which includes "baseline", or our own rules.
+
+    Ours: a root file system that cannot be written, and mounts that can on a claim or in memory alone.
+    """
+    found, pod = [], spec.get("securityContext", {})
+    found += [name for name in ("hostNetwork", "hostPID", "hostIPC", "hostUsers") if spec.get(name)]
+    kinds = {volume["name"]: set(volume) - {"name"} for volume in spec.get("volumes", ())}
+    found += [f"volume {name}" for name, kind in kinds.items() if len(kind) != 1 or not kind <= VOLUMES]
+    found += ["sysctls"] if pod.get("sysctls") else []
+    for container in (one for kind in KINDS_OF_CONTAINERS for one in spec.get(kind, ())):
+        own = container.get("securityContext", {})
+        both = pod | own
+        capabilities = own.get("capabilities", {})
+        rules = {
+            "runAsNonRoot": both.get("runAsNonRoot") is True,
+            "runAsUser": both.get("runAsUser", 1) != 0,
+            "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
+            "capabilities.drop": capabilities.get("drop") == ["ALL"],
+            "capabilities.add": set(capabilities.get("add", ())) <= {"NET_BIND_SERVICE"},
+            "seccompProfile": both.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
+            "privileged": not own.get("privileged"),
+            "procMount": own.get("procMount", "Default") == "Default",
+            "seLinuxOptions": not both.get("seLinuxOptions"),
+            "windowsOptions": not both.get("windowsOptions"),
+            "hostPort": not any(port.get("hostPort") for port in container.get("ports", ())),
+            "readOnlyRootFilesystem": own.get("readOnlyRootFilesystem") is True,
+            "mounts": all(
+                mount.get("readOnly") or kinds[mount["name"]] <= {"persistentVolumeClaim", "emptyDir"}
+                for mount in container.get("volumeMounts", ())
+            ),
+        }
+        found += [name for name, holds in rules.items() if not holds]
+    return found
+
+
+def selects(policy, labels):
+    return policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_every_pod_is_restricted(app):
+    """All pods of the manifests, and of the example: the profile's rules; and a policy that denies what it omits."""
+    example = Path(__file__).parents[2] / "examples" / "kubernetes.yaml"
+    for path in (app / "containers" / "kubernetes.yaml", example):
+        objects = list(yaml.YAML(typ="safe").load_all(path.read_text()))
+        policies = [one for one in objects if one["kind"] == "NetworkPolicy"]
+        pods = [pod for one in objects for pod in pod_templates(one)]
+        assert len(pods) == sum(one["kind"] in ("Deployment", "Job") for one in objects) > 0
+        claims = []
+        for metadata, spec in pods:
+            assert breaches(spec) == []
+            labels = metadata.get("labels", {"job-name": "fedsolve"})  # of a job's pods, by the job
+            both = [one for one in policies if selects(one, labels)]
+            assert {"Ingress", "Egress"} <= {kind for one in both for kind in one["spec"]["policyTypes"]}
+            volumes = [volume for volume in spec["volumes"] if "persistentVolumeClaim" in volume]
+            claims += [volume["persistentVolumeClaim"]["claimName"] for volume in volumes]
+        assert len(set(claims)) == len(claims)  # one volume for each site
+    for pod in pods_of(app).values():
+        assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_nodes_reach_the_superlink_alone(app):
+    """By their policies: names, and the port of the SuperLink; nothing reaches a node; the SuperLink hears its own."""
+    found = manifests_of(app)
+    superlink = found["Service", "superlink"]["spec"]["selector"]
+    for name in pods_of(app):
+        policy = found["NetworkPolicy", name]["spec"]
+        assert "ingress" not in policy
+        names, server = policy["egress"]
+        assert {port["port"] for port in names["ports"]} == {53}
+        assert server == {"to": [{"podSelector": {"matchLabels": superlink}}], "ports": [{"port": 8000}]}
+    [heard] = found["NetworkPolicy", "to-superlink"]["spec"]["ingress"]
+    assert heard["from"] == [{"podSelector": {"matchLabels": {"federation": superlink["federation"]}}}]
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "value"),
+    [
+        ("hostNetwork", (), {"hostNetwork": True}),
+        ("volume data", (), {"volumes": [{"name": "data", "hostPath": {"path": "/data"}}]}),
+        ("runAsUser", ("securityContext",), {"runAsUser": 0}),
+        ("runAsNonRoot", ("securityContext",), {"runAsNonRoot": False}),
+        ("seccompProfile", ("securityContext",), {"seccompProfile": {"type": "Unconfined"}}),
+        ("seccompProfile", ("containers", 0, "securityContext"), {"seccompProfile": {"type": "Unconfined"}}),
+        (
+            "allowPrivilegeEscalation",
+            ("containers", 0, "securityContext"),
+            {"allowPrivilegeEscalation": True},
+        ),
+        ("capabilities.drop", ("containers", 0, "securityContext"), {"capabilities": {"drop": ["NET_RAW"]}}),
+        ("capabilities.add", ("containers", 0, "securityContext"), {"capabilities": {"add": ["SYS_ADMIN"]}}),
+        ("privileged", ("containers", 0, "securityContext"), {"privileged": True}),
+        ("readOnlyRootFilesystem", ("containers", 0, "securityContext"), {"readOnlyRootFilesystem": False}),
+        ("hostPort", ("containers", 0), {"ports": [{"hostPort": 80}]}),
+        ("runAsNonRoot", (), {"initContainers": [{"name": "new"}], "securityContext": {}}),
+    ],
+)
+def test_a_pod_that_breaks_a_rule_is_found(what, where, value):
+    safe = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    spec = {
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "one", "securityContext": safe}],
+    }
+    assert breaches(spec) == []
+    part = spec
+    for key in where:
+        part = part[key]
+    part.update(value)
+    assert what in breaches(spec)
 
 
 @pytest.mark.gate("tables")
@@ -116,6 +275,7 @@ def test_kubernetes_manifests(app):
     """Selectors find their pods, what is mounted is there, and commands and images are those of the compose file."""
     found = manifests_of(app)
     versions = {"Service": "v1", "PersistentVolumeClaim": "v1", "Deployment": "apps/v1"}
+    versions["NetworkPolicy"] = "networking.k8s.io/v1"
     assert all(one["apiVersion"] == versions[kind] for (kind, _), one in found.items())
     pods = pods_of(app)
     service = found["Service", "superlink"]["spec"]

@@ -112,7 +112,7 @@ def test_a_client_stops_at_its_own_bound(tmp_path):
 def test_a_bound_admits_no_method_without_noise_of_the_client(method, tmp_path):
     (order,) = orders(method, 1)
     why = ask(app(max_epsilon=100.0), order, tmp_path)["refused"]["why"]
-    assert "sends client updates without local noise" in why
+    assert "sends updates without noise of the clients' own" in why
     assert not list(tmp_path.iterdir())
 
 

@@ -1,6 +1,8 @@
 """Privacy and robust reductions in a deployment: the simulation's mechanism, noise that cannot be repeated."""
 
 import dataclasses
+import json
+import time
 
 import jax
 import numpy as np
@@ -10,10 +12,14 @@ import fedsolve as fs
 from conformance.properties import close
 from deploy_small import POPULATION, QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
+from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.messages.fact_checks import check_still
+from fedsolve.deploy.monitoring.status_file import STATUS, read_status
+from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
+from fedsolve.folders.sealed_arrays import mapped_arrays
 from harness import Listed
 
 PRIVACY = {"population": POPULATION, "delta": 1e-5, "sampling": "none"}
@@ -202,6 +208,50 @@ def test_a_private_run_goes_on_with_its_cohorts(tmp_path, capsys):
     assert "epsilon assumes that the cohorts are secret" in capsys.readouterr().out
     for path in folder.rglob("*"):
         assert path.is_dir() or secret not in path.read_bytes()
+
+
+def test_a_run_s_folder_does_not_say_who_took_part(tmp_path):
+    """Checkpoint, status and log of rounds of an amplified method, whose client 2 fails: counts, and nobody's name."""
+    begun = []
+
+    def spoiled(node, what, content):
+        if what == "train":
+            begun.append(time.time())
+            if node == 103:
+                content["reply"]["round"] = 7
+        return content
+
+    folder = tmp_path / "server"
+    folder.mkdir()
+    (folder / "cohorts.key").write_bytes(bytes(range(32)))
+    method, three = amplified(sampling="fixed"), fs.sampling.Uniform(3)
+    assert 2 in coordinator(method, three, secret=bytes(range(32))).draw_cohort()
+    deploy(method, tmp_path, sampling=three, rounds=2, shortfall="skip", min_replies=1, tamper=spoiled)
+    known = read_status(folder / STATUS)
+    assert [(c.connected, c.failures, c.consecutive_failures) for c in known.clients] == [(True, 0, 0)] * 6
+    assert [(c.last_used_round, c.last_reason) for c in known.clients] == [(0, "")] * 6
+    assert max(c.last_heard for c in known.clients) < begun[0]
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [entry["reasons"] for entry in rounds] == [[], []]
+    assert rounds[0]["causes"] == {"invalid": 1}
+    _, arrays = mapped_arrays(folder / "checkpoint.safetensors", "checkpoint")
+    [used] = [array for name, array in arrays.items() if "used" in name]
+    assert used.tolist() == [-1] * POPULATION
+    lost = {"tamper": lambda node, what, content: None if what == "train" else content, "repeats": 0}
+    with pytest.raises(Unavailable, match=r"after 1 attempts \(the log above has the reasons\)"):
+        deploy(method, tmp_path / "lost", sampling=three, rounds=1, **lost)
+    assert "client 2" not in (tmp_path / "lost" / "server" / FAILED).read_text()
+
+
+def test_a_model_that_is_not_finite_names_nobody_under_central_privacy(tmp_path):
+    """Whose update was largest, and how large, would follow from one client's data."""
+    setting = {"cohort": POPULATION, **PRIVACY}
+    inner = fs.FedAvg(0.3, server_lr=1e308, weighting="uniform")
+    method = fs.privacy.DifferentialPrivacy(inner, 10.0, 1e5, **setting)
+    with pytest.raises(fs.Diverged) as ended:
+        deploy(method, tmp_path, sampling=EVERYBODY, rounds=1, repeats=0)
+    assert "round 1: the model would not be finite after it, as after" in str(ended.value)
+    assert "client" not in str(ended.value).split("lower the rates")[0]
 
 
 def test_a_secret_is_its_owners_alone(tmp_path):

@@ -20,9 +20,14 @@ _OF_ARRAYS = ("__array__", "__arrow_c_stream__", "__dataframe__", "toarray")
 
 
 class FedsolveError(Exception):
-    """Base class of all errors that a user can correct; `exit_code` is the command line's exit code."""
+    """Base class of all errors that a user can correct; `exit_code` is the command line's exit code.
+
+    Attributes:
+        about_request: whether it follows from what a client is asked and from no data of its own.
+    """
 
     exit_code = 2
+    about_request = False
 
 
 class InvalidInput(FedsolveError, ValueError):

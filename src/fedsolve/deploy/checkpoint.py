@@ -133,7 +133,7 @@ class DeploymentCheckpoint:
         }
         if self._setup is not None:
             manifest["looks"] = self._setup.facts()
-        tree = {"server": state.server, "buffers": state.buffers, "used": state.last_used_round}
+        tree = {"server": state.server, "buffers": state.buffers, "used": coordinator.written_last_used}
         with coordinator.precision():
             self._tracked.save(state)
             self._older.add(self._keeps)

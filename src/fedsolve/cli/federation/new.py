@@ -187,12 +187,12 @@ FILES = ("Dockerfile", "compose.yaml", "kubernetes.yaml")
 FLOWER = "1.41.0"
 """The Flower of the image: the version that fedsolve is tested with."""
 
+_EACH_POD = re.compile(r"^#### each pod\n(.*?)#### end\n", re.DOTALL | re.MULTILINE)
+_POD = re.compile(r"^#### pod (\S+)\n", re.MULTILINE)
 _EACH_CLIENT = re.compile(r"^#### each client\n(.*?)#### end\n", re.DOTALL | re.MULTILINE)
 _DATA = {
     "data": ' data="data/site-$client.csv"',
-    "compose_data": "      - ${FEDERATION_DATA:-/data}:/federation/data:ro\n",
-    "data_mount": "            - {name: data, mountPath: /federation/data, readOnly: true}\n",
-    "data_volume": "        - {name: data, hostPath: {path: /data, type: Directory}} # the machine's folder\n",
+    "compose_data": "      - ${FEDERATION_DATA:-/data}/site-$client:/federation/data:ro\n",
 }
 """What nodes with CSV files have more than others, as lines of the templates."""
 
@@ -214,7 +214,11 @@ def container_files(values: Mapping[str, str], clients: int, csv: bool) -> dict[
 
 
 def _fill(template: str, values: Mapping[str, str], clients: int, csv: bool) -> str:
-    """A template with its values; the lines between `#### each client` and `#### end` once for each client."""
+    """A template with its values; the lines between `#### each client` and `#### end` once for each client, those of
+    `#### each pod` in the place of each line `#### pod NAME`."""
+    if head := _EACH_POD.search(template):
+        rest = template.replace(head[0], "")
+        template = _POD.sub(lambda pod: head[1].replace("$component", pod[1]), rest)
     parts = _EACH_CLIENT.split(template)  # every second one is of each client
     for i in range(1, len(parts), 2):
         parts[i] = "".join(

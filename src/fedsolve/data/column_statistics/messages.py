@@ -69,7 +69,7 @@ class Magnitudes:
         rows: that have a number.
         missing: rows that have none.
         total: sum of the numbers.
-        counts: rows in each of the bins of `MAGNITUDE_EDGES`.
+        counts: rows in each of the bins of `MAGNITUDE_EDGES`; -1 for one that is joined to the bin before it.
     """
 
     rows: int
@@ -94,7 +94,7 @@ class Sums:
     Attributes:
         rows, missing: as in `Magnitudes`.
         total, squares: sums of the numbers minus the shift, and of their squares.
-        counts: rows in each bin of `Measure.edges`.
+        counts: rows in each bin of `Measure.edges`; -1 as in `Magnitudes`.
     """
 
     rows: int

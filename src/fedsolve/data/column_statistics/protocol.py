@@ -31,6 +31,7 @@ from fedsolve.data.column_statistics.report import (
     ColumnStatistics,
     NumberStatistics,
     Statistics,
+    bounds,
     merge_bins,
 )
 
@@ -192,10 +193,12 @@ def _rounds_of_column(about: Asked, minimum: Minimum) -> Generator[Request, Gath
     found = _of(Magnitudes, gathered)
     shift = math.fsum(reply.total for reply in found) / sum(reply.rows for reply in found)
     if about.range is None:
-        low, high = _occupied(MAGNITUDE_EDGES, _added(found))
+        low, high = _occupied(MAGNITUDE_EDGES, *_rows_below(found))
         fine = Measure(shift, low, high, _FINE_BINS)
         sums = _of(Sums, _enough((yield fine), minimum))
-        low, high = _occupied(fine.edges[1:-1], _added(sums)[1:-1])
+        low, high = np.clip(_occupied(fine.edges, *_rows_below(sums)), low, high).tolist()
+        if low == high:
+            raise _Unreported("its rows have changed since they were first counted")
         shift += math.fsum(reply.total for reply in sums) / sum(reply.rows for reply in sums)
     else:
         low, high = about.range
@@ -224,12 +227,18 @@ def _added(replies: list[Any]) -> np.ndarray:
     return np.array([reply.counts for reply in replies], np.int64).sum(axis=0)
 
 
-def _occupied(edges: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """The ends of all bins that have rows; an interval of length 1 where these ends are one number."""
-    held = np.flatnonzero(counts)
-    if not len(held):
-        raise _Unreported("its rows have changed since they were first counted")
-    low, high = float(edges[held[0]]), float(edges[held[-1] + 1])
+def _rows_below(replies: Sequence[Magnitudes | Sums]) -> tuple[np.ndarray, np.ndarray]:
+    """How many rows lie below each edge, at least and at most: within bins that are joined it is not known."""
+    counts = np.array([reply.counts for reply in replies], np.int64)
+    most = np.pad(np.maximum(counts, 0).cumsum(axis=1), ((0, 0), (1, 0)))
+    bins = np.arange(counts.shape[1] + 1)
+    known = np.maximum.accumulate(np.where(np.pad(counts, ((0, 0), (0, 1))) >= 0, bins, 0), axis=1)
+    return np.take_along_axis(most, known, axis=1).sum(axis=0), most.sum(axis=0)
+
+
+def _occupied(edges: np.ndarray, least: np.ndarray, most: np.ndarray) -> tuple[float, float]:
+    """The ends of all bins that may have rows; an interval of length 1 where these ends are one number."""
+    low, high = bounds(edges, least, most, 0)[0], bounds(edges, least, most, least[-1] - 1)[1]
     return (low, high) if high - low > _NARROWEST else (low, low + 1.0)
 
 
@@ -238,16 +247,22 @@ def _of_numbers(request: Measure, clients: int, sums: list[Sums], minimum: Minim
     total = math.fsum(reply.total for reply in sums)
     squares = math.fsum(reply.squares for reply in sums)
     variance = max(squares - total**2 / rows, 0.0) / (rows - 1) if rows > 1 else math.nan
-    edges, counts = merge_bins(request.edges, _added(sums), minimum.rows)
+    least, most = _rows_below(sums)
+    between = np.clip((least + most) // 2, most > 0, rows - (least < rows))
+    edges, counts = merge_bins(request.edges, np.diff(between), minimum.rows)
+    kept = np.searchsorted(request.edges, edges)
+    below = edges, tuple(least[kept].tolist()), tuple(most[kept].tolist())
     return NumberStatistics(
         clients=clients,
         rows=rows,
         missing=sum(reply.missing for reply in sums),
         mean=request.shift + total / rows,
         variance=variance,
-        minimum=(edges[0], edges[1]),
-        maximum=(edges[-2], edges[-1]),
+        minimum=bounds(*below, 0),
+        maximum=bounds(*below, rows - 1),
         edges=edges,
+        least_below=below[1],
+        most_below=below[2],
         counts=counts,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ from fedsolve.data.column_statistics.messages import (
     Magnitudes,
     Measure,
     Refused,
+    Replies,
     Reply,
     Request,
     Sums,
 )
+from fedsolve.data.column_statistics.report import merge_bins
 
 
 def replies_to(
@@ -102,6 +105,23 @@ def _reply(request: Request, present: np.ndarray | list[str], missing: int, min_
     return Magnitudes(rows, missing, math.fsum(present), histogram(present, MAGNITUDE_EDGES))
 
 
+def join_bins(replies: Replies, fewest: int) -> dict[str, Reply]:
+    """Replies as they are sent where they are read one by one: each bin has no rows or at least `fewest`."""
+    has_bins = {name: isinstance(reply, Magnitudes | Sums) for name, reply in replies.items()}
+    return {
+        name: replace(reply, counts=_joined(reply.counts, fewest)) if has_bins[name] else reply  # pyright: ignore
+        for name, reply in replies.items()
+    }
+
+
+def _joined(counts: tuple[int, ...], fewest: int) -> tuple[int, ...]:
+    edges, rows = merge_bins(np.arange(len(counts) + 1), np.array(counts), fewest)
+    joined = [0] * len(counts)
+    for low, high, held in zip(edges, edges[1:], rows, strict=False):
+        joined[int(low) : int(high)] = [held] + [-1] * (int(high - low) - 1)
+    return tuple(joined)
+
+
 def histogram(values: np.ndarray, edges: np.ndarray) -> tuple[int, ...]:
     """How many values lie in each bin; one on an edge is in the bin above it, on the last finite edge in the one below.
 
@@ -160,12 +180,11 @@ def check_reply(request: Request, reply: Reply) -> None:
     _check_integer("missing", reply.missing, 0)
     match request, reply:
         case Measure(), Sums():
-            _check_counts(reply.counts, reply.rows, request.bins + 2)
-            _check_total(reply.total, reply.rows, reply.counts, request.edges - request.shift)
-            _check_squares(reply, request.edges - request.shift)
+            bins = _check_bins(reply, request.edges - request.shift)
+            _check_total(reply, *bins)
+            _check_squares(reply, *bins)
         case FindRange(categorical=False), Magnitudes():
-            _check_counts(reply.counts, reply.rows, len(MAGNITUDE_EDGES) - 1)
-            _check_total(reply.total, reply.rows, reply.counts, MAGNITUDE_EDGES)
+            _check_total(reply, *_check_bins(reply, MAGNITUDE_EDGES))
         case FindRange(), CategoryNames():
             _check_names(reply.names)
         case CountCategories(), CategoryCounts():
@@ -179,6 +198,16 @@ def _check_integer(name: str, value: Any, least: int) -> None:
         raise InvalidInput(f"its {name} are {str(value)[:40]}, not an integer from {least} to {_MOST_ROWS:,}")
 
 
+def _check_bins(reply: Magnitudes | Sums, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and the edges of a reply's bins, those that are joined as one."""
+    counts, bins = reply.counts, len(edges) - 1
+    if type(counts) is tuple and len(counts) == bins:
+        starts = [i for i, count in enumerate(counts) if i == 0 or count != -1]
+        counts, edges, bins = tuple(counts[i] for i in starts), edges[[*starts, bins]], len(starts)
+    _check_counts(counts, reply.rows, bins)
+    return np.array(counts, float), edges
+
+
 def _check_counts(counts: Any, rows: int, length: int) -> None:
     if type(counts) is not tuple or len(counts) != length:
         raise InvalidInput(f"it has no {length} counts")
@@ -188,24 +217,25 @@ def _check_counts(counts: Any, rows: int, length: int) -> None:
         raise InvalidInput(f"its counts add up to {sum(counts):,}, and it has {rows:,} rows")
 
 
-def _check_total(total: Any, rows: int, counts: tuple[int, ...], edges: np.ndarray) -> None:
+def _check_total(reply: Magnitudes | Sums, number: np.ndarray, edges: np.ndarray) -> None:
     """Raise `InvalidInput` unless a sum can be of numbers in these bins."""
+    total = reply.total
     if type(total) is not float or not math.isfinite(total):
         raise InvalidInput(f"its sum is {str(total)[:40]}, no finite number")
-    number = np.array(counts, float)
     lowest, highest = (_weighted(number, part) for part in (edges[:-1], edges[1:]))
     slack = _slack(number, edges) + _ROUNDING * abs(total)
     if not lowest - slack <= total <= highest + slack:
         raise InvalidInput(
-            f"its sum is {total:.6g}, and of {rows:,} numbers in its bins it would be {lowest:.6g} to {highest:.6g}"
+            f"its sum is {total:.6g}, and of {reply.rows:,} numbers in its bins it would be {lowest:.6g} to "
+            f"{highest:.6g}"
         )
 
 
-def _check_squares(reply: Sums, edges: np.ndarray) -> None:
+def _check_squares(reply: Sums, number: np.ndarray, edges: np.ndarray) -> None:
     """Raise `InvalidInput` unless a sum of squares can be of numbers in these bins with this sum."""
     if type(reply.squares) is not float or not 0 <= reply.squares < math.inf:
         raise InvalidInput(f"its sum of squares is {str(reply.squares)[:40]}, no finite number of at least 0")
-    number, ends = np.array(reply.counts, float), np.sort(np.abs([edges[:-1], edges[1:]]), axis=0)
+    ends = np.sort(np.abs([edges[:-1], edges[1:]]), axis=0)
     across = (edges[:-1] < 0) & (edges[1:] > 0)
     lowest, highest = _weighted(number, np.where(across, 0.0, ends[0]) ** 2), _weighted(number, ends[1] ** 2)
     lowest = max(lowest, reply.total**2 / reply.rows)

@@ -32,7 +32,9 @@ class NumberStatistics:
         minimum, maximum: each as the bin in which it lies, (low, high).
         edges: of the histogram's bins, shape (bins + 1,); bins with too few rows are merged with those beside them, and
             the first edge is -inf and the last inf where rows lie outside a range that was given.
-        counts: rows of each bin, shape (bins,): 0, or at least the minimum.
+        least_below, most_below: rows below each edge, shape (bins + 1,): sites join bins with too few rows, within
+            which it is not known where rows lie.
+        counts: rows of each bin, shape (bins,): 0, or at least the minimum; halfway between these bounds.
     """
 
     clients: int
@@ -43,6 +45,8 @@ class NumberStatistics:
     minimum: tuple[float, float]
     maximum: tuple[float, float]
     edges: tuple[float, ...] = field(repr=False)
+    least_below: tuple[int, ...] = field(repr=False)
+    most_below: tuple[int, ...] = field(repr=False)
     counts: tuple[int, ...] = field(repr=False)
 
     @property
@@ -65,10 +69,10 @@ class NumberStatistics:
         """
         check_number("probability", probability, at_least=0, at_most=1)
         at, ends = probability * (self.rows - 1), np.cumsum(self.counts)
-        first, last = (int(np.searchsorted(ends, k, side="right")) for k in (math.floor(at), math.ceil(at)))
-        low, high = self.edges[first], self.edges[last + 1]
+        low, high = bounds(self.edges, self.least_below, self.most_below, at)
         if not math.isfinite(low) or not math.isfinite(high):
             return Quantile(high if math.isfinite(high) else low, math.inf)
+        first = int(np.searchsorted(ends, math.floor(at), side="right"))
         start, width = self.edges[first], self.edges[first + 1] - self.edges[first]
         inside = (at - (ends[first] - self.counts[first]) + 0.5) / self.counts[first]
         value = min(max(start + float(inside) * width, low), high)
@@ -141,6 +145,13 @@ def _section(name: str, column: ColumnStatistics) -> str:
 def _fill(value: str, column: ColumnStatistics) -> str:
     """The line that fills empty cells, as a comment: the sites decide on it; nothing without such cells."""
     return f"# fill = {value}  # for {column.missing:,} empty cells\n" if column.missing and value else ""
+
+
+def bounds(edges: Any, least_below: Any, most_below: Any, at: float) -> tuple[float, float]:
+    """Between which edges the row with a number lies, from 0 in order, or the two rows that it lies between."""
+    first = int(np.searchsorted(most_below, math.floor(at), side="right")) - 1
+    last = int(np.searchsorted(least_below, math.ceil(at), side="right"))
+    return float(edges[first]), float(edges[last])
 
 
 def merge_bins(

@@ -12,7 +12,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.data.column_statistics.messages import LARGEST
 from fedsolve.data.column_statistics.protocol import Asked, Minimum, Rounds
-from fedsolve.data.column_statistics.replies import replies_to
+from fedsolve.data.column_statistics.replies import join_bins, replies_to
 from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.data.federated import FederatedData
 
@@ -54,7 +54,12 @@ def statistics(
     rounds = Rounds(asked_columns(columns), Minimum(min_clients, min_rows))
     while not rounds.are_over:
         asked = rounds.requests, rounds.all_columns
-        rounds.add({i: replies_to(*asked, columns, min_rows) for i, columns in enumerate(clients)})
+        rounds.add(
+            {
+                i: join_bins(replies_to(*asked, columns, min_rows), min_rows)
+                for i, columns in enumerate(clients)
+            }
+        )
     return rounds.result()
 
 

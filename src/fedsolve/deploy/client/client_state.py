@@ -22,6 +22,8 @@ from fedsolve.folders.store import load_tree, read_manifest, save_tree
 class StateLost(InvalidInput):
     """The state that an order goes on from is not here, or damaged."""
 
+    about_request = True
+
 
 class ClientState:
     """The state of one client in one experiment, kept below a folder of the node."""

@@ -1,8 +1,13 @@
-"""What a client has told under local differential privacy: counted over all experiments, bounded by its own owner.
+"""What a client has told under noise that clients add: counted over all experiments, bounded by its own owner.
 
-One file per client holds the sum of all mu^2 and the last reply, written before that reply is sent: a round that is
-asked for again gets the same bytes, which tell nothing new, also from a process that was started since. Anything else
-is a new message, and costs: t messages of a client are one Gaussian mechanism with mu^2 = mu_1^2 + ... + mu_t^2.
+One file per client holds what all messages cost and the last reply, written before that reply is sent. A round that is
+asked for again gets the same bytes, which tell nothing new, also from a process that was started since; under masks,
+which are of one attempt, it is a new message. Neighbours are those of local privacy: all of the client's data replaced,
+and no amplification by sampling, since the server knows who sends.
+
+Noise of the client's own is Gaussian: t messages are one mechanism with mu^2 = mu_1^2 + ... + mu_t^2. Noise in shares
+is counted by Renyi divergences, which add up, too, and to which the Gaussian one of order alpha is alpha mu^2 / 2. One
+message counts as one sum, with the noise of the honest clients of the smallest sum that it may be part of.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,36 +27,101 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages.message import TrainReply, TrainRequest
+from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.folders.lock import locked
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.methods.privacy.central import DifferentialPrivacy
 from fedsolve.methods.privacy.gaussian import epsilon_of
+from fedsolve.methods.privacy.renyi import ORDERS, renyi_epsilon
+from fedsolve.methods.privacy.shares import honest
+from fedsolve.methods.privacy.skellam import STEPS, skellam_renyi
+from fedsolve.methods.secure import Secure
 
 LEDGER = "ledger.safetensors"
 _ROUNDING = 1 + 1e-9
+_FLOAT32 = 1 + 1e-6  # in which an order may have its numbers
+
+
+class Noise(NamedTuple):
+    """The noise that clients add to a message or to the sum that it is part of.
+
+    Attributes:
+        multiplier: its standard deviation over the norm that messages are clipped to.
+        squared_mu: of Gaussian noise, else 0.
+        renyi: divergences of other noise at `renyi.ORDERS`, else 0.
+    """
+
+    multiplier: float
+    squared_mu: float
+    renyi: Any
 
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """The most privacy that a client spends: (max_epsilon, delta) over all of its messages, None for no bound.
+    """What a client's owner demands of noise: (max_epsilon, delta) over all messages, and min_noise for each.
 
     Raises:
-        InvalidInput: max_epsilon is not above 0, or delta not in (0, 1).
+        InvalidInput: max_epsilon or min_noise is not above 0, or delta not in (0, 1).
     """
 
     max_epsilon: float | None = None
     delta: float = 1e-5
+    min_noise: float | None = None
 
     def __post_init__(self) -> None:
         check_range("max_epsilon", self.max_epsilon, above=0, optional=True)
         check_range("delta", self.delta, above=0, below=1)
+        check_range("min_noise", self.min_noise, above=0, optional=True)
 
-    def check(self, method: Algorithm) -> None:
-        """Raise `InvalidInput` if a method sends what no noise of the client's own protects."""
-        if self.max_epsilon is not None and not math.isfinite(method.traits.gdp_mu):
+    @property
+    def bound(self) -> str:
+        """The demand that nothing without noise meets, '' if there is none."""
+        bounds = {"max_epsilon": self.max_epsilon, "min_noise": self.min_noise}
+        return next((f"{name} = {value:g}" for name, value in bounds.items() if value is not None), "")
+
+    def check(self, method: Algorithm) -> Noise | None:
+        """The noise that clients add under a method, None where there is none.
+
+        Raises:
+            InvalidInput: it is less than the owner demands, or than the method says.
+        """
+        noise = _noise_of(method)
+        if noise is None:
+            self.refuse_without_noise(f"{name_of(method)} sends updates without noise of the clients' own")
+        elif not noise.multiplier * _FLOAT32 >= (self.min_noise or 0):
             raise InvalidInput(
-                f"{name_of(method)} sends client updates without local noise; this client has "
-                f"max_epsilon = {self.max_epsilon:g} and takes part in LocalDP only"
+                f"{name_of(method)} has noise_multiplier = {noise.multiplier:g}, and this client asks for at least "
+                f"min_noise = {self.min_noise:g}"
             )
+        return noise
+
+    def refuse_without_noise(self, what: str) -> None:
+        """Raise `InvalidInput` that says what has no noise, if the owner demands any."""
+        if self.bound:
+            raise InvalidInput(
+                f"{what}; this client has {self.bound} and takes part in LocalDP and in fs.Secure around "
+                "DP(at='distributed') alone"
+            )
+
+
+def _noise_of(method: Any) -> Noise | None:
+    """The noise that clients add under a method; `InvalidInput` if it names noise in shares and has none."""
+    kind, mu = method.traits.privacy, method.traits.gdp_mu
+    if kind == "local" and math.isfinite(mu):
+        return Noise(2 / mu, mu**2, 0.0)
+    if kind != "distributed":
+        return None
+    of: Any = method.inner if isinstance(method, Secure) else None
+    z = 0.0
+    if isinstance(of, DifferentialPrivacy) and of.min_sum and (coder := of.update_coder):
+        # of the noise that is drawn, whatever it is said to follow from
+        z = math.sqrt(float(coder.variance) * honest(of.min_sum, of.corrupt)) / STEPS
+    if not 1 / STEPS <= z < math.inf:
+        raise InvalidInput(
+            f"{name_of(method)} promises noise in shares and orders noise_multiplier = {z:g}: set it above 0, and put "
+            "fs.Secure right around DP(at='distributed')"
+        )
+    return Noise(z, 0.0, np.array(skellam_renyi(z, of.population, of.cohort, "none")))
 
 
 class Ledger:
@@ -62,11 +132,9 @@ class Ledger:
         self.path = self._folder / LEDGER
 
     def send(
-        self, order: TrainRequest, mu: float, make: Callable[[], TrainReply], log: Callable[[str], None]
+        self, order: TrainRequest, noise: Noise, make: Callable[[], TrainReply], log: Callable[[str], None]
     ) -> TrainReply:
         """The reply to an order: the one that it had already, or what `make` gives, once it is counted and kept.
-
-        `mu` is that of one message, its sensitivity over the standard deviation of its noise.
 
         Raises:
             InvalidInput: the bound would be exceeded, the ledger is damaged or in use, or cannot be written.
@@ -74,20 +142,23 @@ class Ledger:
         with locked(self._folder):
             facts, last = self._read()
             fingerprint = _fingerprint(order)
-            if last is not None and facts["order"] == fingerprint:
+            if last is not None and order.masks is None and facts["order"] == fingerprint:
                 log(f"round {order.round + 1} is asked for again: client {self._client} sends what it sent")
                 return last
-            squared, delta = facts["squared_mu"] + mu**2, self._budget.delta
-            spent = epsilon_of(math.sqrt(squared), delta)
+            squared, delta = facts["squared_mu"] + noise.squared_mu, self._budget.delta
+            renyi = np.array(facts.get("renyi", 0.0)) + noise.renyi  # earlier versions have none
+            spent = _epsilon(squared, renyi, delta)
             self._check(spent)
             reply = make()
             messages = facts["messages"] + 1
-            self._write({"squared_mu": squared, "messages": messages, "order": fingerprint}, reply)
+            costs = {"squared_mu": squared, "renyi": renyi.tolist(), "messages": messages}
+            self._write(costs | {"order": fingerprint}, reply)
             log(
                 f"client {self._client} has sent {messages} messages: epsilon = {spent:.4g} at delta = {delta:g}"
             )
             return reply
 
+    @about_request()
     def _check(self, spent: float) -> None:
         max_epsilon, delta = self._budget.max_epsilon, self._budget.delta
         if max_epsilon is not None and not spent <= max_epsilon * _ROUNDING:
@@ -118,6 +189,13 @@ class Ledger:
         message, _ = fields.pop("message"), fields.pop("buffers")  # a private method sends none
         content = {"message": np.frombuffer(message, np.uint8)}
         save_tree(self.path, content, facts | {"reply": fields, "bytes": len(message)}, private=True)
+
+
+def _epsilon(squared_mu: float, renyi: np.ndarray, delta: float) -> float:
+    """Epsilon at delta of a Gaussian mechanism, and of others by their Renyi divergences."""
+    if not renyi.any():
+        return epsilon_of(math.sqrt(squared_mu), delta)
+    return float(renyi_epsilon(renyi + np.array(ORDERS) * squared_mu / 2, 1, delta, np))
 
 
 def _fingerprint(order: TrainRequest) -> str:

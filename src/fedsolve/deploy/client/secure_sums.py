@@ -20,7 +20,7 @@ from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names
 from fedsolve.deploy.messages.message import Request
 from fedsolve.deploy.messages.request_digest import check_first
-from fedsolve.deploy.messages.sanitize import reading
+from fedsolve.deploy.messages.sanitize import about_request, reading
 from fedsolve.deploy.messages.signature import precision_of
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
@@ -156,6 +156,7 @@ class SecureSums:
         secrets = self._secrets(folder, order.experiment, order.client, log)
         return secrets.mask(order.masks, Words(words, *counts, order.kind, order.round, order.request))
 
+    @about_request()
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
         """The client's keys in an experiment, kept below a folder of the node."""
         from fedsolve.deploy.secure.node_secrets import NodeSecrets

@@ -33,6 +33,7 @@ from fedsolve.deploy.messages.message import (
     TrainRequest,
 )
 from fedsolve.deploy.messages.request_digest import request_digest
+from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.deploy.messages.signature import (
     compare_signatures,
     float_type,
@@ -55,7 +56,7 @@ class Worker:
         problem: its model and data.
         folder: where its states and its ledger are.
         trusted: classes and functions of its owner's that a method may consist of.
-        budget: the most that it spends under local differential privacy; by default as much as it is asked.
+        budget: the noise that its owner demands; by default any, and none.
         sums: its part in secure sums.
         run_config: the configuration of Flower's run, which the owner's code may have read.
         log: told in one line what its owner should know.
@@ -78,18 +79,17 @@ class Worker:
                 finite.
         """
         with precision_of(self.problem.params):
-            method = self._method(request)
-            check_needs(method, self.problem)
-            check_buffers(method, self.problem.buffers)
-            check_still(method, self.problem.moving_buffers)
-            self.budget.check(method)
-            self.sums.check(method, request)
-            if method.traits.privacy != "local":
+            with about_request():
+                method = self._method(request)
+                check_needs(method, self.problem)
+                check_buffers(method, self.problem.buffers)
+                check_still(method, self.problem.moving_buffers)
+                noise = self.budget.check(method)
+                self.sums.check(method, request)
+            if noise is None:
                 return self._trained(request, method)
             ledger = Ledger(self.folder, request.client, self.budget)
-            return ledger.send(
-                request, method.traits.gdp_mu, lambda: self._trained(request, method), self.log
-            )
+            return ledger.send(request, noise, lambda: self._trained(request, method), self.log)
 
     def evaluate(self, request: EvaluateRequest) -> EvaluateReply:
         """Metrics of the server's model, or of the client's own where the method gives it one, as it is or after steps.
@@ -102,12 +102,13 @@ class Worker:
                 that make no finite model.
         """
         with precision_of(self.problem.params):
-            method = self._method(request)
-            check_unprotected(method)
-            self.budget.check(method)
-            self.sums.check(method, request)
-            check_known_metrics(request, self.problem.metrics)
-            solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
+            with about_request():
+                method = self._method(request)
+                check_unprotected(method)
+                self.budget.refuse_without_noise("metrics have no noise")
+                self.sums.check(method, request)
+                check_known_metrics(request, self.problem.metrics)
+                solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
             with self.problem.restored():
                 if request.buffers:
                     self.problem.load_buffers(request.buffers)

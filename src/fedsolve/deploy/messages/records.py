@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, with_article
 from fedsolve.deploy.client.client_state import StateLost
 from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
+from fedsolve.deploy.secure.byte_reader import ProtocolError
 
 _BYTES = "bytes"
 _SHORT = 3  # characters of what another exception says, which may stand anywhere
@@ -21,13 +22,18 @@ class Refused(InvalidInput):
     """A client refused what it was asked."""
 
 
-def refusal(error: Exception, who: str = "", folder: str = "", client: int | None = None) -> RecordDict:
+def refusal(
+    error: Exception, who: str = "", folder: str = "", client: int | None = None, hides: bool = False
+) -> RecordDict:
     """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
 
     No cell of the client's table is told. Of the paths in it files are named and no folders, such as that of the node.
+    With `hides` a reason that may depend on the client's data is not told: the same words stand for all.
     """
     why = f"{type(error).__name__}, see the node's log"
-    if isinstance(error, FedsolveError):
+    if hides and not (isinstance(error, ProtocolError) or getattr(error, "about_request", False)):
+        why = "this client does not answer"
+    elif isinstance(error, FedsolveError):
         why = without_folders(_without_quotes(error), folder)
     facts: dict[str, Any] = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
     facts |= {} if client is None else {"client": client}

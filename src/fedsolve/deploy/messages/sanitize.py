@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import FedsolveError, InvalidInput
 
 _LONGEST = 300
 # from the slash that begins a path to the last one before a mark, since folders may have spaces in their names
@@ -40,6 +40,16 @@ def without_folders(text: str, folder: str = "") -> str:
     if folder:
         text = re.sub(rf"{re.escape(folder.rstrip('/'))}/(?:[^\s'\"():,;]*/)?", "", text)
     return _FOLDERS.sub("", text)
+
+
+@contextlib.contextmanager
+def about_request() -> Iterator[None]:
+    """Within it, errors follow from the request and the model's shapes, not from data: they may be told as they are."""
+    try:
+        yield
+    except FedsolveError as error:
+        error.about_request = True
+        raise
 
 
 @contextlib.contextmanager

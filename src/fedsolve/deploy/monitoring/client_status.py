@@ -83,10 +83,12 @@ class ClientStatuses:
     Attributes:
         names: what each client is called.
         refused: why nodes are refused.
+        hides_cohorts: whether nothing is noted by which somebody could know who took part in a round.
         changed: called when others are connected or refused than before.
         when_introduced: called with each client that connects.
     """
 
+    hides_cohorts = False
     changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, population: int, earlier: Iterable[ClientStatus] = ()) -> None:
@@ -120,11 +122,12 @@ class ClientStatuses:
 
     def heard(self, client: int) -> None:
         """A message of a client came, whatever it says."""
-        self._change(client, last_heard=time.time())
+        if not self.hides_cohorts:
+            self._change(client, last_heard=time.time())
 
     def failed(self, client: int, cause: Cause, reason: str) -> None:
         """A reply that was due does not count; who was not asked has not failed once more."""
-        if cause is not Cause.NOT_ASKED:
+        if cause is not Cause.NOT_ASKED and not self.hides_cohorts:
             status = self._clients[client]
             self._change(
                 client,

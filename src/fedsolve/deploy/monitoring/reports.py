@@ -52,14 +52,15 @@ def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) 
     """
     status = StatusFile(folder, coordinator.experiment, label, rounds, coordinator.method.is_stateful, say)
     clients = status.restore(coordinator.population)
+    clients.hides_cohorts = coordinator.algorithm.traits.secret_cohorts
     metrics, log_round = RunMetrics(clients, label, coordinator.state.round, rounds), round_reporter(folder)
 
     def tell_round(entry: dict[str, Any]) -> None:
-        log_round(entry)
+        log_round(entry | ({"reasons": []} if clients.hides_cohorts else {}))
         metrics.round(entry)
 
     def save_status() -> None:
-        status.save(clients, coordinator.state.round, coordinator.state.last_used_round)
+        status.save(clients, coordinator.state.round, coordinator.written_last_used)
 
     clients.changed = save_status  # before the first round, too, while clients are waited for
     tell_measured = partial(save_client_metrics, folder / CLIENT_METRICS)

@@ -238,6 +238,12 @@ class Coordinator:
         return Accepted(weight, norm, parts, reply.buffers)
 
     @property
+    def written_last_used(self) -> np.ndarray:
+        """`last_used_round` as files have it: -1, where what is guaranteed needs secret cohorts."""
+        used = self.state.last_used_round
+        return np.full_like(used, -1) if self.algorithm.traits.secret_cohorts else used
+
+    @property
     def returned_buffers(self) -> Buffers:
         """Those that clients send back: none beside what a method protects, where they are constants."""
         return {} if protects(self.algorithm) else self.state.buffers
@@ -300,7 +306,7 @@ class Coordinator:
             if stays_finite(self.state.server, server) and all_finite(shown):
                 return
         detail = ""
-        if accepted:
+        if accepted and self._compares_norms:
             largest = max(accepted, key=lambda i: accepted[i].norm)
             detail = f"; the largest norm is {self.names(largest)}'s, {accepted[largest].norm:.6g}"
         raise Diverged(f"round {self.state.round + 1}: the model would not be finite after it{detail}")

@@ -220,6 +220,8 @@ class DeployedRounds(RecordedRounds):
             if attempt == settings.repeats:
                 last = replies.rejected[-len(cohort) :]
                 reasons = "; ".join(f"{self._names(client)}: {reason}" for client, reason in last)
+                if self._reports.clients.hides_cohorts:  # this is written into the run's folder
+                    reasons = "the log above has the reasons"
                 raise Unavailable(
                     f"{shortage}, after {attempt + 1} attempts ({reasons}){self._why_too_large(replies)}: fix the "
                     "clients and resume"

@@ -58,16 +58,16 @@ def renyi_bound(divergences: np.ndarray, delta: float) -> float:
     return float(dp_accounting().rdp.compute_epsilon(ORDERS, divergences, delta)[0])
 
 
-def renyi_epsilon(renyi: Any, rounds: Scalar, delta: Scalar) -> Any:
-    """epsilon of so many rounds at delta, from the Renyi divergences of one at each of `ORDERS`.
+def renyi_epsilon(renyi: Any, rounds: Scalar, delta: Scalar, xp: Any = jnp) -> Any:
+    """epsilon of so many rounds at delta, from the Renyi divergences of one at each of `ORDERS`; with NumPy in 64 bits.
 
         min over alpha of  r + log(1 - 1/alpha) - log(delta alpha) / (alpha - 1),   r = rounds x divergence
 
     (Canonne, Kamath and Steinke 2020, Proposition 12); 0 where delta^2 > 1 - exp(-r), which bounds what r can tell.
     """
-    alpha, r = jnp.array(ORDERS), rounds * jnp.asarray(renyi)
-    epsilons = r + jnp.log1p(-1 / alpha) - jnp.log(delta * alpha) / (alpha - 1)
-    return jnp.maximum(jnp.min(jnp.where(delta**2 + jnp.expm1(-r) > 0, 0, epsilons)), 0)
+    alpha, r = xp.array(ORDERS), rounds * xp.asarray(renyi)
+    epsilons = r + xp.log1p(-1 / alpha) - xp.log(delta * alpha) / (alpha - 1)
+    return xp.maximum(xp.min(xp.where(delta**2 + xp.expm1(-r) > 0, 0, epsilons)), 0)
 
 
 def dp_accounting() -> Any:

@@ -79,7 +79,8 @@ class SkellamCoder(Coder):
 
 def share_of(noise_multiplier: Scalar, min_sum: int, corrupt: float) -> Scalar:
     """The variance of one client's noise, in whole numbers: (z s)^2 / (n - ceil(corrupt n)), n the smallest sum."""
-    return (noise_multiplier * STEPS) ** 2 / honest(min_sum, corrupt)
+    steps = float(STEPS)  # no integer, whose product with another one could wrap around
+    return (noise_multiplier * steps) ** 2 / honest(min_sum, corrupt)
 
 
 def honest(min_sum: int, corrupt: float) -> int:
