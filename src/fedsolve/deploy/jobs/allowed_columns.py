@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.data.column_statistics.replies import replies_to
 from fedsolve.data.column_statistics.summed_columns import to_numbers
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
@@ -36,7 +36,7 @@ class AllowedColumns:
         sums: the client's part in secure sums.
 
     Raises:
-        InvalidInput: no integer of at least 1, or columns beside a bound.
+        InvalidInput: no integer of at least 1, no function, or columns beside a bound.
     """
 
     columns_of: Callable[[Any], Mapping[str, Any]] | None
@@ -46,6 +46,10 @@ class AllowedColumns:
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
+        if self.columns_of is not None and not callable(self.columns_of):
+            raise InvalidInput(
+                f"statistics = {shown(self.columns_of)} must be a function of the node or None"
+            )
         if self.columns_of is not None and self.max_epsilon is not None:
             raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
 
