@@ -1,5 +1,7 @@
 """The schema that all sites share: what it refuses, and what a table becomes by it."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -85,7 +87,7 @@ def test_no_cell_leaves_the_site(read):
 
 BAD_SCHEMAS = {
     "no.toml: No such file": None,
-    "is not TOML": "a = ",
+    "is not valid TOML": "a = ",
     "unknown key 'clases': did you mean 'classes'?": TEXT.replace("classes", "clases", 1),
     "classes = ['no'] must be a list of two labels or more": TEXT.replace(', "yes"', ""),
     "classes = ['no', 3] must be all integers or all text": TEXT.replace('"yes"', "3"),
@@ -98,7 +100,11 @@ BAD_SCHEMAS = {
     "[columns.smoker] categories = ['never']: give two or more": TEXT.replace(', "once", "often"', ""),
     "classes hold ' yes', and cells have no spaces around them": TEXT.replace('"yes"', '" yes"'),
     "[columns.smoker] categories hold ''": TEXT.replace('"once"', '""'),
-    "[columns.weight] fill = 1000": TEXT.replace("fill = 80", f"fill = {10**400}"),
+    "columns: weight: fill: an integer of 1329 bits is too large": TEXT.replace(
+        "fill = 80", f"fill = {10**400}"
+    ),
+    "shape = [3, 6148914691236517206]: no array has this shape": "shape = [3, 6148914691236517206]",
+    "no array has this shape: maximum supported dimension": f"shape = {[1] * 72}",
     "values are nested more than 64 deep": "classes = " + "[" * 70 + "]" * 70,
     "[columns.smoker] fill = 'no' must be one of its categories": TEXT.replace(
         'fill = "never"', 'fill = "no"'
@@ -132,3 +138,26 @@ def test_arrays(tmp_path):
         assert said in str(refused.value)
     with pytest.raises(fs.InvalidInput, match="has a shape and no columns: give arrays to"):
         schema.read_csv(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("cell", "constants"),
+    [("-1e308", "mean = 1e308"), ("1", "deviation = 1e-320"), ("1e39", "mean = -1e308\ndeviation = 1e-3")],
+)
+def test_what_overflows_when_it_is_scaled_is_refused(tmp_path, cell, constants):
+    """Without a warning of NumPy's: warnings are errors here."""
+    (tmp_path / "s.toml").write_text(f'target = "y"\n[columns.a]\n{constants}\n')
+    (tmp_path / "t.csv").write_text(f"a,y\n{cell},1\n")
+    schema = fs.data.Schema.read(tmp_path / "s.toml")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(fs.InvalidInput, match="line 2: column a is beyond float32"):
+            schema.read_csv(tmp_path / "t.csv")
+
+
+def test_imaginary_parts_are_not_dropped(tmp_path):
+    (tmp_path / "s.toml").write_text("shape = [1]")
+    schema = fs.data.Schema.read(tmp_path / "s.toml")
+    for x, y in (([[1j]], [1.0]), ([[1.0]], [1j])):
+        with pytest.raises(fs.InvalidInput, match="has type complex128: give real numbers"):
+            schema.check(np.array(x), np.array(y))
