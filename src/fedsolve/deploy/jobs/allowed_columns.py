@@ -11,13 +11,9 @@ from typing import Any
 from flwr.app import RecordDict
 
 from fedsolve.core.checks import check_integer
-        check_integer("max_questions", self.max_questions, 1)
-        if self.columns_of is not None and not callable(self.columns_of):
-            raise InvalidInput(
-                f"statistics = {shown(self.columns_of)} must be a function of the node or None"
-            )
-        if self.columns_of is not None and (bound := self.budget.bound):
-            raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
+from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.data.column_statistics.messages import Refused
+from fedsolve.data.column_statistics.replies import join_bins, replies_to
 from fedsolve.data.column_statistics.summed_columns import to_numbers
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
@@ -62,18 +58,13 @@ class AllowedColumns:
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
-<<<<<<< HEAD
         check_integer("max_questions", self.max_questions, 1)
         if self.columns_of is not None and (bound := self.budget.bound):
             raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
-=======
         if self.columns_of is not None and not callable(self.columns_of):
             raise InvalidInput(
                 f"statistics = {shown(self.columns_of)} must be a function of the node or None"
             )
-        if self.columns_of is not None and self.max_epsilon is not None:
-            raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
->>>>>>> files53
 
     def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
         """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients.
