@@ -85,7 +85,7 @@ def test_no_cell_leaves_the_site(read):
 
 BAD_SCHEMAS = {
     "no.toml: No such file": None,
-    "is not TOML": "a = ",
+    "is not valid TOML": "a = ",
     "unknown key 'clases': did you mean 'classes'?": TEXT.replace("classes", "clases", 1),
     "classes = ['no'] must be a list of two labels or more": TEXT.replace(', "yes"', ""),
     "classes = ['no', 3] must be all integers or all text": TEXT.replace('"yes"', "3"),
@@ -98,7 +98,11 @@ BAD_SCHEMAS = {
     "[columns.smoker] categories = ['never']: give two or more": TEXT.replace(', "once", "often"', ""),
     "classes hold ' yes', and cells have no spaces around them": TEXT.replace('"yes"', '" yes"'),
     "[columns.smoker] categories hold ''": TEXT.replace('"once"', '""'),
-    "[columns.weight] fill = 1000": TEXT.replace("fill = 80", f"fill = {10**400}"),
+    "columns: weight: fill: an integer of 1329 bits is too large": TEXT.replace(
+        "fill = 80", f"fill = {10**400}"
+    ),
+    "shape = [3, 6148914691236517206]: no array has this shape": "shape = [3, 6148914691236517206]",
+    "no array has this shape: maximum supported dimension": f"shape = {[1] * 72}",
     "values are nested more than 64 deep": "classes = " + "[" * 70 + "]" * 70,
     "[columns.smoker] fill = 'no' must be one of its categories": TEXT.replace(
         'fill = "never"', 'fill = "no"'

@@ -77,7 +77,7 @@ def cut(path):
         (lambda f: (f / HISTORY).unlink(), None, f"holds no {HISTORY}: give the folder of a finished run"),
         (lambda f: cut(f / HISTORY), None, rf"{HISTORY} is damaged \(it is not what was written"),
         (lambda f: (f / MODEL).unlink(), None, f"{MODEL} does not exist"),
-        (lambda f: cut(f / MODEL), None, "is not a model that fedsolve wrote, or is damaged"),
+        (lambda f: cut(f / MODEL), None, r"the model .* is corrupt \(it has"),
         (lambda f: (f / MODEL).write_bytes(b"{}"), None, "is not a model that fedsolve wrote, or is damaged"),
         (lambda f: None, KEEPING, "has no buffers, unlike the task"),
         (

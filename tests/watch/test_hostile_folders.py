@@ -98,7 +98,7 @@ def test_a_checkpoint_with_a_strange_header_is_unreadable(tmp_path):
     write_arrays(
         tmp_path / "odd" / "checkpoint.safetensors", {"x": np.zeros(1)}, {"record": facts, "identity": {}}
     )
-    assert Folder(tmp_path).look()["odd"].message.endswith("odd cannot be read: ValueError")
+    assert "checkpoint.safetensors holds no record" in Folder(tmp_path).look()["odd"].message
 
 
 def test_links_are_not_followed(tmp_path, follow):

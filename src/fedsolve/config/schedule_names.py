@@ -25,6 +25,7 @@ from fedsolve.core.schedules import (
     rate_at,
 )
 from fedsolve.core.types import Scalar, module, static
+from fedsolve.folders.untrusted import MALFORMED, loads
 
 
 class OptaxFunction(NamedTuple):
@@ -88,9 +89,9 @@ class OptaxSchedule(Schedule):
     def __init__(self, name: str, arguments: Mapping[str, Any] | str) -> None:
         check_known("schedule of optax", name, OPTAX)
         try:
-            given = json.loads(arguments) if isinstance(arguments, str) else arguments
+            given = loads(arguments) if isinstance(arguments, str) else arguments
             text = json.dumps(given, sort_keys=True, allow_nan=False)
-        except (TypeError, ValueError, RecursionError):
+        except MALFORMED:
             raise InvalidInput(f"{name}: {shown(arguments)} must be finite numbers by name") from None
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "arguments", text)
@@ -98,16 +99,16 @@ class OptaxSchedule(Schedule):
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
-        return _made(self.name, json.loads(self.arguments))(as_count(round))
+        return _made(self.name, loads(self.arguments))(as_count(round))
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in json.loads(self.arguments).items())
+        given = ", ".join(f"{key}={value!r}" for key, value in loads(self.arguments).items())
         return f"optax.{OPTAX[self.name].function}({given})"
 
     @property
     def table(self) -> dict[str, Any]:
         """As a configuration writes it."""
-        return {SCHEDULES.key: self.name, **json.loads(self.arguments)}
+        return {SCHEDULES.key: self.name, **loads(self.arguments)}
 
 
 class _Schedules(Registry[Any]):

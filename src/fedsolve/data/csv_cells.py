@@ -174,6 +174,7 @@ class Column:
         """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
         cells = filled(cells, self.name, self.fill, where)
         if not self.categories:
-            scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
+            with np.errstate(over="ignore"):  # what is beyond float64 is beyond float32
+                scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
             return as_float32(scaled, self.name, where)[:, None]
         return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]

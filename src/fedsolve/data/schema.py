@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,8 +31,8 @@ from fedsolve.data.csv_cells import (
 )
 from fedsolve.data.examples import Examples
 from fedsolve.data.names import check_column
-from fedsolve.folders.untrusted import check_depth
-from fedsolve.folders.user_text import composed, read_user_text
+from fedsolve.folders.untrusted import check_shape
+from fedsolve.folders.user_text import composed, read_user_toml
 
 _LARGEST = 2**24  # bytes of a schema
 _LARGEST_NUMBER = sys.float_info.max
@@ -84,14 +83,9 @@ class Schema:
         """
         file = check_path("path", path)
         try:
-            text = read_user_text(file, _LARGEST)
+            content = read_user_toml(file, _LARGEST)
         except OSError as error:
             raise InvalidInput(f"cannot read the schema {file}: {error.strerror}") from None
-        try:
-            content = tomllib.loads(text)
-            check_depth(content)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"the schema {file} is not TOML: {error}") from None
         try:
             return _schema(content)
         except InvalidInput as error:
@@ -219,6 +213,8 @@ class Schema:
                 f"x has shape {inputs.shape} and y {targets.shape}: the schema has {wanted} and (examples,)"
             )
         for name, array in {"x": inputs, "y": targets}.items():
+            if array.dtype.kind == "c":
+                raise InvalidInput(f"{name} has type {array.dtype}: give real numbers")
             if array.dtype.kind == "f" and (row := first_beyond(array, np.float32)) is not None:
                 raise InvalidInput(
                     f"{name} holds a number in row {row} that is not finite in float32: fill it, leave the row out, or "
@@ -281,6 +277,10 @@ def _shape(shape: Any) -> tuple[int, ...]:
         raise InvalidInput(
             f"shape = {shown(shape)} must be a list of integers of at least 1, such as [28, 28]"
         )
+    try:
+        check_shape((1, *shape))
+    except ValueError as error:
+        raise InvalidInput(f"shape = {shown(shape)}: {error}") from None
     return tuple(shape)
 
 

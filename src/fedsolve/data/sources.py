@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput
+from fedsolve.folders import untrusted
 
 VARIABLE = "FEDSOLVE_DATA"
 """Environment variable that names the data folder."""
@@ -54,7 +54,7 @@ def read_bytes(path: str | Path) -> bytes:
     """The bytes of a file; `InvalidInput` if it is missing or cannot be read."""
     path = check_path("path", path)
     try:
-        return path.read_bytes()
+        return untrusted.read_bytes(path, None)
     except FileNotFoundError:
         raise InvalidInput(
             f"{path} does not exist: put it there (`fedsolve data` says how) or give another folder"
@@ -141,22 +141,21 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
     Raises:
         InvalidInput: missing, damaged, with Python objects, or without one of the fields.
     """
-    if not check_path("path", path).is_file():
+    if not (path := check_path("path", path)).is_file():
         read_bytes(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in fields if name not in archive.files]
-            if not missing:
-                return {name: archive[name] for name in fields}
-            known = ", ".join(archive.files) or "nothing"
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        with untrusted.open_regular(path) as file:
+            return untrusted.npz_arrays(file, fields)
+    except KeyError as error:
+        missing, known = error.args
+        raise InvalidInput(f"{path} has no field '{missing}' (it holds {known}): {_REMEDY}") from None
+    except (OSError, ValueError) as error:
         if "Object arrays" in str(error):
             raise InvalidInput(
                 f"{path} is not a readable npz file of numbers, it has Python objects: if you trust it, read them by "
                 "np.load(path, allow_pickle=True)[name].item(), and give the arrays inside"
             ) from None
         raise InvalidInput(f"{path} is not a readable npz file ({error}): {_REMEDY}") from None
-    raise InvalidInput(f"{path} has no field '{missing[0]}' (it holds {known}): {_REMEDY}")
 
 
 def read_checked(

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, require, unknown
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.untrusted import MALFORMED, loads, open_regular, read_bytes
 from fedsolve.folders.user_text import check_once, composed
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -57,7 +58,7 @@ class Table:
     def _schema(self, path: Path) -> Any:
         """The names and types of a file's columns."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 begin = file.read(6)
             if begin.startswith(b"PAR1"):
                 return self.arrow.parquet.read_schema(path)
@@ -147,7 +148,7 @@ class Table:
 
     def _parts(self, path: Path, columns: list[str]) -> Iterator[tuple[str, Any]]:
         """Rows of one file, by row group or record batch; its format is told by its first bytes."""
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             begin = file.read(6)
         if begin.startswith(b"PAR1"):
             with self.arrow.parquet.ParquetFile(path, buffer_size=2**20) as parquet:
@@ -187,8 +188,8 @@ def _files(path: Path) -> list[Path]:
 def _named(state: Path) -> list[Path]:
     """The files that a folder of Hugging Face's datasets is of: its caches lie beside them."""
     try:
-        names = [str(part["filename"]) for part in loads(state.read_text("utf-8"))["_data_files"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        names = [str(part["filename"]) for part in loads(read_bytes(state, LARGEST))["_data_files"]]
+    except (OSError, *MALFORMED) as error:
         raise InvalidInput(
             f"{state} is damaged ({type(error).__name__}: {error}): save the data again"
         ) from None

@@ -16,6 +16,7 @@ from fedsolve.deploy.site_names import numbered
 from fedsolve.folders.append_log import append_line
 from fedsolve.folders.sealed_json import sealed
 from fedsolve.folders.store import INTACT
+from fedsolve.folders.untrusted import read_text
 from fedsolve.report.number_text import human_time
 from fedsolve.results.columns import dumps
 
@@ -23,6 +24,7 @@ ROUNDS = "rounds.jsonl"
 """One line a round, written as the run goes."""
 FAILED = "failed.txt"
 """Why a run ended early, in one line."""
+_LARGEST = 2**16  # bytes of it
 
 
 def say(line: str) -> None:
@@ -60,6 +62,14 @@ def write_failure(folder: Path, reason: str) -> None:
         (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
     except OSError as error:
         say(f"{folder / FAILED} cannot be written: {error.strerror}")
+
+
+def read_reason(folder: Path) -> str:
+    """Why a run ended early, in one line; that it cannot be read where that is so."""
+    try:
+        return " ".join(read_text(folder / FAILED, _LARGEST, follow=False).split())
+    except (OSError, UnicodeDecodeError):
+        return f"{FAILED} cannot be read"
 
 
 def save_client_metrics(path: Path, result: EvaluationResult) -> None:

@@ -16,10 +16,12 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import read_bytes
 
 SECRET_FILE = "cohorts.key"
 """Where the server of a private run keeps what its cohorts follow from, until the run has ended."""
 _BYTES = 32
+_MOST = 2**20  # bytes that are read, to say how many there are
 
 
 def secret_key() -> jax.Array:
@@ -40,7 +42,7 @@ def load_or_create_secret(folder: Path) -> bytes:
     """
     path = folder / SECRET_FILE
     try:
-        secret = path.read_bytes()
+        secret = read_bytes(path, _MOST, follow=False)
     except FileNotFoundError:
         secret = new_secret()
         write_atomically(path, secret, private=True)

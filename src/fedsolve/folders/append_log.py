@@ -17,6 +17,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import errors_of_writing
+from fedsolve.folders.untrusted import open_regular
 
 
 @dataclass
@@ -52,7 +53,7 @@ class AppendLog:
         """
         remedy = "restore a copy, or start a new run"
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path, follow=False) as file:
                 content = file.read(self.bytes)
         except OSError as error:
             raise InvalidInput(f"cannot read {what} {self.path}: {error.strerror}; {remedy}") from None
@@ -67,7 +68,7 @@ def append_line(path: Path, line: str, remedy: str) -> None:
     Raises:
         InvalidInput: the file cannot be written; `remedy` says what to do.
     """
-    with errors_of_writing(path, remedy), open(path, "ab+") as file:
+    with errors_of_writing(path, remedy), open_regular(path, "ab+", follow=False) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
         cut_short = file.read(1) not in (b"", b"\n")
@@ -76,7 +77,7 @@ def append_line(path: Path, line: str, remedy: str) -> None:
 
 def open_to_append(path: Path, whole: int) -> BinaryIO:
     """A file behind its first `whole` bytes, what lies beyond cut off; a new one where there is none."""
-    file = path.open("r+b" if path.exists() else "w+b")
+    file = open_regular(path, "r+b" if path.exists() else "w+b", follow=False)
     file.truncate(whole)
     file.seek(whole)
     return file

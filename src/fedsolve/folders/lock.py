@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.untrusted import open_regular
 
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _PATIENCE = 0.2  # seconds: one that only looks (`held`) has the lock for a moment
@@ -53,9 +54,11 @@ def locked(folder: Path) -> Iterator[Hold]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, after the lock's work
+        file = open_regular(folder / ".lock", "ab", follow=False)
     except OSError as error:
-        raise InvalidInput(f"cannot write to {folder}: {error.strerror}; choose another folder") from None
+        raise InvalidInput(
+            f"cannot write to {folder}: {error.strerror or error}; choose another folder"
+        ) from None
     with file:
         try:
             _take(file)
@@ -74,14 +77,14 @@ def locked(folder: Path) -> Iterator[Hold]:
 def held(folder: Path) -> bool:
     """Whether a process holds a folder; False where that cannot be known."""
     try:
-        with open(folder / ".lock") as file:
+        with open_regular(folder / ".lock", follow=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: it ends with the file
     except OSError as error:
         return error.errno in _HELD
     return False
 
 
-def _take(file: IO[str]) -> None:
+def _take(file: IO[bytes]) -> None:
     """The lock of an open file; OSError if another has it for longer than it takes to look."""
     until = time.monotonic() + _PATIENCE
     while True:

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.append_log import read_all, write_all
+from fedsolve.folders.untrusted import open_regular
 
 _NONE = -1
 
@@ -62,7 +63,7 @@ class RowFile:
             InvalidInput: the folder cannot be written.
         """
         with self._clearly():
-            self._file = self._path.open("w+b", buffering=0)
+            self._file = open_regular(self._path, "w+b", follow=False, buffering=0)
 
     @property
     def folder(self) -> Path:
@@ -87,7 +88,7 @@ class RowFile:
         """
         self.rows, self.sums = known["rows"], known["sums"]
         with self._clearly():
-            self._file = self._path.open("r+b", buffering=0)
+            self._file = open_regular(self._path, "r+b", follow=False, buffering=0)
             size = os.fstat(self._file.fileno()).st_size
         if size < (needed := (int(self.rows.max()) + 1) * len(self._first)):
             raise InvalidInput(

@@ -21,7 +21,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.append_log import bytes_of
 from fedsolve.folders.files import replace_atomically
-from fedsolve.folders.untrusted import loads, open_regular
+from fedsolve.folders.untrusted import MALFORMED, check_shape, loads, open_regular
 
 MANIFEST = "fedsolve"
 """The entry of a file's metadata that has the manifest; a file without checksums has no other."""
@@ -84,7 +84,7 @@ def read_header(path: Path, kind: str) -> Header:
         InvalidInput: the file is missing, cut short, too long, damaged in its header or not of this form.
     """
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
             length = file.read(8)
             header = length + file.read(min(int.from_bytes(length, "little"), size, _LONGEST))
@@ -102,11 +102,25 @@ def read_header(path: Path, kind: str) -> Header:
         metadata = entries.pop("__metadata__")
         parsed = Header(loads(metadata[MANIFEST]), loads(metadata[_CHECKSUMS]), entries, len(header))
         right = len(header) + max((x["data_offsets"][1] for x in entries.values()), default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except MALFORMED as error:
         raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None
     if size != right:
         raise corrupt(path, kind, f"it has {size} bytes, not {right}")
     return parsed
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """The texts in a header by name, none of which is checked; nothing where it has none.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it has no header.
+    """
+    with open_regular(path, follow=False) as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = loads(file.read(min(length, _LONGEST)))
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]:
@@ -117,11 +131,12 @@ def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]
     """
     header = read_header(path, kind)
     try:
-        content = np.memmap(path, np.uint8, "r")
+        with open_regular(path, follow=False) as file:
+            content = np.memmap(file, np.uint8, "r")
         arrays = {name: _mapped(content[header.length :], entry) for name, entry in header.entries.items()}
     except OSError as error:
         raise corrupt(path, kind, str(error)) from None
-    except (ValueError, TypeError, KeyError, StopIteration) as error:
+    except MALFORMED as error:
         raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None
     for name, x in arrays.items():
         if checksum(bytes_of(x)) != header.checksums.get(name):
@@ -143,6 +158,7 @@ def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
     """A tensor as it lies in a file's bytes behind the header."""
     kind = next(name for name, code in _TYPES.items() if code == entry["dtype"])
     begin, end = entry["data_offsets"]
+    check_shape(entry["shape"])
     return content[begin:end].view(jnp.dtype(kind)).reshape(entry["shape"])
 
 

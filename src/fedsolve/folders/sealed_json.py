@@ -75,7 +75,7 @@ def check_file(path: Path, files: Mapping[str, str] | None) -> bytes:
         OSError: it cannot be read.
         ValueError: it is not what was written.
     """
-    content = read_bytes(path, LARGEST)
+    content = read_bytes(path, LARGEST, follow=False)
     if files is not None and path.name in files and checksum(content) != files[path.name]:
         raise ValueError("it is not what was written")
     return content

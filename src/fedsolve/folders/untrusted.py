@@ -1,23 +1,51 @@
-"""Text of files that somebody else may have written: never endless, never nested so deeply that reading it fails."""
+"""Files that somebody else may have written: never endless, never nested so deeply that reading them fails.
+
+A file that a user names, on the command line or in a call, is the user's own choice, and may be a link. One that is
+found in a folder, such as the record of a run or the arrays of a data folder, may have been put there by whoever gave
+the folder away: with `follow=False` a link is refused, through which another file would be shown or changed.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import stat
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from fedsolve.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DEEPEST = 64
 """How deeply values of a file may lie in one another: what fedsolve writes has at most a dozen levels."""
+MALFORMED = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, StopIteration,
+)  # fmt: skip
+"""What taking values of another form apart raises: to be refused in one line."""
+_LONGEST_NUMBER = 308  # digits of an integer that is a float, too
+_MOST_DOTS = 100  # in a line of TOML
+_NUMBER = re.compile(r"\d\.\d")
 
 
-def read_bytes(path: Path, largest: int, *, follow: bool = True) -> bytes:
+class Refused(OSError):
+    """A file that is not read, and why."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def read_bytes(path: Path, largest: int | None, *, follow: bool = True) -> bytes:
     """The content of a regular file of a bounded size.
 
     Args:
         path: the file.
-        largest: bytes that it may have.
+        largest: bytes that it may have; None for a file of the user's own, which may have any number.
         follow: whether it may be a link to one.
 
     Raises:
@@ -25,9 +53,9 @@ def read_bytes(path: Path, largest: int, *, follow: bool = True) -> bytes:
     """
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > largest:
-            raise OSError(0, f"it has {size:,} bytes, more than {largest:,}")
-        return file.read(largest)
+        if largest is not None and size > largest:
+            raise Refused(0, f"it has {size:,} bytes, more than {largest:,}")
+        return file.read(size)
 
 
 def read_text(path: Path, largest: int, *, follow: bool = True) -> str:
@@ -35,21 +63,37 @@ def read_text(path: Path, largest: int, *, follow: bool = True) -> str:
     return read_bytes(path, largest, follow=follow).decode()
 
 
-def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
-    """A regular file, open for reading; `OSError` for a pipe or a device, and without `follow` for a link."""
-    flags = os.O_RDONLY | os.O_NONBLOCK  # a pipe would wait for its writer
-    file = os.fdopen(os.open(path, flags if follow else flags | os.O_NOFOLLOW), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(0, "it is no regular file")
-    return file
+def open_regular(path: Path, mode: str = "rb", *, follow: bool = True, buffering: int = -1) -> BinaryIO:
+    """A regular file; `OSError` for a pipe or a device, and without `follow` for a link.
+
+    Args:
+        path: the file.
+        mode, buffering: as for `open`, of bytes; a file that is written to stays what it was if it is refused.
+        follow: whether it may be a link to one.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        # a pipe would wait for who reads or writes it
+        opened = os.open(name, flags | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW), 0o666)
+        kind = os.fstat(opened).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # of a folder, `open` says so
+            os.close(opened)
+            raise Refused(0, "it is no regular file")
+        return opened
+
+    try:
+        return open(path, mode, buffering, opener=opener)  # pyright: ignore[reportReturnType] (bytes, whatever the mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise Refused(error.errno, "it is a symbolic link: only regular files are read") from None
+        raise
 
 
 def loads(text: str | bytes) -> Any:
     """The values in JSON text.
 
     Raises:
-        ValueError: it is no JSON, or its values lie more than 64 deep in one another.
+        ValueError: it is no JSON, its values lie more than 64 deep in one another, or an integer is beyond a float.
 
     >>> loads("[" * 100_000)
     Traceback (most recent call last):
@@ -57,11 +101,84 @@ def loads(text: str | bytes) -> Any:
     ValueError: its values are nested more than 64 deep
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_integer)
     except RecursionError:
         raise _too_deep() from None
     check_depth(value)
     return value
+
+
+def loads_toml(text: str, where: object) -> dict[str, Any]:
+    """The values in TOML text.
+
+    Raises:
+        InvalidInput: an integer has more than TOML's 64 bits; `where` it stands is named.
+        ValueError: it is no TOML, its values lie more than 64 deep in one another, or a key has hundreds of parts,
+            which takes the square of their number to read.
+
+    >>> loads_toml("a = " + "[" * 100_000, "the text")
+    Traceback (most recent call last):
+    ...
+    ValueError: its values are nested more than 64 deep
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip()[:1] != "#" and _NUMBER.sub("", line).count(".") > _MOST_DOTS:
+            raise ValueError(f"line {number} has more than {_MOST_DOTS} dots: write its keys as tables")
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    check_depth(table)
+    _check_integers(str(where), table)
+    return table
+
+
+def _check_integers(where: str, value: Any) -> None:
+    """Raise `InvalidInput` if an integer in plain data has more than the 64 bits that TOML gives it."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidInput(
+            f"{where}: an integer of {value.bit_length()} bits is too large: give one between -2^63 and 2^63"
+        )
+    for part in value if isinstance(value, list) else ():
+        _check_integers(where, part)
+    for key, part in value.items() if isinstance(value, dict) else ():
+        _check_integers(f"{where}: {key}" if key else where, part)
+
+
+def npz_arrays(file: BinaryIO, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of NumPy's npz format by name, all or those that are named; one that is pickled is refused.
+
+    Raises:
+        KeyError: there is none of a name.
+        ValueError: it is no such file, it is damaged, or it is larger than the memory.
+    """
+    import numpy as np  # not before it is needed: this module is loaded by every command
+
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            found = archive.files
+            if names is None or set(names) <= set(found):
+                return {name: archive[name] for name in (found if names is None else names)}
+    except Exception as error:  # as they come out of NumPy's reader, of zip files, and of Python's own parser
+        raise ValueError(str(error) or type(error).__name__) from None
+    missing = next(name for name in names if name not in found)
+    raise KeyError(missing, ", ".join(found) or "nothing")
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Raise `ValueError` if no array has a shape: of too many axes, or of more numbers than 64 bits count.
+
+    >>> check_shape([3, 6148914691236517206])
+    Traceback (most recent call last):
+    ...
+    ValueError: no array has this shape: iterator is too large
+    """
+    import numpy as np
+
+    try:
+        np.broadcast_to(np.zeros((), np.float32), tuple(shape))
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"no array has this shape: {error}") from None
 
 
 def check_depth(value: Any) -> None:
@@ -82,3 +199,9 @@ def _inside(value: Any) -> list[Any]:
 
 def _too_deep() -> ValueError:
     return ValueError(f"its values are nested more than {DEEPEST} deep")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.untrusted import open_regular, read_bytes
+from fedsolve.folders.untrusted import loads_toml, open_regular, read_bytes
 
 _LONGEST_CELL = 2**31 - 1
 """Characters: those of `csv` are 131,072, and a note in a column that nobody reads may have more."""
@@ -30,17 +30,33 @@ def composed(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
-def read_user_text(path: Path, largest: int) -> str:
-    r"""The text of a file, its lines ended by `\n`; it may have `largest` bytes.
+def read_user_text(path: Path, largest: int, *, follow: bool = True) -> str:
+    r"""The text of a file, its lines ended by `\n`; it may have `largest` bytes, and be a link if `follow` is true.
 
     Raises:
         OSError: as `open`, and for what is no regular file, or a larger one.
         InvalidInput: it is not in UTF-8.
     """
-    content = read_bytes(path, largest)
+    content = read_bytes(path, largest, follow=follow)
     with _decoding(path, content):
         text = content.decode("utf-8-sig")
     return composed(io.StringIO(text, newline=None).read())
+
+
+def read_user_toml(path: Path, largest: int, *, follow: bool = True) -> dict[str, Any]:
+    """The values of a TOML file.
+
+    Raises:
+        OSError: as `read_user_text`.
+        InvalidInput: it is not in UTF-8, or not TOML as `loads_toml` takes it.
+    """
+    text = read_user_text(path, largest, follow=follow)
+    try:
+        return loads_toml(text, path)
+    except InvalidInput:
+        raise
+    except ValueError as error:  # also Python's of a number of thousands of digits
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
 
 
 def check_once(path: Path, name: str, header: Sequence[str]) -> None:

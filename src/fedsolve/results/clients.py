@@ -12,7 +12,7 @@ import numpy as np
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.folders.sealed_json import LARGEST, unsealed_values
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import as_column, frame
 from fedsolve.results.metrics import describe
 
@@ -103,7 +103,7 @@ def read_client_metrics(
     """
     path = Path(folder) / CLIENT_METRICS
     try:
-        lines = read_bytes(path, LARGEST).splitlines()
+        lines = read_bytes(path, LARGEST, follow=False).splitlines()
     except OSError as error:
         raise InvalidInput(
             f"cannot read {path}: {error.strerror}; give the folder of a run with client_metrics"
@@ -118,7 +118,7 @@ def read_client_metrics(
                 metrics = {name: as_column(values).astype(float) for name, values in entry["metrics"].items()}
                 examples = as_column(entry["examples"])
                 by_round[int(entry["round"])] = ClientMetrics(tuple(entry["names"]), examples, metrics)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except MALFORMED:
             raise InvalidInput(
                 f"{path}, line {number}: no metrics of clients as fedsolve writes them, or damaged: "
                 "restore a copy, or remove the line"

@@ -17,7 +17,7 @@ import numpy as np
 from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput, check_known, shown
 from fedsolve.folders.sealed_json import unsealed
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.results.columns import Columns, as_column, checked_columns, dumps, number
 from fedsolve.results.metrics import describe, summary
 
@@ -172,7 +172,7 @@ class History:
             return cls(**data)
         except InvalidInput:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except MALFORMED as error:
             raise InvalidInput(f"not the JSON of a history: {error!r}") from None
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,15 +14,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.folders.files import slug, write_atomically
-from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, read_header, write_arrays
+from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, metadata_of, read_header, write_arrays
 from fedsolve.folders.sealed_json import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
 from fedsolve.folders.store import check_names
-from fedsolve.folders.untrusted import loads, read_bytes
+from fedsolve.folders.untrusted import MALFORMED, loads, npz_arrays, read_bytes, read_text
 from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
 
@@ -56,9 +55,8 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
             header, mapped = mapped_arrays(path, "model")
             facts, arrays = header.manifest, {name: np.array(x) for name, x in mapped.items()}
         else:
-            with safe_open(path, "numpy") as file:
-                facts = loads((file.metadata() or {})[MANIFEST])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            facts = loads(metadata_of(path)[MANIFEST])
+            arrays = dict(load(read_bytes(path, LARGEST, follow=False)))
         is_deployed = facts.get("task") == FEDERATION
         both = facts.get("holds") == ", ".join(_PARTS)
         # earlier versions did not write there what the file of a deployment holds
@@ -67,7 +65,7 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
         raise
     except FileNotFoundError:
         raise InvalidInput(f"{path} does not exist: give the folder of a finished run") from None
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, OSError, *MALFORMED) as error:
         raise InvalidInput(f"{path} is not a model that fedsolve wrote, or is damaged: {error}") from None
     if not both:
         return arrays, None
@@ -87,8 +85,7 @@ def model_facts(path: Path) -> dict[str, Any]:
 
 def is_sealed(path: Path) -> bool:
     """Whether a model's file has more in its metadata than a manifest, as files with checksums have."""
-    with safe_open(path, "numpy") as file:
-        return set(file.metadata() or {}) - {MANIFEST} != set()
+    return set(metadata_of(path)) - {MANIFEST} != set()
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
@@ -168,7 +165,7 @@ def read_failure(folder: Path) -> str | None:
         InvalidInput: the file cannot be read.
     """
     try:
-        return (folder / FAILURE).read_text(encoding="utf-8").strip()
+        return read_text(folder / FAILURE, LARGEST, follow=False).strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -219,7 +216,7 @@ def read_history(folder: Path) -> History | None:
 def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
     """The record, and the checksums of the files beside it; None for a record without any."""
     try:
-        content = read_bytes(path, LARGEST)
+        content = read_bytes(path, LARGEST, follow=False)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -267,9 +264,8 @@ def _read_rounds(path: Path, files: dict[str, str] | None) -> Columns:
         InvalidInput: the file is missing or damaged.
     """
     try:
-        with np.load(io.BytesIO(check_file(path, files)), allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        return npz_arrays(io.BytesIO(check_file(path, files)))
+    except (OSError, ValueError) as error:
         raise InvalidInput(
             f"the log of its rounds, {path}, is missing or damaged ({error}): restore a copy"
         ) from None

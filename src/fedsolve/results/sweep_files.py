@@ -24,7 +24,7 @@ from fedsolve.folders.sealed_json import (
     unsealed_values,
     without_checksum,
 )
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import dumps, number
 from fedsolve.results.sweep import Selection, SweepRecord
 
@@ -81,7 +81,7 @@ def load(folder: str | Path) -> SweepRecord:
             seconds=data["seconds"],
             notes=(*data["notes"], *([before] if before else [])),
         )
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+    except MALFORMED as error:
         raise InvalidInput(f"the files in {folder} are not of one sweep: {error!r}") from None
 
 
@@ -89,7 +89,7 @@ def _summary(folder: Path) -> tuple[Any, dict[str, str] | None]:
     """What `sweep.json` says, and the checksums of the files beside it, if it has some."""
     path = folder / SUMMARY
     try:
-        return unsealed_values(path, read_bytes(path, LARGEST))
+        return unsealed_values(path, read_bytes(path, LARGEST, follow=False))
     except OSError as error:
         raise InvalidInput(f"{folder} holds no finished sweep: {SUMMARY}: {error.strerror}") from None
     except InvalidInput:

@@ -14,6 +14,8 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.untrusted import MALFORMED, npz_arrays, open_regular, read_bytes
 from fedsolve.results.sweep import SENT, Selection, SweepRecord
 
 PARTS, ARCHIVE = "parts", "parts.zip"
@@ -35,10 +37,10 @@ def read_part(folder: Path, name: str) -> dict[str, np.ndarray] | None:
     source = path if path.exists() else folder / ARCHIVE
     try:
         if source == path:
-            return _arrays(path.read_bytes())
+            return npz_arrays(io.BytesIO(read_bytes(path, LARGEST, follow=False)))
         data = _archive(source, source.stat().st_mtime_ns).get(name) if source.exists() else None
-        return None if data is None else _arrays(data)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        return None if data is None else npz_arrays(io.BytesIO(data))
+    except (OSError, EOFError, zipfile.BadZipFile, *MALFORMED) as error:
         raise InvalidInput(f"{source} is damaged: remove it to compute it again ({error})") from None
 
 
@@ -60,7 +62,7 @@ def pack(folder: Path) -> Path:
         raise InvalidInput(f"{folder / PARTS} holds no parts: run the experiment into {folder} first")
     archive = folder / ARCHIVE
     parts = dict(_archive(archive, archive.stat().st_mtime_ns)) if archive.exists() else {}
-    parts |= {file.name: file.read_bytes() for file in files}
+    parts |= {file.name: read_bytes(file, LARGEST, follow=False) for file in files}
     buffer = io.BytesIO()
     # parts are archives themselves: stored as they are, the last of them would be found in an archive cut short
     with zipfile.ZipFile(buffer, "w") as new:
@@ -73,14 +75,9 @@ def pack(folder: Path) -> Path:
     return archive
 
 
-def _arrays(data: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(data)) as file:
-        return {key: file[key] for key in file.files}
-
-
 @lru_cache(maxsize=2)
 def _archive(path: Path, changed: int) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as file:
+    with open_regular(path, follow=False) as opened, zipfile.ZipFile(opened) as file:
         return {name: file.read(name) for name in file.namelist()}
 
 

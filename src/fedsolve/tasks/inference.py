@@ -15,7 +15,7 @@ from fedsolve.core.building.build_record import Made
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.data.columns import Columns
-from fedsolve.tasks.inputs import as_inputs
+from fedsolve.tasks.inputs import as_inputs, check_width
 from fedsolve.tasks.loss_arguments import asked
 
 ROWS = 256
@@ -76,6 +76,7 @@ class Inference:
         arrays = [x if _is_array(x) else None for x in leaves]
         fixed = tuple(_Fixed(x) for x in leaves if not _is_array(x))  # such as an equinox model's activation
         wide = all(x.dtype == np.float64 for x in arrays if x is not None and _is_floating(x))
+        check_width(inputs, wide, "iuf")
         size = min(ROWS, 1 << (count - 1).bit_length())
         parts = []
         with jax.enable_x64(wide):

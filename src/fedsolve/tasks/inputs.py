@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.arrays.leaf import as_array, first_beyond
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.data.columns import Columns, named_arrays
 from fedsolve.data.examples import Examples, SparseRows, in_words
@@ -69,6 +69,22 @@ def as_inputs(x: Any, rows: Any, task: str, columns: Columns = ()) -> tuple[Any,
             row = int(np.argmin(np.isfinite(a.reshape(len(a), -1)).all(axis=1)))
             raise InvalidInput(f"x holds a non-finite number in row {row}: clean the data first")
     return given, counts.pop()
+
+
+def check_width(inputs: Any, wide: bool, kinds: str) -> None:
+    """Raise `InvalidInput` if an input has a number that its type of 32 bits cannot hold, unless the model is `wide`.
+
+    Args:
+        inputs: a pytree of NumPy arrays.
+        wide: whether the model takes 64 bits.
+        kinds: of the arrays that it takes in 32, as NumPy has them: some of "iuf".
+    """
+    for a in jax.tree.leaves(inputs):
+        to = np.dtype(f"{a.dtype.kind}4") if a.dtype.kind in kinds else a.dtype
+        if not wide and to.itemsize < a.dtype.itemsize and (row := first_beyond(a, to)) is not None:
+            raise InvalidInput(
+                f"x holds a number in row {row} that {to} cannot, in which the model computes: use another unit"
+            )
 
 
 def _like(a: np.ndarray, row: Any, task: str, sparse: bool) -> np.ndarray:

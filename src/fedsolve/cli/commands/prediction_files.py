@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.csv_cells import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
+from fedsolve.folders.untrusted import npz_arrays, open_regular
 from fedsolve.folders.user_text import check_once, composed, csv_rows
 
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -55,14 +55,13 @@ def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) 
 
 def _read_npz(path: Path) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if _ARRAY not in arrays:
-                raise InvalidInput(
-                    f"{path} has no array {_ARRAY}, but {', '.join(arrays) or 'nothing'}: save it by "
-                    f"np.savez(file, {_ARRAY}=...)"
-                )
-            return arrays[_ARRAY]
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        with open_regular(path) as file:
+            return npz_arrays(file, [_ARRAY])[_ARRAY]
+    except KeyError as error:
+        raise InvalidInput(
+            f"{path} has no array {_ARRAY}, but {error.args[1]}: save it by np.savez(file, {_ARRAY}=...)"
+        ) from None
+    except (ValueError, OSError) as error:
         raise InvalidInput(f"{path} is not a NumPy npz file of numbers: {error}") from None
 
 

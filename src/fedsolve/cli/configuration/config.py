@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args
@@ -19,20 +17,17 @@ from pydantic import (
     field_validator,
 )
 
-from fedsolve.cli.configuration.values import check_integers, check_labels
+from fedsolve.cli.configuration.values import check_labels
 from fedsolve.config.catalogue import current_name
 from fedsolve.core.checks import SEED_BITS
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.options import RunOptions, WrittenOption, exclusive_options, written_options
-from fedsolve.folders.untrusted import check_depth
-from fedsolve.folders.user_text import read_user_text
+from fedsolve.folders.user_text import read_user_toml
 from fedsolve.results.record_files import CONFIG
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 _LARGEST = 2**20
-_MOST_DOTS = 100
-_NUMBER = re.compile(r"\d\.\d")
 
 
 class Section(BaseModel):
@@ -177,40 +172,22 @@ def parse_as(model: type[C], table: Mapping[str, Any], origin: str) -> C:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The plain data of a TOML file.
+    """The plain data of a TOML file, which may be a link, or of that in the folder of a run, which may be none.
 
     Raises:
         InvalidInput: the file cannot be read, is no file, too large or not TOML (the line is named).
     """
     path = Path(path)
+    inside = path.is_dir()
+    path = path / CONFIG if inside else path
     try:
         if path.stat().st_size > _LARGEST:
             raise InvalidInput(
                 f"{path} has {path.stat().st_size:,} bytes: a configuration has at most {_LARGEST:,}"
             )
-        text = read_user_text(path, _LARGEST)
-        _check_dots(path, text)
-        table = tomllib.loads(text)
-        check_depth(table)
-        check_integers(str(path), table)
-        return table
-    except InvalidInput:
-        raise
+        return read_user_toml(path, _LARGEST, follow=not inside)
     except OSError as error:
         raise InvalidInput(f"cannot read the configuration {path}: {error.strerror}") from None
-    except RecursionError:
-        raise InvalidInput(f"{path} is not valid TOML: its values are nested too deeply") from None
-    except ValueError as error:  # also Python's of a number of thousands of digits
-        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
-
-
-def _check_dots(path: Path, text: str) -> None:
-    """Raise `InvalidInput` for a dotted key of hundreds of parts: reading it takes the square of their number."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip()[:1] != "#" and _NUMBER.sub("", line).count(".") > _MOST_DOTS:
-            raise InvalidInput(
-                f"{path}, line {number}: it has more than {_MOST_DOTS} dots: write its keys as tables"
-            )
 
 
 def load(path: str | Path) -> Config:
@@ -220,8 +197,7 @@ def load(path: str | Path) -> Config:
         InvalidInput: as `read_toml` and `parse`.
     """
     path = Path(path)
-    path = path / CONFIG if path.is_dir() else path
-    return parse(read_toml(path), str(path))
+    return parse(read_toml(path), str(path / CONFIG if path.is_dir() else path))
 
 
 def check_runnable(config: Config, origin: Path) -> Config:

@@ -90,7 +90,7 @@ def _over_file(request: Request) -> Config:
         raise InvalidInput(
             "--trust says which modules a file may name: give it with --config, or leave it out"
         )
-    file = {} if path is None else read_toml(path / CONFIG if path.is_dir() else path)
+    file = {} if path is None else read_toml(path)
     config = _named(request, file)
     table = to_table(config)
     task_options = {} if request.task not in (None, file.get("task")) else table.get("task_options", {})

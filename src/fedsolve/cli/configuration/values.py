@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fedsolve.core.checks import check_different
 from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.untrusted import loads_toml
 
 EXAMPLE = "--grid client_lr=1e-3:1:7log --grid server_lr=0.1,1,10"
 _TEXT = re.compile(r"[A-Za-z_][\w.+:/@~-]*|(?:~|\.{0,2}/).*")
@@ -42,32 +42,18 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 def parse_value(text: str, where: str) -> Any:
     """One value as TOML, a bare word or path as text; `InvalidInput` names `where` it stands."""
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = loads_toml(f'"" = {text}', where)
         if len(table) == 1:
-            check_integers(where, table["value"])
-            return table["value"]
+            return table[""]
     except InvalidInput:
         raise
-    except (ValueError, RecursionError):  # also Python's of a number of thousands of digits
+    except ValueError:  # also Python's of a number of thousands of digits
         if _TEXT.fullmatch(text):
             return text
     shown = repr(text if len(text) < 80 else f"{text[:76]} ...")
     raise InvalidInput(
         f"{where} = {shown} is not a value: give a number, a text in quotes, true, false or {{...}}"
     )
-
-
-def check_integers(where: str, value: Any) -> None:
-    """Raise `InvalidInput` if an integer in plain data has more than the 64 bits that TOML gives it."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise InvalidInput(
-            f"{where}: an integer of {value.bit_length()} bits is too large: give at most 64 bits"
-        )
-    parts = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for key, part in parts:
-        check_integers(f"{where}: {key}" if isinstance(key, str) else where, part)
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:

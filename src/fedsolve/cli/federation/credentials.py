@@ -24,7 +24,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.untrusted import read_bytes
 
+_LARGEST = 2**24  # bytes of a file of keys or certificates
 _OTHER_NAME = (62, 64)
 """How OpenSSL numbers that a certificate has another name, or another IP address."""
 
@@ -77,7 +79,7 @@ def check_credentials(
 
 def _read(option: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, _LARGEST)
     except OSError as error:
         raise InvalidInput(f"{option} {path}: {error.strerror}") from None
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedsolve.cli.federation.flower_commands import FlowerCommands, last_line
 from fedsolve.core.errors import Interrupted, Unavailable
-from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.folders.interrupt import STOP, Interruptible
 
 _POLL_SECONDS = 0.3
@@ -52,7 +52,7 @@ def follow(
             commands.stop_run(run)
             raise Interrupted(interrupted)
         if (folder / FAILED).exists():
-            raise Unavailable(f"{what}: {(folder / FAILED).read_text(encoding='utf-8').strip()}")
+            raise Unavailable(f"{what}: {read_reason(folder)}")
         if time.monotonic() - asked > _STATUS_SECONDS:
             asked = time.monotonic()
             status = commands.status(run)

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +17,8 @@ from fedsolve.deploy.client.node_context import STATE_FOLDER
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.persistent.flower_program import PROGRAM, UnknownFlower, check_version
 from fedsolve.deploy.persistent.node_folder import BIN, WorkerLimits, hold, make_folder, start_worker
-from fedsolve.folders.user_text import read_user_text
+from fedsolve.folders.untrusted import loads_toml
+from fedsolve.folders.user_text import read_user_toml
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Flower's variable for the seconds after which a SuperExec looks for a message again."""
@@ -81,9 +81,10 @@ def state_folder(arguments: Sequence[str]) -> Path:
     given = next((b for a, b in itertools.pairwise(words) if a == "--node-config"), "")
     try:
         if given.endswith(".toml"):
-            config = tomllib.loads(read_user_text(Path(given).expanduser(), _LARGEST))
+            config = read_user_toml(Path(given).expanduser(), _LARGEST)
         else:
-            config = tomllib.loads("\n".join(f"{name} = {value}" for name, value in _SETTING.findall(given)))
+            lines = (f"{name} = {value}" for name, value in _SETTING.findall(given))
+            config = loads_toml("\n".join(lines), "--node-config")
     except (OSError, ValueError):  # Flower says what is wrong
         config = {}
     return Path(str(config.get("state-dir", STATE_FOLDER)))

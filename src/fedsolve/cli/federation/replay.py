@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 
 from fedsolve.cli.configuration import requests as arg
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.user_text import read_user_text
+from fedsolve.folders.user_text import read_user_toml
 
 _LARGEST = 2**20  # bytes of an app's pyproject.toml
 
@@ -71,7 +70,7 @@ def replay_command(folder: Path, app: Path, as_json: bool) -> int:
 def _problem(app: Path) -> tuple[Any, dict[str, Any]]:
     """The module `problem` of an app, and the app's configuration."""
     try:
-        flower = tomllib.loads(read_user_text(app / "pyproject.toml", _LARGEST))["tool"]["flwr"]["app"]
+        flower = read_user_toml(app / "pyproject.toml", _LARGEST)["tool"]["flwr"]["app"]
         package = str(flower["components"]["serverapp"]).partition(".")[0]
     except (OSError, ValueError, KeyError, TypeError):
         raise InvalidInput(

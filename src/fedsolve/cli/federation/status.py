@@ -11,14 +11,12 @@ from fedsolve.cli.terminal.console import emit, emit_json, emit_table
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.monitoring.client_status import ClientStatus
 from fedsolve.deploy.monitoring.status_file import STATUS, FederationStatus, read_status
-from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
 from fedsolve.folders.lock import held
-from fedsolve.folders.untrusted import read_text
 from fedsolve.report.number_text import human_time
 from fedsolve.results.record_files import HISTORY
 
-_LARGEST = 2**16  # bytes of the line that says why a run failed
 _HEADS = ("client", "site", "connected", "last heard", "failures", "in a row", "last used round", "fedsolve", "Flower",
           "Python", "framework")  # fmt: skip
 _NAMES = ("fedsolve", "flwr", "python", "framework")
@@ -76,10 +74,7 @@ def _state(folder: Path, clients: FederationStatus) -> tuple[str, str]:
     if held(folder):
         return "running", ""
     if (folder / FAILED).exists():
-        try:
-            return "failed", " ".join(read_text(folder / FAILED, _LARGEST).split())
-        except (OSError, UnicodeDecodeError):
-            return "failed", f"{FAILED} cannot be read"
+        return "failed", read_reason(folder)
     history = folder / HISTORY  # of a run that went on and was interrupted it is older than the status
     is_newest = history.exists() and history.stat().st_mtime >= (folder / STATUS).stat().st_mtime
     return ("finished" if is_newest or clients.round >= clients.rounds > 0 else "interrupted"), ""

@@ -16,6 +16,8 @@ from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.lock import locked
 from fedsolve.folders.run_folder import RUN, SWEEP, occupied
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.untrusted import read_bytes
 from fedsolve.results.record_files import FAILURE, HISTORY
 
 TRIALS = "lanes"
@@ -89,7 +91,7 @@ def undone_if_refused(folder: Path, fresh: bool = False) -> Iterator[None]:
     """
     fresh = fresh or not folder.exists()
     found, done = _files(folder), _done(folder)
-    configs = {path: path.read_bytes() for path in found if path.name == CONFIG}
+    configs = {path: read_bytes(path, LARGEST, follow=False) for path in found if path.name == CONFIG}
     try:
         yield
     except (Interrupted, Diverged):
@@ -106,7 +108,7 @@ def undone_if_refused(folder: Path, fresh: bool = False) -> Iterator[None]:
 def _undo(folder: Path, found: set[Path], configs: dict[Path, bytes]) -> None:
     with locked(folder):  # or another run uses it
         for path, text in configs.items():
-            if path.read_bytes() != text:
+            if read_bytes(path, LARGEST, follow=False) != text:
                 write_atomically(path, text)
         new = [path for path in _files(folder) - found if path.name in (CONFIG, ".lock")]
         for path in sorted(new, reverse=True):
@@ -117,7 +119,7 @@ def _undo(folder: Path, found: set[Path], configs: dict[Path, bytes]) -> None:
 
 
 def _files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file()}
+    return {path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
 def _done(folder: Path) -> dict[Path, int]:

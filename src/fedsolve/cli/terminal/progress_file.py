@@ -14,7 +14,7 @@ from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.interrupt import STOP
 from fedsolve.folders.lock import locked
-from fedsolve.folders.untrusted import loads, read_text
+from fedsolve.folders.untrusted import MALFORMED, loads, read_text
 
 PROGRESS = "progress.json"
 _SECONDS_BETWEEN = 2.0
@@ -72,13 +72,13 @@ def read_progress(folder: Path) -> Progressed | None:
     """
     path = folder / PROGRESS
     try:
-        facts = loads(read_text(path, _LARGEST))
+        facts = loads(read_text(path, _LARGEST, follow=False))
         if set(facts) != set(_KINDS) or any(not isinstance(facts[k], kinds) for k, kinds in _KINDS.items()):
             raise ValueError("it has other facts")
         return Progressed(**facts)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from None
 
 

@@ -11,6 +11,7 @@ from fedsolve.engine.records.record import RecordFile
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.folders.run_folder import RUN
 from fedsolve.folders.store import read_manifest
+from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.results.history import History
 from fedsolve.results.record_files import (
     FAILURE,
@@ -87,5 +88,7 @@ def record_so_far(path: Path, label: str, task: str) -> History:
     try:
         recorder = RecordFile(path.parent).restore(manifest["record"])
         return recorder.history(label, task, manifest["identity"], 0.0, ())
-    except (KeyError, TypeError, IndexError):
+    except InvalidInput:
+        raise
+    except MALFORMED:
         raise InvalidInput(f"the checkpoint {path} holds no record: another version wrote it") from None

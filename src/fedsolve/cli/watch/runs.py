@@ -110,6 +110,10 @@ class Folder:
             run = self._known[place][1]
         else:
             try:
+                if not place.resolve().is_relative_to(self.folder.resolve()):
+                    raise InvalidInput(
+                        f"{place} leads out of {self.folder} by a symbolic link: it is not read"
+                    )
                 _check_files(place)
                 run = self._read(place, parent, config, names)
             except Exception as error:  # one folder takes the page from no other

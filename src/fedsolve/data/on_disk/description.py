@@ -7,6 +7,7 @@ what they hold. Containers of the examples are told by name, so that nothing is 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns
 from fedsolve.data.examples import Examples, SparseRows
 from fedsolve.folders.sealed_arrays import checksum
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.untrusted import MALFORMED, check_shape, loads, read_text
 
 DESCRIPTION = "fedsolve-data.json"
 COUNTS, NAMES, NAME_ENDS = "counts.npy", "names.txt", "name-ends.npy"
@@ -56,7 +58,7 @@ class Column:
     @property
     def width(self) -> int:
         """Bytes of a row."""
-        return np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def read_description(folder: Path) -> Description:
     """
     path = folder / DESCRIPTION
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path, LARGEST, follow=False)
     except FileNotFoundError:
         raise InvalidInput(
             f"{folder} holds no data: there is no {DESCRIPTION}, which fs.data.write writes last; write the folder, or "
@@ -112,7 +114,7 @@ def read_description(folder: Path) -> Description:
         if outer["seal"] != checksum(body.encode()):
             raise damaged(path, "its seal is another")
         return _checked(loads(body))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         if isinstance(error, InvalidInput):
             raise
         raise damaged(path, f"{type(error).__name__}: {error}") from None
@@ -162,6 +164,7 @@ def _column(given: dict[str, Any]) -> Column:
         raise ValueError(f"type {dtype}")
     shape = tuple(_number(n, 0) for n in given["shape"])
     start, rows, crc32 = (_number(given[name], 0) for name in ("start", "rows", "crc32"))
+    check_shape((rows, *shape))
     return Column(file, dtype.str, shape, start, rows, crc32, *_ends(given, dtype))
 
 

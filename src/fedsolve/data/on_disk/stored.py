@@ -27,6 +27,7 @@ from fedsolve.data.on_disk.description import (
     with_structure,
 )
 from fedsolve.folders.append_log import read_all
+from fedsolve.folders.untrusted import open_regular
 
 _PIECE = 2**24  # bytes that are summed at once
 
@@ -148,8 +149,8 @@ def _mapped(folder: Path, column: Column) -> mmap.mmap:
     """A file's bytes, of the size that its description says."""
     path, size = folder / column.file, column.start + column.rows * column.width
     try:
-        with path.open("rb") as file:
-            actual_size = path.stat().st_size
+        with open_regular(path, follow=False) as file:
+            actual_size = os.fstat(file.fileno()).st_size
             if actual_size != size:
                 raise damaged(path, f"it has {actual_size:,} bytes, not {size:,}")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -157,8 +158,8 @@ def _mapped(folder: Path, column: Column) -> mmap.mmap:
         raise InvalidInput(
             f"{path} does not exist, but {DESCRIPTION} beside it names it: restore a copy, or write the folder again"
         ) from None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} cannot be read ({error}): check the file") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror or error}): check the file") from None
 
 
 def _array(mapped: mmap.mmap, column: Column) -> np.ndarray:
@@ -207,7 +208,7 @@ def gather(path: Path, column: Column, starts: np.ndarray, counts: np.ndarray, i
     if not column.width:
         return
     size = column.start + column.rows * column.width
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path, follow=False, buffering=0) as file:
         if os.fstat(file.fileno()).st_size < size:  # a map would not say so
             raise OSError("it has become shorter")
         if size <= _DENSE * len(starts):

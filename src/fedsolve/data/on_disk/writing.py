@@ -38,7 +38,8 @@ from fedsolve.data.on_disk.stored import open as open_stored
 from fedsolve.folders.append_log import open_to_append, sync
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.lock import locked
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.untrusted import MALFORMED, loads, open_regular, read_bytes
 
 PROGRESS = "writing.json"
 
@@ -111,11 +112,11 @@ class Progress:
         if not path.exists():
             return None
         try:
-            found = loads(path.read_text("utf-8"))
+            found = loads(read_bytes(path, LARGEST, follow=False))
             parts = [Part(**{**part, "shape": tuple(part["shape"])}) for part in found["parts"]]
             columns = tuple(None if own is None else tuple(own) for own in found.get("columns", ()))
             return cls(found["clients"], found["structure"], parts, columns)
-        except (ValueError, TypeError, KeyError) as error:
+        except (OSError, *MALFORMED) as error:
             raise InvalidInput(f"{path} is damaged ({error}): remove {folder} and write it again") from None
 
     def note(self, folder: Path, files: Sequence[BinaryIO]) -> None:
@@ -340,7 +341,7 @@ def _check_last(folder: Path, progress: Progress, rest: Iterator[Batch]) -> None
     leaves = [] if given is None else _leaves(i, given, progress.columns)[0]
     same = given is not None and structure_of(given) == progress.structure
     for part, a in zip(progress.parts, leaves, strict=False):
-        with (folder / part.file).open("rb") as file:
+        with open_regular(folder / part.file, follow=False) as file:
             file.seek(part.end - a.nbytes if a.nbytes <= part.end else 0)
             same &= (a.dtype.str, a.shape[1:]) == (part.dtype, part.shape)
             same &= file.read(a.nbytes) == np.ascontiguousarray(a).tobytes()

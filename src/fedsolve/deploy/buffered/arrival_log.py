@@ -123,7 +123,7 @@ def _read(path: Path, most: int | None = None) -> tuple[_Head, list[_Update]]:
             f"{path} is not there: its run had synchronous rounds, as runs of earlier versions have; start a new run"
         )
     try:
-        lines = [line for line in read_text(path, _LARGEST).splitlines() if line]
+        lines = [line for line in read_text(path, _LARGEST, follow=False).splitlines() if line]
         head = _Head.model_validate_json(lines[0] if lines else "")
         updates = [_Update.model_validate_json(line) for line in lines[1:][:most]]
         if [u.update for u in updates] != list(range(1, (most or len(updates)) + 1)):

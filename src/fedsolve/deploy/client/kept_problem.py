@@ -17,7 +17,7 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.threads import share_threads
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import loads, read_bytes
+from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
 
 _LARGEST = 2**20  # bytes of a file of digests
 
@@ -89,9 +89,9 @@ def _compare_constants(problem: LocalProblem, run: int, node: NodeContext, conne
                 write_atomically(path, json.dumps({"run": str(run), "constants": digests}))
         return
     try:
-        kept = loads(read_bytes(path, _LARGEST))
+        kept = loads(read_bytes(path, _LARGEST, follow=False))
         known = dict(pair.rsplit(" ", 1) for pair in kept["constants"]) if kept["run"] == str(run) else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *MALFORMED):
         return  # it has connected elsewhere, or the folder was emptied: the server has compared what it was told then
     if (name := other_constant(digests, known)) is not None:
         raise InvalidInput(

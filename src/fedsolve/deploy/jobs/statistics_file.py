@@ -16,7 +16,7 @@ from fedsolve.data.column_statistics.report import (
     Statistics,
 )
 from fedsolve.folders.sealed_json import LARGEST, sealed, unsealed_values
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.report.number_text import show_number
 from fedsolve.results.columns import dumps, number
 
@@ -39,12 +39,12 @@ def read_statistics(path: Path) -> Statistics:
         InvalidInput: there is none, or it is damaged.
     """
     try:
-        data, _ = unsealed_values(path, read_bytes(path, LARGEST))
+        data, _ = unsealed_values(path, read_bytes(path, LARGEST, follow=False))
         columns = {name: _column(values) for name, values in data["columns"].items()}
         return Statistics(columns, dict(data["unreported"]), tuple(data["notes"]))
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except MALFORMED as error:
         raise InvalidInput(f"{path} is not a file of statistics, or is damaged: {error!r}") from None
 
 

@@ -24,6 +24,7 @@ from fedsolve.deploy.messages.records import (
     write_buffers,
 )
 from fedsolve.deploy.messages.sanitize import reading, sanitize
+from fedsolve.folders.untrusted import loads
 from fedsolve.tasks.metrics.description import describe, described
 
 FACTS_BYTES = 64 * 1024
@@ -183,7 +184,7 @@ def _record_to_sums(names: list[Any], kinds: list[Any], values: list[Any]) -> di
         raise InvalidInput(f"it has sums of {sanitize(names, 80)} and {len(kinds)} kinds of metrics")
     if not all(type(value) is float for value in values):
         raise InvalidInput("its sums are not floating-point numbers")
-    metrics = [described(json.loads(kind)) for kind in kinds]
+    metrics = [described(loads(kind)) for kind in kinds]
     ends = np.cumsum([metric.width for metric in metrics])
     if not len(ends) or ends[-1] != len(values):
         raise InvalidInput(

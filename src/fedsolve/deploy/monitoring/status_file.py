@@ -112,7 +112,7 @@ def read_status(path: Path) -> FederationStatus:
         InvalidInput: it cannot be read or is damaged; where.
     """
     try:
-        status = FederationStatus.model_validate_json(read_text(path, _LARGEST))
+        status = FederationStatus.model_validate_json(read_text(path, _LARGEST, follow=False))
         if [one.client for one in status.clients] == list(range(len(status.clients))):
             return status
         what = "clients: their numbers are not 0, 1, ..."

@@ -10,7 +10,8 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
 
 BINDINGS = "clients.json"
 """The file in a run's folder: experiment, and each client's number with the digest of its node's key."""
@@ -41,12 +42,12 @@ class NodeBindings:
         self._keys: dict[int, str] = {}
         self._saved: dict[int, str] = {}
         try:
-            content = loads(path.read_text(encoding="utf-8"))
+            content = loads(read_bytes(path, LARGEST, follow=False))
             if content["experiment"] == experiment:
                 self._keys = {int(client): str(key) for client, key in content["keys"].items()}
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *MALFORMED) as error:
             raise InvalidInput(
                 f"{path} cannot be read ({type(error).__name__}): restore it, or delete it, and each client number "
                 "belongs to the next node that claims it"

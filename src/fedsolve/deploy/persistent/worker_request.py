@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsolve.deploy.persistent import shim
+from fedsolve.folders.untrusted import loads
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Request:
             ValueError: it is none.
         """
         line, _, more = data.partition(b"\n")
-        document = json.loads(line)
+        document = loads(line)
         match document:
             case {"arguments": list(arguments), "cwd": str(cwd), "parent": int(parent)}:
                 if all(isinstance(word, str) for word in arguments) and parent > 0:
@@ -63,7 +64,7 @@ def receive(connection: socket.socket) -> Request | None:
         for number, descriptor in enumerate(descriptors, start=1):
             os.dup2(descriptor, number)
         return request
-    except (ValueError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         answer(connection, {"refused": f"the node's worker was asked wrongly ({error})"})
         return None
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from fedsolve.engine.outcomes.several_seeds import Seeds
 from fedsolve.engine.outcomes.stored_task import StoredTask, as_trained, in_task, is_personal, of_module
 from fedsolve.engine.result import Result
 from fedsolve.engine.sweep.sweep_result import Sweep
+from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.user_text import read_user_toml
 from fedsolve.results import sweep_files
 from fedsolve.results.record_files import (
     CONFIG,
@@ -110,8 +111,12 @@ def _method_folders(folder: Path) -> list[Path]:
     """The folders within one that may be those of methods, in order."""
     begun = {path.name: path for path in sorted(folder.glob("*")) if path.is_dir()}
     try:
-        table = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        table = read_user_toml(folder / CONFIG, LARGEST, follow=False)
         labels = [method.get("label") or method["name"] for method in table["method"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # kept by `save`, which writes none
+    except InvalidInput:
+        raise
+    except (FileNotFoundError, KeyError, TypeError, AttributeError):  # kept by `save`, which writes none
         return [path for path in begun.values() if any(path.rglob(HISTORY))]
+    except OSError as error:
+        raise InvalidInput(f"cannot read {folder / CONFIG}: {error.strerror}") from None
     return [path for path in method_folders(folder, labels) if path.name in begun]

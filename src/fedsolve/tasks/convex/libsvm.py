@@ -34,6 +34,8 @@ SHA256 = {
     "mushrooms": "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538",
 }
 """SHA-256 of the text of each file, unzipped."""
+_LARGEST = float(np.finfo(np.float32).max)
+_LONGEST = 18  # digits of an index
 DEALT = IID()
 """The partition where none is given."""
 
@@ -150,7 +152,7 @@ def parse(text: bytes, features: int, where: str = "the text") -> tuple[np.ndarr
         last = 0
         for place, word in enumerate(words[1:], 2):
             index, colon, value = word.partition(b":")
-            if not (colon and index.isdigit()):
+            if not (colon and index.isdigit() and len(index) <= _LONGEST):
                 raise InvalidInput(f"{at}: word {place} is not index:value")
             column = int(index)
             if not last < column <= features:
@@ -174,6 +176,6 @@ def _number(word: bytes, at: str, what: str) -> float:
         number = float(word)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= _LARGEST:
         raise InvalidInput(f"{at}: {what} is not a finite number")
     return number

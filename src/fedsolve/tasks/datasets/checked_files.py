@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.data.sources import read_idx
+from fedsolve.data.sources import read_bytes, read_idx
 from fedsolve.folders.files import write_atomically
 from fedsolve.tasks.convex.libsvm import SHA256 as LIBSVM
 from fedsolve.tasks.datasets.originals import find, refuse, unzipped, write_noted, write_npz
@@ -35,7 +35,7 @@ def mnist(folder: Path, to: Path) -> list[Path]:
         path = find(folder, [f"{name}.gz", name, name.replace("-idx", ".idx")])
         content = unzipped(path, _MOST)
         refuse(_sum(content) != sha256, path, "its content has another check sum")
-        raw = path.read_bytes()
+        raw = read_bytes(path)
         zipped = raw if raw[:2] == b"\x1f\x8b" else gzip.compress(content, mtime=0)
         written.append(write_noted(to / "mnist" / f"{name}.gz", zipped, SHA256[f"{name}.gz"]))
     arrays = {}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.tasks.datasets.originals import refuse, unzipped, write_noted, write_npz
 from fedsolve.tasks.images.handwriting import FEMNIST
 from fedsolve.tasks.text.shakespeare import LEAF
@@ -66,9 +67,9 @@ def _files(folder: Path, below: str, name: str) -> list[Path]:
 def _users(path: Path, most: int, of: Callable[[Any], Any]) -> list[tuple[str, Any, Any]]:
     """Name, x and y of each user of a file of at most so many bytes; `of` makes something of x and of y."""
     try:
-        table = json.loads(unzipped(path, most))
+        table = loads(unzipped(path, most))
         return [(str(name), *of(data)) for name, data in table["user_data"].items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise InvalidInput(f"{path} is not LEAF's JSON ({type(error).__name__}): make it again") from None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.data.sources import read_bytes
 from fedsolve.tasks.datasets.originals import members, write_npz
 from fedsolve.tasks.text.news import FILE, SHA256
 
@@ -68,7 +69,7 @@ def _posts(folder: Path) -> list[tuple[bool, str, bytes]]:
         files = members(folder / ARCHIVE, _MOST)
     else:
         files = {
-            str(path.relative_to(folder)): path.read_bytes()
+            str(path.relative_to(folder)): read_bytes(path)
             for split in ("train", "test")
             for path in folder.glob(f"20news-bydate-{split}/*/*")
         }

@@ -15,6 +15,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import CONVERTED, read_bytes
 from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import open_regular
 
 
 def find(folder: Path, names: Sequence[str]) -> Path:
@@ -58,15 +59,15 @@ def members(path: Path, most: int) -> dict[str, bytes]:
     """
     contents: dict[str, bytes] = {}
     try:
-        with tarfile.open(path) as archive:
+        with open_regular(path) as file, tarfile.open(fileobj=file) as archive:
             for member in archive:
                 if not member.isfile():
                     continue
                 most -= member.size
                 if most < 0:
                     raise InvalidInput(f"{path} unpacks to more than it may: it is not the file")
-                file = archive.extractfile(member)
-                contents[member.name] = b"" if file is None else file.read()
+                content = archive.extractfile(member)
+                contents[member.name] = b"" if content is None else content.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise InvalidInput(f"{path} is a damaged archive ({error}): fetch the file again") from None
     return contents

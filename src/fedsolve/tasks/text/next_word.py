@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_bytes
+from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.tasks.losses.losses import Model, Pooled
 from fedsolve.tasks.networks.recurrent import LSTM
 from fedsolve.tasks.shared import PADDING, drawn, next_token, pick
@@ -149,7 +149,7 @@ def _path() -> Path:
 def _senders(path: Path) -> dict[str, list[list[str]]]:
     """The words of each message of each sender, in the order of time; messages without words are left out."""
     try:
-        chats = json.loads(read_bytes(path))
+        chats = loads(read_bytes(path))
         said = [u for chat in chats.values() for turn in chat["messages"] for u in turn]
         said = sorted(said, key=lambda u: str(u["timestamp"]))  # ISO 8601 in UTC: as text in order of time
         senders: dict[str, list[list[str]]] = {}
@@ -157,7 +157,7 @@ def _senders(path: Path) -> dict[str, list[list[str]]]:
             words = _WORD.findall(str(u["text"]).lower())
             if words:
                 senders.setdefault(str(u["sender"]), []).append(words)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise InvalidInput(
             f"{path} is not the JSON of chitchat-dataset ({type(error).__name__}): install it again"
         ) from None

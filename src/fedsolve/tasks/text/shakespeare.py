@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.folders.untrusted import MALFORMED, loads, open_regular
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.shared import drawn, next_token, pick, windows
 from fedsolve.tasks.task import Examples, Task
@@ -135,11 +135,11 @@ def _roles(path: Path, sha256: str) -> list[tuple[str, list[str]]]:
     """Name and speeches of each role in the order of the file; speeches without text are left out."""
     sources.checksum(path, sha256)
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
+        with open_regular(path) as zipped, gzip.open(zipped, "rt", encoding="utf-8") as file:
             text = file.read(_MOST)
-        entries = [json.loads(line) for line in text.splitlines()]
+        entries = [loads(line) for line in text.splitlines()]
         roles = [(f"{r['play']}: {r['role']}", [str(s) for s in r["speeches"] if s]) for r in entries]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, EOFError, zlib.error, *MALFORMED) as error:
         raise InvalidInput(
             f"{path} is not JSON of play, role and speeches a line ({type(error).__name__}): fetch it again"
         ) from None

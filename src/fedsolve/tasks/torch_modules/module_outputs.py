@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.inputs import check_width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,6 +41,7 @@ def in_batches(
 
     module.eval()
     first = next(module.parameters())
+    check_width(inputs, first.dtype == torch.float64, "f")
     parts = []
     with torch.no_grad(), all_seeded(0):  # of a module that draws in evaluation too
         for start in range(0, count, size):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.jobs.statistics_file import SCHEMA_FILE, number_words, read_statistics, summary_lines
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.folders.user_text import read_user_text
+from fedsolve.folders.user_text import read_user_toml
 from fedsolve.report.number_text import number_writer
 from fedsolve.report.table import narrow_table
 from fedsolve.results.clients import ClientMetrics, read_client_metrics
@@ -129,7 +128,7 @@ def _check_app(app: Path, needed: set[str]) -> None:
     """Raise `InvalidInput` unless a folder holds an app whose configuration has what a job sets."""
     path = app / "pyproject.toml"
     try:
-        content = tomllib.loads(read_user_text(path, _LARGEST))
+        content = read_user_toml(path, _LARGEST)
         config = content["tool"]["flwr"]["app"].get("config", {})
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}; give the folder of an app with --app") from None
