@@ -408,3 +408,16 @@ def test_a_number_that_is_no_float_is_in_no_file(tmp_path):
     (tmp_path / "progress.json").write_text(PROGRESS.replace('"done": 1', f'"done": {"9" * 400}'))
     with pytest.raises(InvalidInput, match="an integer of 400 digits"):
         read_progress(tmp_path)
+
+
+def test_a_damaged_file_has_one_remedy(tmp_path):
+    """And not that of the error that was met inside another error's brackets."""
+    data(tmp_path / "d")
+    (tmp_path / "d" / "counts.npy").write_bytes(b"short")
+    (tmp_path / "s.json").write_text('{"checksum": "00000000", "files": {},"columns": {}}')
+    for read in (lambda: fs.data.open(tmp_path / "d"), lambda: read_statistics(tmp_path / "s.json")):
+        with pytest.raises(InvalidInput) as refused:
+            read()
+        assert str(refused.value).count("is damaged (") == 1
+        assert "check the file" not in str(refused.value)
+        assert "InvalidInput" not in str(refused.value)

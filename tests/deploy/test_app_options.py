@@ -1,7 +1,9 @@
 """The options of both apps stand in their signatures, once: what a run's configuration may change has their names."""
 
+import contextlib
 import dataclasses
 import inspect
+import math
 import tomllib
 from pathlib import Path
 
@@ -85,3 +87,60 @@ def test_what_does_not_fit_is_refused_in_one_line(call, said):
         call()
     assert str(refused.value).startswith(said)
     assert "\n" not in str(refused.value)
+
+
+ODD = {
+    "nan": math.nan, "-1": -1, "text": "x", "3.0": 3.0, "none": None, "true": True, "list": [1], "huge": 10**30,
+    "bytes": b"x", "table": {1: 2}, "object": object(), "no file": "/nope/none", "folder": "/",
+}  # fmt: skip
+TAKEN = {
+    **dict.fromkeys(("clients_per_round", "quorum", "min_replies", "max_share", "metrics_address"), "none"),
+    **dict.fromkeys(("sampling", "buffers", "evaluate", "statistics", "peers"), "none"),
+    **dict.fromkeys(("connect_seconds", "round_seconds", "over_select"), "3.0, huge"),
+    **dict.fromkeys(("grace", "norm_bound", "max_epsilon"), "none, 3.0, huge"),
+    **dict.fromkeys(("resume", "takeover"), "true"),
+    "client_metrics": "text, no file, folder",
+    "out": "text, no file, folder",
+    "label": "none, text, no file, folder",
+    "min_rows": "huge",
+    "min_sum": "none, huge",
+}
+"""Of each option, what is taken: all else is refused when the app is made, not in its first run."""
+OPTIONS = [
+    *((fs.flower.server_app, (fs.FedAvg(0.1), MODEL), field.name) for field in dataclasses.fields(Settings)),
+    *(
+        (fs.flower.client_app, (lambda node: None,), name)
+        for name in list(inspect.signature(fs.flower.client_app).parameters)[1:]
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("app", "given", "name"), OPTIONS, ids=[f"{app.__name__} {name}" for app, _, name in OPTIONS]
+)
+def test_what_no_run_could_use_is_refused_when_the_app_is_made(app, given, name):
+    plain = {"rounds": 1, "population": 2} if app is fs.flower.server_app else {}
+    taken = set()
+    for kind, value in ODD.items():
+        with contextlib.suppress(fs.InvalidInput):
+            app(*given, **{**plain, name: value})
+            taken.add(kind)
+    assert taken == set(TAKEN.get(name, "").split(", ")) - {""}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [*ODD.values(), np.zeros(2, int), np.zeros(2, complex), {"w": "x"}, {"w": np.array([1.0, np.nan])}],
+)
+def test_what_is_no_model_is_refused_when_the_app_is_made(params):
+    with pytest.raises(fs.InvalidInput, match=r"the model"):
+        fs.flower.server_app(fs.FedAvg(0.1), params, rounds=1, population=2)
+
+
+def test_peers_are_read_when_the_app_is_made(tmp_path):
+    path = tmp_path / "peers.toml"
+    path.write_text(f'0 = "{"ab" * 32}"\n')
+    fs.flower.client_app(lambda node: None, peers=path)
+    path.write_text('0 = "ab"\n')
+    with pytest.raises(fs.InvalidInput, match="is no client's number with its public key"):
+        fs.flower.client_app(lambda node: None, peers=path)

@@ -145,7 +145,7 @@ def test_a_damaged_ledger_sends_nothing(tmp_path):
         ledger(tmp_path).write_bytes(bad)
         for order in (first, second):
             why = ask(app(), order, tmp_path)["refused"]["why"]
-            assert "the epsilon that client 0 has spent is not known" in why
+            assert "client 0 sends nothing, as the epsilon that it has spent is not known: the " in why
             assert str(tmp_path) not in why
             assert tmp_path.name not in why
     ledger(tmp_path).write_bytes(data)

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import ASSUMED
+from fedsolve.core.algorithm import ASSUMED, name_of
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.data.on_disk.stored import StoredData
+from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
 from fedsolve.engine.checks.shape_checks import check_round
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.program import Program
@@ -159,6 +160,13 @@ class PreparedRun(RunEvaluation):
                 f"{ASSUMED}: here they follow from the seed, in a deployment from a key that stays on the server"
             )
         lines += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
+        losses = recorder.evaluations.arrays()["train_loss"]
+        if np.isfinite(losses[0]) and not np.isfinite(losses[-1]):
+            known = rates(self.algorithm, max(0, recorder.rounds.count - 1))
+            why = divergence_hint(
+                losses[0], known, largest_value(self.packed.examples), name_of(self.algorithm)
+            )
+            lines.append(f"the last train_loss is {losses[-1]}, of a model that is finite{why}")
         if recorder.rounds.count and not recorder.any("participants"):
             lines.append(_NOBODY)
         if dropped := recorder.total("dropped"):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
+from fedsolve.core.errors import InvalidInput
+
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -33,7 +35,11 @@ class Made:
 
 
 def by_name(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function leave its name in the catalogue, and its arguments, on the method or task that it returns."""
+    """Let a function leave its name in the catalogue, and its arguments, on the method or task that it returns.
+
+    It raises `InvalidInput` for None where its annotation has none: what is built from its arguments may know None, for
+    something else than the function's own default.
+    """
 
     def decorate(build: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(build)
@@ -41,7 +47,12 @@ def by_name(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         @functools.wraps(build)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             built = build(*args, **kwargs)  # first: what it is not given right it says under its own name
-            return made(built, Made(name, _arguments(signature.bind(*args, **kwargs))))
+            arguments = _arguments(signature.bind(*args, **kwargs))
+            for key, parameter in signature.parameters.items():
+                has_none = parameter.default is None or "None" in str(parameter.annotation)
+                if key in arguments and arguments[key] is None and not has_none:
+                    raise InvalidInput(f"{key} = None is no value of {name}: leave it out for its default")
+            return made(built, Made(name, arguments))
 
         return call
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.arrays.leaf import missing, to_numpy
-from fedsolve.core.errors import InvalidInput, of_type, unknown
+from fedsolve.core.errors import InvalidInput, of_type, shown, unknown
 from fedsolve.data.column_statistics.messages import (
     LARGEST,
     LONGEST_CATEGORY,
@@ -43,9 +43,15 @@ def replies_to(
         columns: of this client that may be asked about: numbers, NaN where one is missing, or texts, '' or None where
             one is missing; shape (rows,).
         min_rows: rows with a value that a column must have, at least 1; a category with fewer is not named.
+
+    Raises:
+        InvalidInput: the name of a column is no text.
     """
+    for name in columns:
+        if not isinstance(name, str):
+            raise InvalidInput(f"the columns have {shown(name)} where a name stands: give names as text")
     asked = dict.fromkeys(columns, FindRange()) if all_columns else requests
-    return {str(name): _reply_about(name, request, columns, min_rows) for name, request in asked.items()}
+    return {name: _reply_about(name, request, columns, min_rows) for name, request in asked.items()}
 
 
 def _reply_about(name: str, request: Request, columns: Mapping[str, Any], min_rows: int) -> Reply:

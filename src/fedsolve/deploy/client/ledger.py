@@ -176,8 +176,7 @@ class Ledger:
             message = np.asarray(load_tree(self.path, like)["message"]).tobytes()
         except InvalidInput as error:
             raise InvalidInput(
-                f"the epsilon that client {self._client} has spent is not known ({error}): it sends nothing until the "
-                "file is restored"
+                f"client {self._client} sends nothing, as the epsilon that it has spent is not known: {error}"
             ) from None
         reply = facts["reply"]
         if "form" in reply:  # as earlier versions called it

@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_flag, check_integer
+from fedsolve.core.checks import check_flag, check_integer, check_path
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
 from fedsolve.deploy.client.node_context import NodeContext
@@ -64,7 +64,7 @@ class SecureSums:
         second_sums: whether the sum of a round may be opened a second time.
 
     Raises:
-        InvalidInput: no integer of at least `LEAST_SUM`.
+        InvalidInput: no integer of at least `LEAST_SUM`, or peers that cannot be read.
     """
 
     min_sum: int | None = None
@@ -75,6 +75,10 @@ class SecureSums:
         if self.min_sum is not None:
             check_integer("min_sum", self.min_sum, LEAST_SUM)
         check_flag("second_sums", self.second_sums)
+        if self.peers is not None:
+            from fedsolve.deploy.secure.roster import read_peers
+
+            read_peers(check_path("peers", self.peers))
 
     def check(self, method: Algorithm, request: Request) -> None:
         """Raise `InvalidInput` unless the reply to a request is sent as method and owner want it."""

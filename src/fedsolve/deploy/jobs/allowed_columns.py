@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.data.column_statistics.messages import Refused
 from fedsolve.data.column_statistics.replies import join_bins, replies_to
 from fedsolve.data.column_statistics.summed_columns import to_numbers
@@ -47,7 +47,7 @@ class AllowedColumns:
         max_questions: about a column that are answered, at least 1, counted over all experiments in a file of the node.
 
     Raises:
-        InvalidInput: no integer of at least 1, or columns beside a bound.
+        InvalidInput: no integer of at least 1, no function, or columns beside a bound.
     """
 
     columns_of: Callable[[Any], Mapping[str, Any]] | None
@@ -61,6 +61,10 @@ class AllowedColumns:
         check_integer("max_questions", self.max_questions, 1)
         if self.columns_of is not None and (bound := self.budget.bound):
             raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
+        if self.columns_of is not None and not callable(self.columns_of):
+            raise InvalidInput(
+                f"statistics = {shown(self.columns_of)} must be a function of the node or None"
+            )
 
     def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
         """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients.

@@ -44,6 +44,8 @@ def read_statistics(path: Path) -> Statistics:
         return Statistics(columns, dict(data["unreported"]), tuple(data["notes"]))
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    except InvalidInput:
+        raise
     except MALFORMED as error:
         raise InvalidInput(f"{path} is not a file of statistics, or is damaged: {error!r}") from None
 

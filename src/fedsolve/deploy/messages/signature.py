@@ -179,6 +179,17 @@ def float_type(params: Params) -> Any:
     return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
 
 
+def check_model(params: Params) -> None:
+    """Raise `InvalidInput` unless a model is finite floating-point arrays of at least 32 bits."""
+    float_type(params)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not np.isfinite(np.asarray(leaf)).all():
+            where = jax.tree_util.keystr(path) or "an array"
+            raise InvalidInput(
+                f"{where} of the model has a number that is not finite: begin with finite ones"
+            )
+
+
 def precision_of(params: Params) -> Any:
     """The context in which a model's floating-point type exists."""
     return jax.enable_x64(float_type(params) == jnp.float64)

@@ -15,6 +15,7 @@ from fedsolve.deploy.app_options import shows_fields
 from fedsolve.deploy.jobs.evaluation_job import evaluate_model, evaluation_settings
 from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, Job
 from fedsolve.deploy.jobs.statistics_job import collect_statistics
+from fedsolve.deploy.messages.signature import check_model
 from fedsolve.deploy.run_log import end_in_one_line, say
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
@@ -70,6 +71,7 @@ def server_app(
     """
     if not isinstance(algorithm, Algorithm) and not callable(algorithm):
         raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
+    check_model(params)
     settings, app = Settings(**options), ServerApp()
 
     @app.main()

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_flag, check_integer, check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.arrays.leaf import as_array
+from fedsolve.core.checks import SEED_BITS, check_flag, check_integer, check_range
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import option, options_class, spec_of
@@ -24,8 +25,8 @@ Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
 """(model, buffers) -> metrics, with the names that simulations use, such as test_accuracy."""
 
 
-def _whole(least: int, none: str = "") -> Callable[[str, Any], Any]:
-    return lambda name, value: check_integer(name, value, least, none=none)
+def _whole(least: int, none: str = "", bits: int = 31) -> Callable[[str, Any], Any]:
+    return lambda name, value: check_integer(name, value, least, none=none, bits=bits)
 
 
 def _number(*, infinite: bool = False, **bounds: Any) -> Callable[[str, Any], Any]:
@@ -56,6 +57,32 @@ def _shortfall(name: str, value: Any) -> Any:
     return value
 
 
+def _one_of(kind: Any, what: str) -> Callable[[str, Any], Any]:
+    """A check of what is None or of a type."""
+
+    def check(name: str, value: Any) -> Any:
+        if value is not None and not isinstance(value, kind):
+            raise InvalidInput(f"{name} = {shown(value)} must be {what} or None")
+        return value
+
+    return check
+
+
+def _label(name: str, value: Any) -> Any:
+    if value is not None and not (isinstance(value, str) and value.strip() and value.isprintable()):
+        raise InvalidInput(f"{name} = {shown(value)} must be text of one line or None")
+    return value
+
+
+def _buffers(name: str, value: Any) -> Any:
+    given = _one_of(Mapping, "a mapping from names to arrays")(name, value)
+    for key, array in (given or {}).items():
+        if not isinstance(key, str):
+            raise InvalidInput(f"{name} has {shown(key)} where a name stands: give names as text")
+        as_array(f"{name}: {key}", array)
+    return value
+
+
 @options_class
 class Settings:
     """The options of `server_app`: see there what each means."""
@@ -71,18 +98,21 @@ class Settings:
     )
     sampling: Sampling | None = option(
         "client sampling (`fedsolve.sampling`), in place of `clients_per_round`.",
+        _one_of(Sampling, "one such as fs.sampling.Uniform(10)"),
         default=None,
         configurable=False,
     )
-    seed: int = option("random seed of cohorts and shuffles, >= 0.", _whole(0), default=0)
+    seed: int = option("random seed of cohorts and shuffles, >= 0.", _whole(0, bits=SEED_BITS), default=0)
     buffers: Mapping[str, np.ndarray] | None = option(
         "buffers of the model by name, such as BatchNorm's statistics, which are averaged: `torch_buffers(module)`.",
+        _buffers,
         default=None,
         configurable=False,
     )
     evaluate: Evaluate | None = option(
         'function (model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for the '
         "clients' metrics, or the losses of their local steps.",
+        _one_of(Callable, "a function of (model, buffers)"),
         default=None,
         configurable=False,
     )
@@ -104,7 +134,7 @@ class Settings:
         configurable=False,
     )
     label: str | None = option(
-        "the method's name in tables; default its own.", default=None, configurable=False
+        "the method's name in tables; default its own.", _label, default=None, configurable=False
     )
     out: str = option(
         "output folder; a relative path starts at the folder in which the SuperLink was started.",

@@ -90,7 +90,7 @@ class PAdaMFed(Algorithm):
     scale: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        check_integer("horizon", self.horizon, 1)
+        check_integer("horizon", self.horizon, 1, bits=31)
         check_range("scale", self.scale, above=0)
 
     def init(self, params: Params) -> PAdaMFedServer:

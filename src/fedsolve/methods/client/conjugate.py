@@ -35,7 +35,7 @@ class ConjugateGradient(LocalSolver):
     iterations: int = static(default=100)
 
     def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations, 1)
+        check_integer("iterations", self.iterations, 1, bits=31)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """Minimise the loss from `params`; the reported loss is that at the start."""

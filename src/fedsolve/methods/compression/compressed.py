@@ -107,7 +107,7 @@ class Compressed(Wrapper):
             raise InvalidInput(f"memory = {self.memory!r} must be None, 'feedback' or 'ef21'")
         if self.down is not None and not isinstance(self.down, Cast | QSGD | EDEN):
             raise InvalidInput(f"down = {shown(self.down)} must keep every entry: Cast, QSGD or EDEN")
-        check_integer("smallest", self.smallest, 1)
+        check_integer("smallest", self.smallest, 1, bits=31)
         check_range("momentum", self.momentum, above=0, at_most=1, optional=True)
         if self.momentum is not None and self.memory != "ef21":
             raise InvalidInput(f"momentum = {self.momentum!r} needs memory='ef21'")

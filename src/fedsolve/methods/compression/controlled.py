@@ -71,7 +71,7 @@ class Controlled(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_compressor(self.title, self.compressor)
-        check_integer("smallest", self.smallest, 1)
+        check_integer("smallest", self.smallest, 1, bits=31)
         ControlVariates(self.inner)  # refuses what control variates cannot go around
 
     @abstractmethod

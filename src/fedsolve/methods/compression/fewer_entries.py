@@ -114,7 +114,7 @@ class PowerSGD(Compressor):
     rank: int = static()
 
     def __post_init__(self) -> None:
-        check_integer("rank of PowerSGD", self.rank, 1)
+        check_integer("rank of PowerSGD", self.rank, 1, bits=31)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether the leaf is a matrix larger than P and Q."""

@@ -25,7 +25,7 @@ def check_options(rank: Any, average: Any, leaves: Any, alpha: Any) -> tuple[str
     Raises:
         InvalidInput: an option out of its range.
     """
-    check_integer("rank", rank, 1)
+    check_integer("rank", rank, 1, bits=31)
     if not is_one_of(average, ("both", "A", "exact", "stack")):
         raise InvalidInput(f"average = {shown(average)} must be 'both', 'A', 'exact' or 'stack'")
     check_range("alpha", alpha, above=0, optional=True)

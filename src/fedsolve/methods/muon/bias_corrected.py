@@ -92,7 +92,7 @@ class BiasCorrectedMuon(Algorithm):
     def __post_init__(self) -> None:
         object.__setattr__(self, "client_lr", as_rate("client_lr", self.client_lr))
         check_range("momentum", self.momentum, at_least=0, below=1)
-        check_integer("newton_schulz", self.newton_schulz, 0)
+        check_integer("newton_schulz", self.newton_schulz, 0, bits=31)
 
     def on_leaves(self, params: Params) -> str:
         """Which leaves are no matrices, and what becomes of them; "" if all are.

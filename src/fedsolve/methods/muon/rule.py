@@ -75,7 +75,7 @@ class MuonRule:
         check_range("momentum", self.momentum, at_least=0, below=1)
         check_range("weight_decay", self.weight_decay, at_least=0)
         check_range("vector_scale", self.vector_scale, above=0)
-        check_integer("newton_schulz", self.newton_schulz, 0)
+        check_integer("newton_schulz", self.newton_schulz, 0, bits=31)
         given = (self.vectors,) if isinstance(self.vectors, str) else self.vectors
         if not isinstance(given, list | tuple) or not all(isinstance(x, str) and x for x in given):
             raise InvalidInput(

@@ -104,9 +104,9 @@ class Clusters(Algorithm):
         if not isinstance(self.local, LocalSolver):
             raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
         refuse_stateful(self.name, self.local)
-        object.__setattr__(self, "clusters", check_integer("clusters", self.clusters, 1))
+        object.__setattr__(self, "clusters", check_integer("clusters", self.clusters, 1, bits=31))
         check_known("averaging", self.averaging, ("models", "gradients"))
-        object.__setattr__(self, "first_rounds", check_integer("first_rounds", self.first_rounds, 0))
+        object.__setattr__(self, "first_rounds", check_integer("first_rounds", self.first_rounds, 0, bits=31))
         object.__setattr__(self, "server_lr", as_rate("server_lr", self.server_lr))
         check_weighting(self.weighting)
 

@@ -110,7 +110,9 @@ class Moreau(Adapts):
         super().__post_init__()
         check_range("lam", self.lam, above=0)
         object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
-        object.__setattr__(self, "personal_steps", check_integer("personal_steps", self.personal_steps, 1))
+        object.__setattr__(
+            self, "personal_steps", check_integer("personal_steps", self.personal_steps, 1, bits=31)
+        )
 
     def train(self, broadcast: Any, client: AdaptedClient, oracle: Oracle) -> tuple[Any, AdaptedClient]:
         """Run the inner local work on the client's envelope."""

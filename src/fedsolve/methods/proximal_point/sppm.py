@@ -61,7 +61,7 @@ class ProximalPoint(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("gamma", self.gamma, above=0)
-        check_integer("local_rounds", self.local_rounds, 1)
+        check_integer("local_rounds", self.local_rounds, 1, bits=31)
 
     def init(self, params: Params) -> ProximalPointServer:
         """The inner server, around the initial model."""

@@ -42,7 +42,7 @@ class CentredClipping(OfVectors):
 
     def __post_init__(self) -> None:
         check_range("radius", self.radius, above=0, optional=True)
-        check_integer("iterations", self.iterations, 1)
+        check_integer("iterations", self.iterations, 1, bits=31)
 
     @property
     def fewest(self) -> Scalar:

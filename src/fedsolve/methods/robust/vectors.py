@@ -56,7 +56,7 @@ class GeometricMedian(OfVectors):
     smoothing: Scalar = 1e-6
 
     def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations, 1)
+        check_integer("iterations", self.iterations, 1, bits=31)
         check_range("smoothing", self.smoothing, above=0)
 
     @property

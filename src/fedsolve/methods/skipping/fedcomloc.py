@@ -53,7 +53,7 @@ class CompressedSkipping(ProbabilisticSkipping):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_compressor(self.name, self.compressor)
-        check_integer("smallest", self.smallest, 1)
+        check_integer("smallest", self.smallest, 1, bits=31)
 
     def sent(self, end: Params, broadcast: SkippingBroadcast, client: Scalar, numbers: list[Any]) -> Any:
         """The code of a client's model, and the client update that it stands for."""

@@ -109,7 +109,7 @@ class Buffered(Asynchronous):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "buffer", check_integer("buffer", self.buffer, 1))
+        object.__setattr__(self, "buffer", check_integer("buffer", self.buffer, 1, bits=31))
         check_range("power", self.power, at_least=0)
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:

@@ -86,7 +86,7 @@ class Personal(OwnModels):
             )
         object.__setattr__(self, "leaves", patterns)
         object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
-        object.__setattr__(self, "passes", check_integer("passes", self.passes, 0))
+        object.__setattr__(self, "passes", check_integer("passes", self.passes, 0, bits=31))
 
     @property
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -225,6 +225,6 @@ def FedRep(
     Reference: Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated
     Learning", ICML 2021, Algorithm 1.
     """
-    passes = check_integer("passes", passes, 1)
+    passes = check_integer("passes", passes, 1, bits=31)
     inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting, **client)
     return Personal(inner, leaves, personal_lr=personal_lr, passes=passes)

@@ -117,8 +117,8 @@ class DeComFL(RebuiltModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("directions", self.directions, 1)
-        check_integer("history", self.history, 1)
+        check_integer("directions", self.directions, 1, bits=31)
+        check_integer("history", self.history, 1, bits=31)
 
     def first_state(self, broadcast: DeComBroadcast) -> DeComClient:
         """The initial model, which has not moved."""

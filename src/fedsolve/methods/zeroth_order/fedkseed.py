@@ -103,7 +103,7 @@ class FedKSeed(RebuiltModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("seeds", self.seeds, 1)
+        check_integer("seeds", self.seeds, 1, bits=31)
 
     def first_state(self, broadcast: KSeedBroadcast) -> tuple[()]:
         """Nothing: the initial model is part of every broadcast."""

@@ -44,7 +44,7 @@ class ZerothOrderSGD(LocalSolver):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
-        check_integer("directions", self.directions, 1)
+        check_integer("directions", self.directions, 1, bits=31)
         check_range("mu", self.mu, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:

@@ -42,7 +42,7 @@ class RebuiltModel(Algorithm):
     def __post_init__(self) -> None:
         object.__setattr__(self, "client_lr", as_rate("client_lr", self.client_lr))
         check_range("mu", self.mu, above=0)
-        check_integer("most_steps", self.most_steps, 1, none="where all clients take as many steps")
+        check_integer("most_steps", self.most_steps, 1, none="where all clients take as many steps", bits=31)
         if not is_one_of(self.down, ("scalars", "model")):
             raise InvalidInput(f"down = {self.down!r} must be 'scalars' or 'model'")
         check_weighting(self.weighting)
