@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.config.build import arguments, build, example_of
+from fedsolve.config.catalogue import ALGORITHMS
 from fedsolve.core.fleets import profile
 from fedsolve.data import FederatedData, checksum, read_idx
 
@@ -52,3 +55,29 @@ def test_what_names_nothing_is_refused_in_one_line(call, value):
     with pytest.raises(fs.InvalidInput) as error:
         CALLS[call](value)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "weighting" in arguments(name)])
+def test_no_weighting_is_the_methods_own_or_refused(name):
+    """None is not another weighting than the one that the method has when it is left out."""
+    own, found = build(name, example_of(name)).traits.weighting, []
+    with contextlib.suppress(fs.InvalidInput):
+        found.append(build(name, example_of(name) | {"weighting": None}).traits.weighting)
+    assert found in ([], [own])
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (fs.FedKSeed, "seeds"),
+        (fs.DeComFL, "directions"),
+        (fs.FedZO, "directions"),
+        (fs.IFCA, "clusters"),
+        (fs.pFedMe, "personal_steps"),
+        (fs.FedBuff, "buffer"),
+        (fs.SPPMAS, "local_rounds"),
+    ],
+)
+def test_a_count_is_one_that_jax_can_count(method, name):
+    with pytest.raises(fs.InvalidInput, match=rf"{name} = 1000000000000 must be below 2\^31"):
+        method(0.1, **{name: 10**12})

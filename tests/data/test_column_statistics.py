@@ -301,3 +301,10 @@ def test_a_schema_from_the_statistics(tmp_path):
     file.write_text("age,smoker,ill\n" + "40,no,1\n" * 20 + "4O,no,1\n")
     with pytest.raises(fs.InvalidInput, match=r"bad.csv, line 22: column age is not a finite number"):
         schema.raw_columns(file)
+
+
+@pytest.mark.parametrize("name", [3, None, ("a", "b")])
+def test_a_columns_name_is_text(name):
+    """As a data frame without names has none."""
+    with pytest.raises(fs.InvalidInput, match="where a name stands: give names as text"):
+        fs.data.statistics([{name: np.arange(20.0)}] * 3, "a")

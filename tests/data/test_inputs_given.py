@@ -285,3 +285,31 @@ def test_text_labels_of_a_schema_and_names_in_another_order():
     found = Schema((2,), ("b", "a")).check(X, ["a", "b", "a"])
     assert found.y.tolist() == [1, 0, 1]
     np.testing.assert_array_equal(SCHEMA.check(FRAME[["b", "a"]], Y).x, X)
+
+
+@pytest.mark.parametrize(
+    "x", [np.array([[0.0], [1e39]]), np.array([[0], [2**40]])], ids=["floats", "integers"]
+)
+def test_what_the_model_computes_in_holds_the_inputs(x):
+    """They are finite as they are given, and not in the type of the model."""
+    own = fs.Task.from_arrays(
+        loss, np.ones(1, np.float32), [(np.ones((2, 1)), np.ones(2))], predict=lambda w, x: x
+    )
+    wide = fs.Task.from_arrays(loss, np.ones(1), [(np.ones((2, 1)), np.ones(2))], predict=lambda w, x: x)
+    if x.dtype.kind == "f":
+        with pytest.raises(fs.InvalidInput, match="x holds a number in row 1 that float32 cannot"):
+            own.predict(np.ones(1, np.float32), x)
+        assert wide.predict(np.ones(1), x)[1, 0] == 1e39
+    ids = fs.Task.from_arrays(
+        loss, np.ones(1, np.float32), [(np.ones((2, 1), int), np.ones(2))], predict=lambda w, x: x
+    )
+    if x.dtype.kind == "i":
+        with pytest.raises(fs.InvalidInput, match="x holds a number in row 1 that int32 cannot"):
+            ids.predict(np.ones(1, np.float32), x)
+
+
+def test_a_module_computes_in_its_own_type():
+    nn = torch().nn
+    own = fs.tasks.from_torch(nn.Linear(1, 1), nn.MSELoss(), [(np.ones((2, 1)), np.ones((2, 1)))] * 2)
+    with pytest.raises(fs.InvalidInput, match="x holds a number in row 0 that float32 cannot"):
+        own.predict(fs.FedAvg(0.1) and own.init(jax.random.key(0)), np.array([[1e39]]))

@@ -1,5 +1,7 @@
 """The schema that all sites share: what it refuses, and what a table becomes by it."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -136,3 +138,26 @@ def test_arrays(tmp_path):
         assert said in str(refused.value)
     with pytest.raises(fs.InvalidInput, match="has a shape and no columns: give arrays to"):
         schema.read_csv(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("cell", "constants"),
+    [("-1e308", "mean = 1e308"), ("1", "deviation = 1e-320"), ("1e39", "mean = -1e308\ndeviation = 1e-3")],
+)
+def test_what_overflows_when_it_is_scaled_is_refused(tmp_path, cell, constants):
+    """Without a warning of NumPy's: warnings are errors here."""
+    (tmp_path / "s.toml").write_text(f'target = "y"\n[columns.a]\n{constants}\n')
+    (tmp_path / "t.csv").write_text(f"a,y\n{cell},1\n")
+    schema = fs.data.Schema.read(tmp_path / "s.toml")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(fs.InvalidInput, match="line 2: column a is beyond float32"):
+            schema.read_csv(tmp_path / "t.csv")
+
+
+def test_imaginary_parts_are_not_dropped(tmp_path):
+    (tmp_path / "s.toml").write_text("shape = [1]")
+    schema = fs.data.Schema.read(tmp_path / "s.toml")
+    for x, y in (([[1j]], [1.0]), ([[1.0]], [1j])):
+        with pytest.raises(fs.InvalidInput, match="has type complex128: give real numbers"):
+            schema.check(np.array(x), np.array(y))

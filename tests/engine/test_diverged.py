@@ -132,3 +132,17 @@ def test_a_sweep_of_which_all_diverged_says_why(grid, start, words):
         fs.Diverged, match=f"all {math.prod(map(len, grid.values()))} settings of X diverged.*{words}"
     ):
         sweep_of(grid, start).best  # noqa: B018
+
+
+def test_a_loss_that_overflows_after_the_last_round_is_said():
+    """The model is finite, and no later round trains from it to notice."""
+    rows = (np.ones((4, 2), np.float32), np.ones(4, np.float32))
+    task = fs.Task.from_arrays(
+        lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2), np.zeros(2, np.float32), [rows, rows]
+    )
+    found = fs.run(fs.FedAvg(0.1, server_lr=1e22), task, rounds=1)
+    assert np.isfinite(found.params).all()
+    assert not np.isfinite(found.history.evaluations["train_loss"][-1])
+    said = "the last train_loss is inf, of a model that is finite (client_lr 0.1, server_lr 1e+22): lower the rates"
+    assert said in found.history.notes
+    assert not any("that is finite" in note for note in fs.run(fs.FedAvg(0.1), task, rounds=1).history.notes)

@@ -176,6 +176,8 @@ def test_bad_options_end_in_one_line(folder, options, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (b"1 1:1e39", "value is not a finite number"),
+        (b"1 1:1 " + b"9" * 5000 + b":1", "word 3 is not index:value"),
         (b"+1 3:1 2:1", "index 2 after 3, indices must ascend from 1 to 123"),
         (b"+1 3:1 3:1", "index 3 after 3"),
         (b"+1 0:1", "index 0 after 0"),
