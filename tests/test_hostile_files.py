@@ -260,6 +260,14 @@ def test_what_is_written_to_is_no_link_and_no_pipe(tmp_path):
     assert (tmp_path / "secret").read_text() == "secret"
 
 
+@pytest.mark.parametrize("size", [10**18, 10**300, -1])
+def test_a_part_is_no_larger_than_its_file(tmp_path, size):
+    """As the manifest of a checkpoint says it, which is no reason to ask for as much memory."""
+    (tmp_path / "r.bin").write_bytes(b"ab")
+    with pytest.raises(InvalidInput, match="is corrupt"):
+        AppendLog(tmp_path / "r.bin", size, 0).read("it")
+
+
 def test_a_folder_whose_lock_is_a_pipe_is_held_by_nobody(tmp_path):
     os.mkfifo(tmp_path / ".lock")
     assert not held(tmp_path)

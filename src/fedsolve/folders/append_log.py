@@ -54,7 +54,7 @@ class AppendLog:
         remedy = "restore a copy, or start a new run"
         try:
             with open_regular(self.path, follow=False) as file:
-                content = file.read(self.bytes)
+                content = file.read(min(self.bytes, os.fstat(file.fileno()).st_size))
         except OSError as error:
             raise InvalidInput(f"cannot read {what} {self.path}: {error.strerror}; {remedy}") from None
         if len(content) != self.bytes or zlib.crc32(content) != self.checksum:

@@ -189,11 +189,9 @@ def _page_of(*folders: Path) -> Path | None:
 
 
 def _check_files(folder: Path) -> None:
-    """Raise `InvalidInput` if a telling file of a folder is a link, which would lead out of it, or is too large."""
+    """Raise `InvalidInput` if a telling file of a folder is too large."""
     for name in _TELLING:
         path = folder / name
-        if path.is_symlink():
-            raise InvalidInput(f"{path} is a symbolic link: only regular files are read")
         if name != RUN.file and path.exists() and path.stat().st_size > _MOST_BYTES:
             raise InvalidInput(f"{path} has more than {_MOST_BYTES:,} bytes: open it with fs.load")
 

@@ -115,7 +115,8 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
         memory.
 
     Raises:
-        InvalidInput: a file that is missing, has another size or another sum, or a description that is damaged.
+        InvalidInput: a file that is missing, a symbolic link, of another size or another sum, or a description that is
+            damaged.
     """
     folder = check_path("folder", folder)
     check_flag("verify", verify)
