@@ -91,14 +91,15 @@ def test_what_does_not_fit_is_refused_in_one_line(call, said):
 
 ODD = {
     "nan": math.nan, "-1": -1, "text": "x", "3.0": 3.0, "none": None, "true": True, "list": [1], "huge": 10**30,
-    "bytes": b"x", "table": {1: 2}, "table of text": {"a": "b"}, "object": object(), "no file": "/nope/none", "folder": "/",
+    "bytes": b"x", "table": {1: 2}, "table of text": {"a": "b"}, "object": object(), "no file": "/nope/none",
+    "folder": "/",
 }  # fmt: skip
 TAKEN = {
     **dict.fromkeys(("clients_per_round", "quorum", "min_replies", "max_share", "metrics_address"), "none"),
     **dict.fromkeys(("sampling", "buffers", "evaluate", "statistics", "peers"), "none"),
     **dict.fromkeys(("connect_seconds", "round_seconds", "over_select"), "3.0, huge"),
     **dict.fromkeys(("grace", "norm_bound", "max_epsilon"), "none, 3.0, huge"),
-    **dict.fromkeys(("resume", "takeover"), "true"),
+    **dict.fromkeys(("resume", "takeover", "second_sums"), "true"),
     "client_metrics": "text, no file, folder",
     "out": "text, no file, folder",
     "label": "none, text, no file, folder",

@@ -33,7 +33,6 @@ OPENED = "a file that `open_regular` has opened"
 PRIVATE = "the folder of a node's worker, which nobody else can open (0700)"
 WRITING = "it writes, to a new file"
 RING = "opens a secure sum, and no file"
-MENDED = "a text of a message, refused by who reads the message"
 LISTED = {
     "cli/export/weight_files.py": {"torch.load": "bytes in memory that it has just made"},
     "cli/federation/demo.py": {"open": PROCESS, "json.loads": PROCESS},
@@ -53,14 +52,12 @@ LISTED = {
         "ParquetFile": "the same",
         "read_schema": "the same",
     },
-    "deploy/client/secure_sums.py": {"json.loads": MENDED},
     "deploy/persistent/node_folder.py": {"os.open": PRIVATE, "open": PRIVATE, "read_bytes": OWN},
     "deploy/persistent/shim.py": {"json.loads": PRIVATE, "os.open": PRIVATE, "open": PRIVATE},
     "deploy/persistent/worker_process.py": {"json.loads": PRIVATE, "read_text": PRIVATE, "os.open": OWN},
     "deploy/secure/node_secrets.py": {"os.open": "a folder, to bring it to the disk"},
     "deploy/secure/roster.py": {"tomllib.loads": "the text of `read_user_text`; nested values are refused there"},
     "deploy/secure_rounds/secure_rounds.py": {"open": RING},
-    "deploy/secure_rounds/summed_metrics.py": {"json.loads": MENDED},
     "deploy/threads.py": {"read_bytes": OWN},
     "engine/compute/layout.py": {"json.loads": OWN, "read_text": OWN, "open": OWN},
     "folders/files.py": {"os.open": WRITING, "open": WRITING},

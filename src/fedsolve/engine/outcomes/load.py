@@ -46,8 +46,8 @@ def load(
         written, are read with a note in the record.
 
     Raises:
-        InvalidInput: a file is missing, a symbolic link, or not as it was written (it is named), or the model is not the
-            task's (the first difference is named).
+        InvalidInput: a file is missing, a symbolic link, or not as it was written (it is named), or the model is not
+            the task's (the first difference is named).
     """
     path = check_path("folder", folder)
     if task is not None and not isinstance(task, Task):
