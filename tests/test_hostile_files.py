@@ -25,7 +25,7 @@ from fedsolve.cli.watch.runs import Folder
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import read_idx, read_npz
 from fedsolve.deploy.buffered.arrival_log import ARRIVALS, read_arrivals
-from fedsolve.deploy.jobs.statistics_file import read_statistics
+from fedsolve.deploy.jobs.statistics_file import read_statistics, statistics_json
 from fedsolve.deploy.monitoring.status_file import read_status
 from fedsolve.deploy.nodes.node_bindings import NodeBindings
 from fedsolve.deploy.secret_keys import load_or_create_secret
@@ -33,7 +33,7 @@ from fedsolve.deploy.secure.roster import read_peers
 from fedsolve.folders.append_log import AppendLog, append_line
 from fedsolve.folders.lock import held, locked
 from fedsolve.folders.row_file import RowFile
-from fedsolve.folders.sealed_json import checksum
+from fedsolve.folders.sealed_json import checksum, unsealed
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 from fedsolve.folders.untrusted import loads, npz_arrays
 from fedsolve.results.clients import read_client_metrics
@@ -353,16 +353,18 @@ NUMBERS = [
 METRICS = (
     '{"round": 1, "part": "train", "steps": 0, "names": ["a"], "examples": [3], "metrics": {"loss": [0.5]}}\n'
 )
-COLUMN = ", ".join(f'"{name}": 1' for name in ("clients", "rows", "missing", "mean", "variance"))
-LISTS = '"minimum": [0, 1], "maximum": [0, 1], "edges": [0, 1], "counts": [1]'
-STATISTICS = f'{{"columns": {{"a": {{{COLUMN}, {LISTS}}}}}, "unreported": {{}}, "notes": []}}'
+
+
+def statistics() -> str:
+    found = fs.data.statistics([{"a": np.arange(20.0)}] * 3)
+    return unsealed("it", statistics_json(found).encode())[0]
 
 
 TEXTS = {
     "record": ("history.json", lambda: history(Path()).to_json(), fs.load),
     "progress": ("progress.json", lambda: PROGRESS, read_progress),
     "clients": ("client-metrics.jsonl", lambda: METRICS, read_client_metrics),
-    "statistics": ("s.json", lambda: STATISTICS, lambda f: read_statistics(f / "s.json")),
+    "statistics": ("s.json", statistics, lambda f: read_statistics(f / "s.json")),
     "bindings": (
         "b.json",
         lambda: BINDINGS,
