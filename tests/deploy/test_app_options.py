@@ -98,20 +98,12 @@ TAKEN = {
     **dict.fromkeys(("clients_per_round", "quorum", "min_replies", "max_share", "metrics_address"), "none"),
     **dict.fromkeys(("sampling", "buffers", "evaluate", "statistics", "peers"), "none"),
     **dict.fromkeys(("connect_seconds", "round_seconds", "over_select"), "3.0, huge"),
-<<<<<<< HEAD
-    **dict.fromkeys(("grace", "norm_bound", "max_epsilon"), "none, 3.0, huge"),
-=======
     **dict.fromkeys(("grace", "norm_bound", "max_epsilon", "min_noise"), "none, 3.0, huge"),
->>>>>>> files53
     **dict.fromkeys(("resume", "takeover", "second_sums"), "true"),
     "client_metrics": "text, no file, folder",
     "out": "text, no file, folder",
     "label": "none, text, no file, folder",
-<<<<<<< HEAD
-    "min_rows": "huge",
-=======
     **dict.fromkeys(("min_rows", "max_questions"), "huge"),
->>>>>>> files53
     "min_sum": "none, huge",
 }
 """Of each option, what is taken: all else is refused when the app is made, not in its first run."""
