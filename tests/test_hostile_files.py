@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -376,13 +377,14 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_number_of_another_kind_is_no_error_of_pythons(tmp_path, name):
     """Each number of each file becomes one beyond its type, or none: taken, or refused in one line."""
-    file, text, read = TEXTS[name]
+    file, make, read = TEXTS[name]
     run(tmp_path)
-    (tmp_path / file).write_text(text())
+    text = make()
+    (tmp_path / file).write_text(text)
     read(tmp_path)
-    for at in re.finditer(r"-?\d+(\.\d+)?", text()):
+    for at in itertools.islice(re.finditer(r"-?\d+(\.\d+)?", text), 60):
         for number in NUMBERS:
-            (tmp_path / file).write_text(text()[: at.start()] + number + text()[at.end() :])
+            (tmp_path / file).write_text(text[: at.start()] + number + text[at.end() :])
             with contextlib.suppress(InvalidInput):
                 read(tmp_path)
 
