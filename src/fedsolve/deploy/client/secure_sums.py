@@ -41,7 +41,7 @@ class SumOrder(NamedTuple):
     Attributes:
         experiment, client: its own number in it.
         kind, round: of the sum.
-        request: the digest of what it was asked.
+        request: the digest of what it was asked; None where it is not known yet.
         masks: the order of the protocol.
     """
 
@@ -49,7 +49,7 @@ class SumOrder(NamedTuple):
     client: int
     kind: str
     round: int | None
-    request: bytes
+    request: bytes | None
     masks: bytes | None
 
 
@@ -149,12 +149,23 @@ class SecureSums:
             message = with_share_of_noise(method, message)
         return self.mask(folder, order, to_words(message), count_words(message), log)
 
+    def check_order(self, folder: Path, order: SumOrder, log: _Log) -> None:
+        """Raise `InvalidInput` if the protocol refuses an order, whatever is added; there may be none."""
+        if order.masks is not None:
+            self._masked(folder, order, None, Counts(0, 0), log)
+
     def mask(self, folder: Path, order: SumOrder, words: bytes, counts: Counts, log: _Log) -> bytes:
         """Words as the server is sent them.
 
         Raises:
-            InvalidInput: the protocol refuses the order.
+            InvalidInput: the protocol refuses the order; the server is not told why, as words could be made.
         """
+        try:
+            return self._masked(folder, order, words, counts, log)
+        except InvalidInput as error:
+            raise InvalidInput(str(error)) from None
+
+    def _masked(self, folder: Path, order: SumOrder, words: bytes | None, counts: Counts, log: _Log) -> bytes:
         from fedsolve.deploy.secure.attempt import Words
 
         secrets = self._secrets(folder, order.experiment, order.client, log)

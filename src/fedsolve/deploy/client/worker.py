@@ -86,6 +86,7 @@ class Worker:
                 check_still(method, self.problem.moving_buffers)
                 noise = self.budget.check(method)
                 self.sums.check(method, request)
+                self.sums.check_order(self.folder, self._order("train", request), self.log)
             if noise is None:
                 return self._trained(request, method)
             ledger = Ledger(self.folder, request.client, self.budget)
@@ -107,6 +108,8 @@ class Worker:
                 check_unprotected(method)
                 self.budget.refuse_without_noise("metrics have no noise")
                 self.sums.check(method, request)
+                unmeasured = self._order("evaluate", request)._replace(request=None)
+                self.sums.check_order(self.folder, unmeasured, self.log)
                 check_known_metrics(request, self.problem.metrics)
                 solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
             with self.problem.restored():

@@ -88,6 +88,11 @@ class AllowedColumns:
                     "--secure"
                 )
             requests, all_columns = read_request(record)
+            order = None
+            if masks is not None:
+                digest = columns_digest(requests, node.run_config)
+                order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
+                self.sums.check_order(folder, order, log)
         log(f"sums and counts are asked of {'all columns' if all_columns else ', '.join(requests)}")
         columns = self.columns_of(node)
         if not isinstance(columns, Mapping):
@@ -99,10 +104,8 @@ class AllowedColumns:
             if over and masks is not None:
                 raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
         replies |= dict.fromkeys(over, self._refused)
-        if masks is not None:
+        if order is not None:
             numbers = to_numbers(requests, replies)
-            digest = columns_digest(requests, node.run_config)
-            order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
             words = numbers.astype("<i8").tobytes()
             masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
             return masked_record(node.client, masked)

@@ -143,23 +143,25 @@ class Words(NamedTuple):
     """A client's message, and what it answers.
 
     Attributes:
-        data: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian.
+        data: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian; None before they are made.
         n32, n64: how many.
         kind: one of "train", "evaluate" and "statistics".
         round: from 0; None where only the server counts.
-        request: the digest of what this client was asked.
+        request: the digest of what this client was asked; None where it is not known before the words are.
     """
 
-    data: bytes
+    data: bytes | None
     n32: int
     n64: int
     kind: str
     round: int | None
-    request: bytes
+    request: bytes | None
 
     def check(self, attempt: Attempt) -> None:
         """Raise `ProtocolError` unless an attempt is to sum such messages."""
-        if (attempt.n32, attempt.n64) != (self.n32, self.n64) or len(self.data) != attempt.num_bytes:
+        if self.data is not None and (
+            (attempt.n32, attempt.n64) != (self.n32, self.n64) or len(self.data) != attempt.num_bytes
+        ):
             raise ProtocolError(
                 f"{attempt}: the order is for {attempt.n32} + {attempt.n64} words, this client has {self.n32} + "
                 f"{self.n64}"
@@ -168,7 +170,8 @@ class Words(NamedTuple):
             attempt.round if self.round is None else self.round
         ):
             raise ProtocolError(f"the order is of {attempt}, the words of {self.kind}, round {self.round}")
-        if attempt.request != self.request:
+        is_known = self.data is not None or self.request is not None
+        if is_known and attempt.request != self.request:
             raise ProtocolError(
                 f"{attempt}: the sum is of answers to another request than this client was sent: the server asks "
                 "different clients different things, or has another version of fedsolve"

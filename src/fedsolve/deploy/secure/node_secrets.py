@@ -153,6 +153,9 @@ class NodeSecrets:
     def mask(self, order: bytes, words: Words) -> bytes:
         """The reply to an order: words under masks, shares for the committee, new pre-keys.
 
+        Without the words' data it is b"", and nothing is noted: what of the order can be refused is refused before
+        words are made, since a refusal afterwards says that they could be.
+
         Raises:
             ProtocolError: the order is refused: it does not fit the words, or has been answered.
         """
@@ -167,6 +170,8 @@ class NodeSecrets:
                 self.min_sum,
             )
             state.log.mask(found.attempt.step)
+            if words.data is None:
+                return b""
             fresh = self._fresh(state)
             self._save(state)  # before anything is made of the pre-key: it is used now, whatever happens
             return masked_reply(found, self.client, private, words.data, fresh)

@@ -17,7 +17,6 @@ the server to have shown everybody the same.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure.byte_reader import LARGEST_LIST, ProtocolError, Reader, names, number
 from fedsolve.deploy.secure.identity import Member, commitment, read_hello
 from fedsolve.deploy.secure.primitives import KEY, digest
-from fedsolve.folders.user_text import read_user_text
+from fedsolve.folders.user_text import read_user_toml
 
 _ROSTER = b"fsr2"
 SMALLEST = 3
@@ -189,9 +188,9 @@ def read_peers(path: str | Path) -> dict[int, bytes]:
         InvalidInput: the file cannot be read, or a line is no client's number with 64 hexadecimal digits.
     """
     try:
-        table = tomllib.loads(read_user_text(Path(path), 2**24))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"cannot read the peers in {path}: {error}") from None
+        table = read_user_toml(Path(path), 2**24)
+    except OSError as error:
+        raise InvalidInput(f"cannot read the peers in {path}: {error.strerror or error}") from None
     for name, key in table.items():
         if not re.fullmatch(r"0|[1-9]\d{0,8}", name, re.ASCII) or not (
             isinstance(key, str) and re.fullmatch(r"[0-9a-fA-F]{64}", key)
