@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 from fedsolve.deploy.secure import masked_reply, primitives
 from fedsolve.deploy.secure.attempt import Attempt, Words
@@ -11,6 +10,7 @@ from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened, clie
 from fedsolve.deploy.secure.identity import Member, PreKey, hello_bytes, read_hello
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.secure.roster import Roster, experiment_digest
+from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 ALL = range(5)
 
@@ -34,10 +34,14 @@ def refused(small, words_of_it, ask, *given):
 def request(small, sums, member, arrived, missing, sealed=None):
     """A request as a server that does not keep the rules makes it."""
     seat = sums.committee.index(member)
-    sealed = sealed or {client: b"".join(shares[seat]) for client, shares in sums._sealed.items()}
-    size = masked_reply.sealed_size(sums.attempt, sums.attempt.cohort[0])
-    size += 16 * len(masked_reply.secrets_of(sums.attempt, sums.attempt.cohort[0]))
-    listed = b"".join(sealed.get(client, b"").ljust(size, b"\0") for client in arrived)
+    wanted = [i for i, other in enumerate(sums.attempt.cohort) if other in missing]
+    sealed = sealed or {client: shares[seat] for client, shares in sums._sealed.items()}
+    size = masked_reply.sealed_size(sums.attempt, sums.attempt.cohort[0]) + 16 * (1 + len(wanted))
+    parts = {}
+    for client, both in sealed.items():
+        places = [0, *(1 + i - (sums.attempt.cohort[i] > client) for i in wanted)]
+        parts[client] = b"".join(both.given(places))
+    listed = b"".join(parts.get(client, b"").ljust(size, b"\0")[:size] for client in arrived)
     return b"fsu2" + sums.attempt.to_bytes() + client_list(arrived) + client_list(missing) + listed
 
 
@@ -87,7 +91,7 @@ def test_a_list_is_of_the_cohort_that_was_masked(small):
 def test_fewer_messages_than_min_sum_behind_a_long_list(small):
     """The server lists as arrived who has sent nothing, to open the sum of two."""
     sums = small.gather(small.begin(), [0, 1, 2])
-    sealed = {client: b"".join(sums._sealed[client][3]) for client in (0, 1)}
+    sealed = {client: sums._sealed[client][3] for client in (0, 1)}
     complains(small, 3, request(small, sums, 3, (0, 1, 2, 3), (4,), sealed), (2, 3))
 
 

@@ -70,15 +70,24 @@ class Lists:
 
 
 class Sealed(NamedTuple):
-    """What a client has for one member: its encrypted shares, and the digests of all of them."""
+    """What a client has for one member: its encrypted shares, and digests of them; on the way of those to be given."""
 
     shares: bytes
     digests: bytes
 
+    def given(self, wanted: Sequence[int]) -> Sealed:
+        """With the digests at some places alone."""
+        return Sealed(self.shares, _at(wanted, self.digests, p.TAG))
+
+
+def _at(places: Sequence[int], parts: bytes, size: int) -> bytes:
+    """The parts of so many bytes at some places."""
+    return b"".join(parts[size * i : size * (i + 1)] for i in places)
+
 
 def request_bytes(lists: Lists, sealed: Mapping[int, Sealed]) -> bytes:
     """The request to one member, with what the clients that arrived have for it."""
-    parts = [b"".join(sealed[client]) for client in lists.arrived]
+    parts = [part for client, wanted in lists.opened.items() for part in sealed[client].given(wanted)]
     return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + b"".join(parts)
 
 
@@ -96,9 +105,9 @@ def read_request(
         raise ProtocolError(f"client {member} is no member of the committee")
     lists = Lists(attempt, reader.clients(), reader.clients(), min_sum)
     sealed = {}
-    for client in lists.arrived:
+    for client, wanted in lists.opened.items():
         shares = reader.take(sealed_size(attempt, client))
-        sealed[client] = Sealed(shares, reader.take(p.TAG * len(secrets_of(attempt, client))))
+        sealed[client] = Sealed(shares, reader.take(p.TAG * len(wanted)))
     reader.end()
     return lists, sealed
 
@@ -123,7 +132,7 @@ def open_shares(
     for client, wanted in lists.opened.items():
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
         content = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4)) or b""
-        least, shares = int.from_bytes(content[:LEAST], "little"), content[LEAST:]
+        least, shares = int.from_bytes(content[:LEAST], "little"), _at(wanted, content[LEAST:], shamir.SHARE)
         is_read = share_digests(context, client, member, shares) == sealed[client].digests
         if not is_read or least > len(attempt.cohort):  # such an order it would have refused
             unreadable.append(client)
@@ -132,7 +141,7 @@ def open_shares(
             raise ProtocolError(
                 f"{attempt}: {len(lists.arrived)} clients arrived, fewer than min_sum = {least} of client {client}"
             )
-        parts += [shares[shamir.SHARE * i : shamir.SHARE * (i + 1)] for i in wanted]
+        parts.append(shares)
     return Answer(b"" if unreadable else b"".join(parts), tuple(unreadable))
 
 
@@ -202,10 +211,9 @@ class Opening:
             )
         at = 0
         for client, wanted in self._lists.opened.items():
-            size, digests = shamir.SHARE * len(wanted), self._sealed[client][self._seat[member]].digests
-            given = share_digests(self._lists.attempt.context, client, member, found.shares[at : at + size])
-            at += size
-            if given != b"".join(digests[p.TAG * i : p.TAG * (i + 1)] for i in wanted):
+            size, told = shamir.SHARE * len(wanted), self._sealed[client][self._seat[member]].given(wanted)
+            own, at = found.shares[at : at + size], at + size
+            if share_digests(self._lists.attempt.context, client, member, own) != told.digests:
                 self._liars.add(member)
                 raise ProtocolError(f"member {member} gives other shares than client {client} has sent it")
         self._shares[member] = found.shares
