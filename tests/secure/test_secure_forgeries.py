@@ -5,12 +5,12 @@ import itertools
 import random
 
 import pytest
-from secure_small import ASKED, N32, N64, Small, plain_sum, words
-from secure_small import message as message_of
 
 from fedsolve.deploy.secure import primitives
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
 from fedsolve.deploy.secure.secure_server import SecureServer
+from secure_small import ASKED, N32, N64, Small, plain_sum, words
+from secure_small import message as message_of
 
 ALL = range(4)
 KINDS = ("hello", "roster", "order", "reply", "request", "answer")

@@ -7,7 +7,6 @@ clients that arrived, and none of them chooses who opens sums.
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from secure_small import Small, many, plain_sum, words
 
 import fedsolve as fs
 from benchmarks.secure_bounds import committee_fails, ring_fails, round_stays_closed
@@ -20,6 +19,7 @@ from fedsolve.deploy.secure.attempt import AttemptLog
 from fedsolve.deploy.secure.byte_reader import ProtocolError
 from fedsolve.deploy.secure.unmasking import Lists, Opening
 from fedsolve.deploy.server.server import server_app
+from secure_small import Small, many, plain_sum, words
 
 
 @pytest.mark.parametrize(("clients", "colluding", "opened"), [(10, 3, 1), (10, 4, 2), (6, 2, 1), (7, 2, 1)])

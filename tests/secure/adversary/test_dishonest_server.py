@@ -10,7 +10,6 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from secure_small import ASKED, N32, N64, Small, many, message, words
 
 import fedsolve as fs
 from deploy_small import QUICK, QUICK_START, clients_of
@@ -29,6 +28,7 @@ from fedsolve.deploy.secure.attempt import Words
 from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
 from fedsolve.deploy.secure.node_secrets import NodeSecrets
 from fedsolve.deploy.server.server import server_app
+from secure_small import ASKED, N32, N64, Small, many, message, words
 
 VICTIM = 101
 REQUEST_AT = 4 + 32 + 1 + 4 + 2  # tag, roster, kind, round and attempt come before the digest of the request
