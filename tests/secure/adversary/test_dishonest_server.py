@@ -318,6 +318,22 @@ def test_a_second_sum_without_one_client(tmp_path):
     assert same.result().words == sums.result().words
 
 
+def test_a_second_sum_that_one_owner_does_not_allow(tmp_path):
+    """It differs by four clients of nine; the owner of one allows sums of five, those of the members of three."""
+    small = Small(tmp_path, 9)
+    for clients, refused in ((range(9), False), (range(4, 9), True)):
+        sums = small.begin(cohort=range(9))
+        for client in clients:
+            node = NodeSecrets(tmp_path, "e", client, 5 if client == 4 else 3, log=small.log.append)
+            sums.add(client, node.mask(sums.order(client), message(sums, words(client))))
+        sums.close()
+        if refused:
+            with pytest.raises(ProtocolError, match="differs by 4 clients, fewer than min_sum = 5"):
+                small.answer(sums, 0)
+        else:
+            small.answer(sums, 0)
+
+
 def test_a_sum_of_fewer_than_one_owner_allows(tmp_path):
     """Of six that were asked three are said to be lost; the members' own owners would allow a sum of three."""
     small = Small(tmp_path, 6)

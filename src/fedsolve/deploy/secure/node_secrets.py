@@ -190,7 +190,8 @@ class NodeSecrets:
                 self._log(f"clients {names(answer.unreadable)} have sent no shares that this one can use")
             else:
                 clients = roster.bits(lists.arrived)
-                state.log.answer(lists.attempt.step, clients, self.min_sum, self._second_sums)
+                least = max(self.min_sum, answer.least)
+                state.log.answer(lists.attempt.step, clients, least, self._second_sums)
                 self._save(state)  # before it is sent
             return answer_bytes(lists, answer, self.client, self._identity)
 

@@ -113,10 +113,15 @@ def read_request(
 
 
 class Answer(NamedTuple):
-    """What a member says: its shares that open the sum, or the clients whose shares it does not have."""
+    """What a member says: its shares that open the sum, or the clients whose shares it does not have.
+
+    Attributes:
+        least: the largest `min_sum` of the clients' owners, which is not sent.
+    """
 
     shares: bytes
     unreadable: tuple[int, ...]
+    least: int = 0
 
 
 def open_shares(
@@ -128,7 +133,7 @@ def open_shares(
         ProtocolError: fewer clients arrived than the owner of one of them demands.
     """
     attempt, context = lists.attempt, lists.attempt.context
-    parts, unreadable = [], []
+    parts, unreadable, most = [], [], 0
     for client, wanted in lists.opened.items():
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
         content = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4)) or b""
@@ -142,7 +147,8 @@ def open_shares(
                 f"{attempt}: {len(lists.arrived)} clients arrived, fewer than min_sum = {least} of client {client}"
             )
         parts.append(shares)
-    return Answer(b"" if unreadable else b"".join(parts), tuple(unreadable))
+        most = max(most, least)
+    return Answer(b"" if unreadable else b"".join(parts), tuple(unreadable), most)
 
 
 def answer_bytes(lists: Lists, answer: Answer, member: int, identity: bytes) -> bytes:
