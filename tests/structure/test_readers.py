@@ -56,7 +56,6 @@ LISTED = {
     "deploy/persistent/shim.py": {"json.loads": PRIVATE, "os.open": PRIVATE, "open": PRIVATE},
     "deploy/persistent/worker_process.py": {"json.loads": PRIVATE, "read_text": PRIVATE, "os.open": OWN},
     "deploy/secure/node_secrets.py": {"os.open": "a folder, to bring it to the disk"},
-    "deploy/secure/roster.py": {"tomllib.loads": "the text of `read_user_text`; nested values are refused there"},
     "deploy/secure_rounds/secure_rounds.py": {"open": RING},
     "deploy/threads.py": {"read_bytes": OWN},
     "engine/compute/layout.py": {"json.loads": OWN, "read_text": OWN, "open": OWN},
