@@ -25,10 +25,10 @@ PROBLEM = task((7, 4) * 3)
 """Two sizes of clients, in turn, those of test_messages: a client's training is one program a size."""
 
 
-def clients_of(problem: fs.Task, params: Any = None) -> ClientApp:
+def clients_of(problem: fs.Task, params: Any = None, **owner: Any) -> ClientApp:
     """The client app of a task's clients, each checked and made once: no message changes it."""
     oracle_of = cache(partial(JaxOracle.of_task, problem, params=params))
-    return client_app(lambda node: oracle_of(node.client))
+    return client_app(lambda node: oracle_of(node.client), **owner)
 
 
 CLIENTS = clients_of(PROBLEM)

@@ -28,7 +28,7 @@ def test_two_lists_of_one_attempt(clients, colluding, opened, tmp_path, monkeypa
     answer both. One less than 2 threshold - committee open one list, so many both."""
     small = Small(tmp_path, clients)
     sums = small.gather(small.begin(), range(clients))
-    other = Lists(sums.attempt, range(1, clients), (0,), 3)
+    other = Lists(sums.attempt, range(1, clients), (0,))
     openings = [Opening(sums._lists, sums._sealed), Opening(other, sums._sealed)]
     honest, threshold = clients - colluding, sums.attempt.roster.threshold
     split = threshold - colluding  # as many as the first list needs
@@ -62,7 +62,7 @@ def test_keys_of_the_colluding_tell_nothing_of_two_honest_clients(tmp_path):
     ]
     both = np.frombuffer(plain_sum([words(i) for i in (0, 1)]), "<u4", 5)
     assert rest == both.tolist()
-    gone = Lists(sums.attempt, range(1, 5), (0,), 3)
+    gone = Lists(sums.attempt, range(1, 5), (0,))
     assert set(gone.opened) == {1, 2, 3, 4}
     assert 0 not in gone.opened  # of one that is missing its own secret is never given
 

@@ -5,12 +5,14 @@ that no sum can be is recorded. All clients run in this process: a dishonest one
 functions.
 """
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 import fedsolve as fs
-from deploy_small import QUICK_START
+from deploy_small import QUICK, QUICK_START, clients_of
 from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
 from fedsolve.deploy.client.client import client_app
@@ -26,13 +28,13 @@ LIAR, NODE = 2, 103
 METHOD = fs.Secure(fs.FedAvg(0.1), bound=4.0, max_clients=6, max_examples=16)
 
 
-def dishonest_shares(monkeypatch, to, change=lambda shares: bytes(len(shares))):
+def dishonest_shares(monkeypatch, to, change=lambda content, cohort: bytes(len(content))):
     """The liar seals other shares to these members, with digests of those that it should have sent."""
     seal, current = primitives.seal, {}
     sealed_shares = masked_reply._sealed_shares
 
     def noted(attempt, client, private, secrets):
-        current["client"] = client
+        current.update(client=client, cohort=len(attempt.cohort))
         try:
             return sealed_shares(attempt, client, private, secrets)
         finally:
@@ -41,10 +43,14 @@ def dishonest_shares(monkeypatch, to, change=lambda shares: bytes(len(shares))):
     def lying(key, plaintext, associated):
         member = int.from_bytes(bytes(associated)[-4:], "little") if current else None
         lies = current.get("client") == LIAR and member in to
-        return seal(key, change(plaintext) if lies else plaintext, associated)
+        return seal(key, change(plaintext, current["cohort"]) if lies else plaintext, associated)
 
     monkeypatch.setattr(masked_reply, "_sealed_shares", noted)
     monkeypatch.setattr(primitives, "seal", lying)
+
+
+def demanding_all(content, cohort):
+    return cohort.to_bytes(4, "little") + content[4:]
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +76,66 @@ def test_wrong_shares_for_all_members(tmp_path, monkeypatch, capsys, without):
 
 def test_an_owner_that_allows_no_sum_at_all(tmp_path, monkeypatch, capsys):
     """A client cannot demand more clients than were asked: it would have refused the order."""
-    dishonest_shares(monkeypatch, range(6), lambda content: b"\xff" * 4 + content[4:])
+    dishonest_shares(monkeypatch, range(6), lambda content, cohort: b"\xff" * 4 + content[4:])
     _, history, _ = deploy(METHOD, tmp_path, rounds=1)
     assert history.rounds["dropped"].tolist() == [1]
     assert "at fault, and left out from now on: 2" in capsys.readouterr().out
+
+
+def test_an_owner_that_allows_no_sum_while_somebody_is_lost(tmp_path, monkeypatch, capsys):
+    """Node 101 is deaf for two rounds: these are summed without the client that demands all that are asked. When all
+    that are asked have arrived it takes part again."""
+    dishonest_shares(monkeypatch, range(6), demanding_all)
+    deaf = {(101, 0), (101, 1)}
+    _, history, _ = deploy(METHOD, tmp_path, rounds=4, deaf=deaf, grace=0.0, min_replies=4, repeats=2)
+    assert history.rounds["dropped"].tolist() == [2, 2, 1, 0]
+    said = capsys.readouterr().out
+    assert said.count("fewer than min_sum of 2: attempts are without, until all arrive") == 1
+    assert "left out" not in said
+
+
+def test_owners_that_allow_no_sum_but_of_all(tmp_path, capsys):
+    """Rounds without one client are skipped; it is not asked in the second. That of all is not."""
+    app = clients_of(QUICK, min_sum=6)
+    _, history, _ = deploy(
+        METHOD, tmp_path, app=app, rounds=3, deaf={(101, 0)}, min_replies=4, shortfall="skip"
+    )
+    assert history.rounds["dropped"].tolist() == [6, 6, 0]
+    assert "fewer than min_sum of 1, 2, 3, 4, 5: attempts are without" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("members", "silent", "outcome"),
+    [
+        ((0, 1), (), ((2,), (), ())),  # four others have its shares: an owner demands one number
+        ((0,), (4,), ((), ((0, 2),), ())),  # it, or the member that says so
+        ((0, 1, 3, 4), (5,), ((), (), (2,))),
+    ],
+)
+def test_an_owner_that_tells_members_different_numbers(members, silent, outcome, tmp_path, monkeypatch):
+    """Of six members one may be dishonest: what two say is so."""
+    dishonest_shares(monkeypatch, members, demanding_all)
+    small = Small(tmp_path, 6)
+    sums = small.gather(small.begin(), range(5))
+    for member in set(small.clients) - set(silent):
+        with suppress(ProtocolError):
+            sums.add_shares(member, small.answer(sums, member))
+    with pytest.raises(SumNotOpened) as error:
+        sums.result()
+    assert (error.value.at_fault, error.value.disputes, error.value.unwilling) == outcome
+
+
+def test_a_member_that_says_that_all_owners_are_unwilling(tmp_path, monkeypatch):
+    """Whom one names that may be dishonest, no one need believe: it is at fault itself."""
+    lying_member(monkeypatch, lambda answer, lists: unmasking.Answer(b"", unwilling=lists.arrived))
+    small = Small(tmp_path, 6)
+    sums = small.gather(small.begin(), range(6))
+    for member in range(5):
+        with suppress(ProtocolError):
+            sums.add_shares(member, small.answer(sums, member))
+    with pytest.raises(SumNotOpened, match="without answer: 5") as error:
+        sums.result()
+    assert (error.value.at_fault, error.value.disputes, error.value.unwilling) == ((LIAR,), (), ())
 
 
 def test_wrong_shares_for_some_members(tmp_path, monkeypatch, capsys):
@@ -126,7 +188,7 @@ def test_a_member_that_lies_where_each_is_needed(lie, dropped, tmp_path, monkeyp
     def silent(node, kind, content):
         """What opens the first sum does not reach the server from node 101."""
         data = content["data"]["bytes"].data if kind == "query.secure" and "data" in content else b""
-        is_answer = bytes(data[:4]) == b"fsa2"
+        is_answer = bytes(data[:4]) == b"fsa3"
         if is_answer and node == 101 and not asked:
             asked.append(node)
             return None

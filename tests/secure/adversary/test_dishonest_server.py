@@ -342,8 +342,11 @@ def test_a_sum_of_fewer_than_one_owner_allows(tmp_path):
     sums.add(0, careful.mask(sums.order(0), message(sums, words(0))))
     small.gather(sums, [1, 2])
     for member in (1, 2, 3):
-        with pytest.raises(ProtocolError, match="3 clients arrived, fewer than min_sum = 5 of client 0"):
-            small.answer(sums, member)
+        with pytest.raises(ProtocolError, match="3 clients arrived, fewer than min_sum of clients 0"):
+            sums.add_shares(member, small.answer(sums, member))
+    with pytest.raises(SumNotOpened, match=": attempts are without") as error:
+        sums.result()
+    assert (error.value.at_fault, error.value.disputes, error.value.unwilling) == ((), (), (0,))
 
 
 def test_statistics_of_one_site(tmp_path):

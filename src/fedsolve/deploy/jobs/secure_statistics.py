@@ -139,7 +139,8 @@ class SummedColumns:
         try:
             return self._keys.open(attempt)
         except SumNotOpened as error:
-            words, found = f"no sum of the columns: {error}{refused}", error.at_fault or error.disputes
+            words = f"no sum of the columns: {error}{refused}"
+            found = error.at_fault or error.disputes or error.unwilling
             if attempts == 1 or not found or isinstance(error, RoundIsOver):
                 raise Unavailable(words) from None
             rounds.note(words)

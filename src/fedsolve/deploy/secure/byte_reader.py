@@ -27,6 +27,7 @@ class SumNotOpened(FedsolveError):
         missing: the clients whose answers would have been needed.
         at_fault: the clients that sent what does not fit.
         disputes: a member and a client each, of whom one or the other is at fault, and nobody can say which.
+        unwilling: clients whose owners allow no sum of so few.
     """
 
     exit_code = 4
@@ -37,10 +38,12 @@ class SumNotOpened(FedsolveError):
         missing: Iterable[int] = (),
         at_fault: Iterable[int] = (),
         disputes: Iterable[tuple[int, int]] = (),
+        unwilling: Iterable[int] = (),
     ) -> None:
         super().__init__(message)
         self.missing = tuple(missing)
         self.at_fault, self.disputes = tuple(sorted(at_fault)), tuple(disputes)
+        self.unwilling = tuple(sorted(unwilling))
 
 
 class RoundIsOver(SumNotOpened):

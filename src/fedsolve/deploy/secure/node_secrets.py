@@ -184,11 +184,11 @@ class NodeSecrets:
         """
         with self._refusing("an unmask request"):
             roster, state = self._roster(), self._load()
-            lists, sealed = read_request(request, roster, self.client, self.min_sum)
+            lists, sealed = read_request(request, roster, self.client)
             answer = open_shares(lists, sealed, self.client, p.agreement_key(state.share_key))
-            if answer.unreadable:  # nothing is opened, and another sum of the round may be
+            if answer.unreadable:
                 self._log(f"clients {names(answer.unreadable)} have sent no shares that this one can use")
-            else:
+            if answer.shares:  # otherwise nothing is opened, and another sum of the round may be
                 clients = roster.bits(lists.arrived)
                 least = max(self.min_sum, answer.least)
                 state.log.answer(lists.attempt.step, clients, least, self._second_sums)

@@ -16,7 +16,7 @@ from fedsolve.deploy.secure.attempt import Attempt
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, SumNotOpened, names, number
 from fedsolve.deploy.secure.identity import PreKey
 from fedsolve.deploy.secure.masked_reply import mask_key, order_bytes, read_reply, sealed_size, secrets_of
-from fedsolve.deploy.secure.roster import SMALLEST, Roster
+from fedsolve.deploy.secure.roster import Roster
 from fedsolve.deploy.secure.unmasking import Lists, Opening, Sealed, request_bytes
 
 _ROUND = b"fsq2"
@@ -109,7 +109,7 @@ class SecureRound:
         """
         if self._lists is None:
             try:
-                self._lists = Lists(self.attempt, self.arrived, self.missing, SMALLEST)
+                self._lists = Lists(self.attempt, self.arrived, self.missing)
             except ProtocolError as error:
                 raise SumNotOpened(f"{error}; missing: {names(self.missing)}", missing=self.missing) from None
             self._opening = Opening(self._lists, self._sealed)

@@ -3,9 +3,9 @@
 Of a client that arrived the members give their shares of its own secret; of one that is missing, those of the secrets
 that it shares with clients that arrived. Nobody gives both of one client, so that one message alone stays masked.
 
-A member that cannot read a client's shares, or has others than the client says, gives none of anybody, and complains:
-the sum can then be asked for without that client. Shares that a member gives are compared with what clients say, so
-that any threshold of answers opens the sum.
+A member that cannot read a client's shares, or has others than the client says, or whose owner allows no sum of so few,
+gives none of anybody, and names it: the sum can then be asked for without that client. Shares that a member gives are
+compared with what clients say, so that any threshold of answers opens the sum.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fedsolve.deploy.secure import shamir
 from fedsolve.deploy.secure.attempt import Attempt
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, SumNotOpened, client_list, names, number
 from fedsolve.deploy.secure.masked_reply import LEAST, seal_key, sealed_size, secrets_of, share_digests
-from fedsolve.deploy.secure.roster import Roster
+from fedsolve.deploy.secure.roster import SMALLEST, Roster
 
-_REQUEST, _ANSWER = b"fsu2", b"fsa2"
+_REQUEST, _ANSWER = b"fsu2", b"fsa3"
 
 
 class Lists:
@@ -32,9 +32,7 @@ class Lists:
         ProtocolError: the lists overlap, or are not the cohort, or too few arrived.
     """
 
-    def __init__(
-        self, attempt: Attempt, arrived: Sequence[int], missing: Sequence[int], min_sum: int
-    ) -> None:
+    def __init__(self, attempt: Attempt, arrived: Sequence[int], missing: Sequence[int]) -> None:
         if both := set(arrived) & set(missing):
             raise ProtocolError(
                 f"{attempt}: clients {names(sorted(both))} are listed as arrived and as missing"
@@ -43,8 +41,8 @@ class Lists:
             raise ProtocolError(
                 f"{attempt}: the clients that arrived and those that are missing are not the cohort"
             )
-        if len(arrived) < min_sum:
-            raise ProtocolError(f"{attempt}: {len(arrived)} clients arrived, fewer than min_sum = {min_sum}")
+        if len(arrived) < SMALLEST:
+            raise ProtocolError(f"{attempt}: {len(arrived)} clients arrived, fewer than min_sum = {SMALLEST}")
         self.attempt, self.arrived, self.missing = attempt, tuple(arrived), tuple(missing)
         attempt.graph.check_arrived(set(arrived))
 
@@ -91,9 +89,7 @@ def request_bytes(lists: Lists, sealed: Mapping[int, Sealed]) -> bytes:
     return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + b"".join(parts)
 
 
-def read_request(
-    request: bytes, roster: Roster, member: int, min_sum: int
-) -> tuple[Lists, dict[int, Sealed]]:
+def read_request(request: bytes, roster: Roster, member: int) -> tuple[Lists, dict[int, Sealed]]:
     """The lists of a request, checked, and what each client has for the member.
 
     Raises:
@@ -103,7 +99,7 @@ def read_request(
     attempt = Attempt.read(reader, roster, "the unmask request")
     if member not in roster.committee:
         raise ProtocolError(f"client {member} is no member of the committee")
-    lists = Lists(attempt, reader.clients(), reader.clients(), min_sum)
+    lists = Lists(attempt, reader.clients(), reader.clients())
     sealed = {}
     for client, wanted in lists.opened.items():
         shares = reader.take(sealed_size(attempt, client))
@@ -113,27 +109,26 @@ def read_request(
 
 
 class Answer(NamedTuple):
-    """What a member says: its shares that open the sum, or the clients whose shares it does not have.
+    """What a member says: its shares that open the sum, or the clients for whose sake it gives none.
 
     Attributes:
+        unreadable: clients whose shares it does not have.
+        unwilling: clients whose owners allow no sum of so few.
         least: the largest `min_sum` of the clients' owners, which is not sent.
     """
 
     shares: bytes
-    unreadable: tuple[int, ...]
+    unreadable: tuple[int, ...] = ()
+    unwilling: tuple[int, ...] = ()
     least: int = 0
 
 
 def open_shares(
     lists: Lists, sealed: Mapping[int, Sealed], member: int, share_key: p.X25519PrivateKey
 ) -> Answer:
-    """A member's shares of the secrets that open the sum, or of whom they are not what the client says.
-
-    Raises:
-        ProtocolError: fewer clients arrived than the owner of one of them demands.
-    """
+    """A member's shares of the secrets that open the sum, or the clients for whose sake there are none."""
     attempt, context = lists.attempt, lists.attempt.context
-    parts, unreadable, most = [], [], 0
+    parts, unreadable, unwilling, most = [], [], [], 0
     for client, wanted in lists.opened.items():
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
         content = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4)) or b""
@@ -141,20 +136,18 @@ def open_shares(
         is_read = share_digests(context, client, member, shares) == sealed[client].digests
         if not is_read or least > len(attempt.cohort):  # such an order it would have refused
             unreadable.append(client)
-            continue
-        if len(lists.arrived) < least:
-            raise ProtocolError(
-                f"{attempt}: {len(lists.arrived)} clients arrived, fewer than min_sum = {least} of client {client}"
-            )
+        elif least > len(lists.arrived):
+            unwilling.append(client)
         parts.append(shares)
         most = max(most, least)
-    return Answer(b"" if unreadable else b"".join(parts), tuple(unreadable), most)
+    shares = b"" if unreadable or unwilling else b"".join(parts)
+    return Answer(shares, tuple(unreadable), tuple(unwilling), most)
 
 
 def answer_bytes(lists: Lists, answer: Answer, member: int, identity: bytes) -> bytes:
     """A member's answer as it is sent."""
     head = _ANSWER + lists.attempt.context + lists.digest + number(member, 4)
-    head += client_list(answer.unreadable) + answer.shares
+    head += client_list(answer.unreadable) + client_list(answer.unwilling) + answer.shares
     return head + p.sign(identity, "answer", head)
 
 
@@ -170,15 +163,15 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
         raise ProtocolError(f"{what} is of another attempt or other lists than {attempt}")
     if (said := reader.number(4)) != member or member not in attempt.roster.committee:
         raise ProtocolError(f"{what} says that it is of client {said}, or that is no member")
-    unreadable = reader.clients()
-    if not set(unreadable) <= set(lists.arrived):
+    unreadable, unwilling = reader.clients(), reader.clients()
+    if not {*unreadable, *unwilling} <= set(lists.arrived):
         raise ProtocolError(f"{what} is about clients that did not arrive")
-    count = 0 if unreadable else sum(map(len, lists.opened.values()))
+    count = 0 if unreadable or unwilling else sum(map(len, lists.opened.values()))
     shares = reader.take(count * shamir.SHARE)
     head = answer[: reader.at]
     p.check_signature(attempt.roster.members[member].identity, reader.take(p.SIGNATURE), what, "answer", head)
     reader.end()
-    return Answer(shares, unreadable)
+    return Answer(shares, unreadable, unwilling)
 
 
 class Opening:
@@ -197,7 +190,7 @@ class Opening:
         self._threshold = roster.threshold
         self._seat = {member: i for i, member in enumerate(roster.committee)}
         self._shares: dict[int, bytes] = {}
-        self._complaints: dict[int, tuple[int, ...]] = {}
+        self._complaints: dict[int, Answer] = {}
         self._liars: set[int] = set()
 
     def add(self, member: int, answer: bytes) -> None:
@@ -210,10 +203,15 @@ class Opening:
         if member in self._shares or member in self._complaints:
             raise ProtocolError(f"member {member} has answered {self._lists.attempt} already")
         found = read_answer(answer, self._lists, member)
+        if found.unreadable or found.unwilling:
+            self._complaints[member] = found
         if found.unreadable:
-            self._complaints[member] = found.unreadable
             raise ProtocolError(
                 f"member {member} does not have the shares that clients {names(found.unreadable)} say they have sent it"
+            )
+        if found.unwilling:
+            raise ProtocolError(
+                f"{len(self._lists.arrived)} clients arrived, fewer than min_sum of clients {names(found.unwilling)}"
             )
         at = 0
         for client, wanted in self._lists.opened.items():
@@ -248,15 +246,23 @@ class Opening:
         return {pair: found[p.KEY * i : p.KEY * (i + 1)] for i, pair in enumerate(pairs)}
 
     def _why_closed(self) -> SumNotOpened:
-        """Who did not answer, and who is at fault.
+        """Who did not answer, who is at fault, and whose owners allow no sum of so few.
 
-        Of more members than may be dishonest one is honest: a client that so many complain of is at fault, and so is a
-        member that complains of so many clients. Of the others nobody can say who lies, the member or the client.
+        Of more members than may be dishonest one is honest: what so many say of a client is true, and so is that it is
+        at fault where so many others have its shares. A member that names so many other clients is at fault, too. Of
+        the rest nobody can say who lies, the member or the client.
         """
         most = len(self._seat) - self._threshold
-        accused = Counter(client for listed in self._complaints.values() for client in listed)
-        guilty = {client for client, count in accused.items() if count > most} | self._liars
-        open_ = {m: set(listed) - guilty for m, listed in self._complaints.items() if m not in guilty}
+        said = self._complaints
+        unread = Counter(client for answer in said.values() for client in answer.unreadable)
+        named = Counter(client for a in said.values() for client in {*a.unreadable, *a.unwilling})
+        agreed = {client for client, count in named.items() if count > most}
+        is_read = len(self._shares) > most
+        guilty = {client for client in agreed if is_read or unread[client] > most} | self._liars
+        unwilling = agreed - guilty
+        open_ = {
+            m: {*a.unreadable, *a.unwilling} - guilty - unwilling for m, a in said.items() if m not in guilty
+        }
         guilty |= {member for member, listed in open_.items() if len(listed) > most}
         pairs = [(m, client) for m, listed in open_.items() if m not in guilty for client in sorted(listed)]
         silent = [m for m in self._seat if m not in self._shares and m not in self._complaints]
@@ -267,6 +273,10 @@ class Opening:
         )
         if guilty:
             words += f"; at fault, and left out from now on: {names(sorted(guilty))}"
+        if unwilling:
+            words += (
+                f"; fewer than min_sum of {names(sorted(unwilling))}: attempts are without, until all arrive"
+            )
         for member, client in pairs:
             words += f"; client {client} and member {member} disagree about shares: the next attempt is without both"
-        return SumNotOpened(words, missing=silent, at_fault=guilty, disputes=pairs)
+        return SumNotOpened(words, silent, guilty, pairs, unwilling)

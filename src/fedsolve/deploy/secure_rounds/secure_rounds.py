@@ -36,7 +36,7 @@ class SecureCollector(ReplyCollector):
             self.reject(replies, client, Cause.INVALID, self.keys.left_out[client])
         clients = [client for client in clients if client not in self.keys.left_out]
         asked, connected = super()._connected(clients, replies, is_retry)
-        asked = self.keys.ready(asked)
+        asked = self.keys.ready(asked, replies.needed)
         return (asked if len(asked) >= LEAST_SUM else []), connected
 
 

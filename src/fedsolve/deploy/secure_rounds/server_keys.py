@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.secure.attempt import SECOND_SUM
 from fedsolve.deploy.secure.byte_reader import RoundIsOver, SumNotOpened
+from fedsolve.deploy.secure.roster import SMALLEST
 from fedsolve.deploy.secure_rounds.questions import ask
 from fedsolve.deploy.secure_rounds.secure_records import Question, Step
 from fedsolve.deploy.secure_rounds.summed_metrics import Measured
@@ -76,6 +77,7 @@ class ServerKeys:
         self._server: Any = None
         self.left_out: dict[int, str] = {}
         self._in_dispute: set[int] = set()  # whose messages are in no sum until the next one is opened
+        self._unwilling: set[int] = set()  # nor those of others until all that are asked arrive
         self._disputes: set[tuple[int, int]] = set()  # of the whole run
 
     def load_or_enrol(self, population: int, connect_seconds: float) -> None:
@@ -162,9 +164,14 @@ class ServerKeys:
         self._save()
         return attempt
 
-    def ready(self, clients: Sequence[int]) -> list[int]:
-        """Those of these clients that are not left out and have pre-keys, after the others were asked for new ones."""
+    def ready(self, clients: Sequence[int], needed: int = 0) -> list[int]:
+        """Those of these clients that take part in a sum and have pre-keys, after the others were asked for new ones.
+
+        Owners that allow no small sums are left aside while clients are lost, if so many as are needed are there.
+        """
         clients = [c for c in clients if c not in self.left_out and c not in self._in_dispute]
+        others = [client for client in clients if client not in self._unwilling]
+        clients = others if len(others) >= max(needed, SMALLEST) else clients
         if without := self._server.without_keys(clients):
             self._ask("hello", dict.fromkeys(without, b""), _HELLO_BYTES, self._refresh)
             self._save()
@@ -196,14 +203,19 @@ class ServerKeys:
         except SumNotOpened as error:
             self._leave_out(error, len(attempt.committee) - attempt.attempt.roster.threshold)
             if any(SECOND_SUM in reason for reason in failed.values()):
-                raise RoundIsOver(str(error), error.missing, error.at_fault, error.disputes) from None
+                raise RoundIsOver(
+                    str(error), error.missing, error.at_fault, error.disputes, error.unwilling
+                ) from None
             raise
         self._in_dispute.clear()
+        if not attempt.missing:
+            self._unwilling.clear()
         return opened
 
     def _leave_out(self, error: SumNotOpened, most: int) -> None:
         """Those at fault, also who was in dispute with more others than may be dishonest, in all attempts together."""
         self.left_out |= {client: f"left out: {error}" for client in error.at_fault}
+        self._unwilling |= set(error.unwilling)
         self._disputes |= set(error.disputes)
         self._in_dispute |= {client for pair in error.disputes for client in pair}
         counts = (Counter(pair[side] for pair in self._disputes) for side in (0, 1))
