@@ -1,6 +1,7 @@
 """Methods as plain data: exact, for every method; nothing is built or called that is no part of one."""
 
 import base64
+import dataclasses
 import inspect
 import json
 import sys
@@ -14,7 +15,7 @@ import fedsolve as fs
 from conformance.entries import METHODS
 from fedsolve.core.types import module
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.allowed_classes import OPTIMISERS
+from fedsolve.deploy.messages.allowed_classes import _PARTS, _ROOTS, OPTIMISERS, classes
 from fedsolve.deploy.messages.spec import from_spec, method_from_spec, to_spec
 from fedsolve.engine.records.identity import describe
 
@@ -44,7 +45,25 @@ def test_what_cannot_be_told():
         to_spec(fs.FedOpt(local, fs.server.ServerSGD()))
 
 
-HOME = "fedsolve.methods.server.fedopt:FedOpt"
+def test_names_of_the_packages_own_classes():
+    """They say nothing about modules, so that a class may move, and no two are the same."""
+    assert all(name == f"fedsolve:{cls.__qualname__}" for name, cls in classes().items())
+    parts = {
+        cls
+        for root in (*_ROOTS, *_PARTS)
+        for cls in (root, *subclasses(root))
+        if cls.__module__.startswith(("fedsolve.core.", "fedsolve.geometry.", "fedsolve.methods."))
+        and not inspect.isabstract(cls)
+        and dataclasses.is_dataclass(cls)
+    }
+    assert parts <= set(classes().values())
+
+
+def subclasses(cls):
+    return {c for child in cls.__subclasses__() for c in (child, *subclasses(child))}
+
+
+HOME = "fedsolve:FedOpt"
 
 
 def nested(depth):
@@ -62,7 +81,7 @@ def changed(method, **fields):
 
 
 def optimiser(**fields):
-    return {"class": "fedsolve.core.optax_bridge:Transformation", "fields": fields}
+    return {"class": "fedsolve:Transformation", "fields": fields}
 
 
 LOCAL = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multiplier=1.0, delta=1e-5)
@@ -80,10 +99,10 @@ ATTACKS = {
     "a file as a schedule": changed(
         fs.FedAvg(0.1),
         local={
-            "class": "fedsolve.methods.client.sgd:SGD",
+            "class": "fedsolve:SGD",
             "fields": {
                 "lr": {
-                    "class": "fedsolve.core.schedules:FromOptax",
+                    "class": "fedsolve:FromOptax",
                     "fields": {"function": {"function": "fedsolve.folders.files:slug"}},
                 }
             },
@@ -95,8 +114,8 @@ ATTACKS = {
     "a function as a field": changed(LOCAL, clip_norm={"function": "fedsolve.folders.files:slug"}),
     "an attribute of a class": {"class": HOME + ".__init__", "fields": {}},
     "a base class": {"class": HOME + ".__class__.__base__", "fields": {}},
-    "another dataclass": {"class": "fedsolve.results.history:History", "fields": {"label": 1}},
-    "an abstract class": {"class": "fedsolve.core.algorithm:Algorithm", "fields": {}},
+    "another dataclass": {"class": "fedsolve:History", "fields": {"label": 1}},
+    "an abstract class": {"class": "fedsolve:Algorithm", "fields": {}},
     "an optimiser that runs code": optimiser(factory={"optax": "inject_hyperparams"}, values={"dict": []}),
     "an optimiser by attribute": optimiser(factory={"optax": "__getattr__"}, values={"dict": []}),
     "an optimiser by path": optimiser(factory={"function": "optax._src.alias:adam"}, values={"dict": []}),

@@ -50,9 +50,8 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.methods.robust.reduction import Reduction
     from fedsolve.methods.server import Adaptive, DoublyAdaptive, Muon, ServerOptimizer, ServerSGD
 
-    optimizers = {
-        cls.__name__: cls for cls in (ServerSGD, Adaptive, DoublyAdaptive, Muon)
-    }  # those made of numbers alone
+    # those made of numbers alone
+    optimizers = {cls.__name__: cls for cls in (ServerSGD, Adaptive, DoublyAdaptive)} | {"Muon": Muon}
     return {
         ArrayFunction: GEOMETRIES,
         Mirror: MIRRORS,

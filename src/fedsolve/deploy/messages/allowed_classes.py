@@ -219,7 +219,7 @@ def trusted_parts(trusted: Collection[Any]) -> dict[str, Any]:
 
 
 def name_of(value: Any) -> str:
-    """The name under which a class or function is sent.
+    """The name under which a class or function is sent: of this package's own without the module, which may move.
 
     Raises:
         InvalidInput: it has none (a lambda, a class made inside a function).
@@ -227,7 +227,7 @@ def name_of(value: Any) -> str:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
     if module is None or "<" in name:
         raise InvalidInput(f"{value!r} has no importable name: clients cannot find it; define it in a module")
-    return f"{module}:{name}"
+    return f"{'fedsolve' if module.startswith('fedsolve.') else module}:{name}"
 
 
 def optimiser(name: Any) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ class MuonServerState:
 
 
 @module
-class Muon(MuonRule, ServerOptimizer):
+class ServerMuon(MuonRule, ServerOptimizer):
     """Muon's step on the server (Jordan et al. 2024), with the mean client update D in place of a negative gradient.
 
         matrix:  m <- beta m + (1 - beta) D,   w <- w + lr (s polar(beta m + (1 - beta) D) - weight_decay w)
@@ -40,7 +40,7 @@ class Muon(MuonRule, ServerOptimizer):
         InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
             model without a matrix.
 
-    >>> Muon(0.02, momentum=0.9).momentum
+    >>> ServerMuon(0.02, momentum=0.9).momentum
     0.9
 
     Reference: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024,

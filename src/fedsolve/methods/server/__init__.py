@@ -1,6 +1,6 @@
 """Server optimisers: the server's step, computed from the cohort's mean client update."""
 
-from fedsolve.methods.muon.on_server import Muon
+from fedsolve.methods.muon.on_server import ServerMuon as Muon
 from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.dfw import DeepFrankWolfe
 from fedsolve.methods.server.distance.dadaptation import DAdaptation
