@@ -1,20 +1,48 @@
-"""The bits of 24 runs: the digest of each one's model, evaluations and log, so that two versions can be compared.
+"""Digests of every method's runs, sweeps and messages, of the command line's help and of all signatures.
 
     python benchmarks/digests.py > before    ...    python benchmarks/digests.py | diff before -
+    python benchmarks/digests.py --only FedAdam,SCAFFOLD
 
-What depends on the clock is left out. Equal digests mean equal bits on one machine and one version of JAX.
+Equal lines mean equal bits, on one machine and with one version of JAX: a change that should move code alone leaves
+all of them. Programs are compiled with little optimisation, since two versions are compared with each other. What
+depends on the clock is left out. `benchmarks/results/digests.txt` has those of 2 cores with JAX 0.10.2.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import tempfile
+import inspect
+import json
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes"
+)
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import jax
 import numpy as np
+import typer.main
+from typer.testing import CliRunner
 
 import fedsolve as fs
+from conformance.entries import METHODS
+from conformance.properties import START, model, task
+from fedsolve import wire
+from fedsolve.cli.main import app
+from fedsolve.deploy.messages.spec import to_spec
+from fedsolve.deploy.server.server_method import ServerMethod
+
+ROUNDS = 3
+
+
+def short(data):
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def digest(params, columns):
@@ -23,86 +51,80 @@ def digest(params, columns):
     for leaf in jax.tree.leaves(params):
         a = np.ascontiguousarray(np.asarray(leaf))
         h.update(str((a.dtype, a.shape)).encode() + a.tobytes())
-    for name in sorted(columns):
-        if "seconds" in name:
-            continue
-        a = np.ascontiguousarray(np.asarray(columns[name]))
-        h.update(a.tobytes())
+    for name in sorted(name for name in columns if "seconds" not in name):
+        h.update(np.ascontiguousarray(np.asarray(columns[name])).tobytes())
     return h.hexdigest()[:16]
 
 
-def of(result):
-    """Of a run: its model, evaluations and log."""
-    evaluations = {f"m/{name}": column for name, column in result.metrics.items()}
-    return digest(
-        result.params, evaluations | {f"r/{name}": column for name, column in result.rounds.items()}
+def of_run(result):
+    metrics = {f"m/{name}": column for name, column in result.metrics.items()}
+    return digest(result.params, metrics | {f"r/{name}": column for name, column in result.rounds.items()})
+
+
+def of_message(method, dtype):
+    """The bytes of a message with zeros for numbers: names, types and shapes."""
+    with jax.enable_x64(dtype == "float64"):
+        params = jax.tree.map(lambda x: np.asarray(x, dtype), model(START))
+        return short(wire.encode(ServerMethod.prepare(method, params, 6)[0].zero_message))
+
+
+def of_sweep(make, problem):
+    swept = fs.sweep(
+        lambda rate: make(rate), problem, grid={"rate": [0.1, 0.3]}, seeds=2, rounds=ROUNDS, eval_every=2
     )
+    return digest((), dict(swept.metrics.items()))
+
+
+def of_method(make, problem):
+    """What a method is, sends and does: pairs of what is digested and a function that does it."""
+    yield "order", lambda: short(json.dumps(to_spec(make(0.3))).encode())
+    for dtype in ("float32", "float64"):
+        yield f"message {dtype}", lambda dtype=dtype: of_message(make(0.3), dtype)
+        for devices in (1, 2):
+            given = {"rounds": ROUNDS, "eval_every": 2, "seed": 3, "dtype": dtype, "devices": devices}
+            yield f"run {dtype} {devices}", lambda given=given: of_run(fs.run(make(0.3), problem, **given))
+    yield "sweep", lambda: of_sweep(make, problem)
+
+
+def of_help():
+    """The help of every command, as a terminal of 100 columns shows it."""
+    commands, runner = [[]], CliRunner(env={"COLUMNS": "100", "TERM": "dumb"})
+    for command in commands:
+        text = runner.invoke(app, [*command, "--help"]).output
+        found = typer.main.get_command(app)
+        for name in command:
+            found = found.commands[name]
+        commands += [[*command, name] for name in getattr(found, "commands", ())]
+        yield " ".join(["fedsolve", *command, "--help"]), short(text.encode())
+
+
+def of_signatures():
+    """The signatures of all public functions and classes of `fs` and its namespaces."""
+    for space in (fs, *(getattr(fs, name) for name in fs.__all__)):
+        for name in getattr(space, "__all__", ()) if inspect.ismodule(space) else ():
+            if callable(value := getattr(space, name)):
+                with suppress(ValueError):  # of classes of C
+                    yield f"{space.__name__}.{name}", short(str(inspect.signature(value)).encode())
 
 
 def main():
-    task = fs.tasks.digits()
-    geometry = fs.geometry
-    psi = geometry.L1(1e-3)
-    cases = {
-        "FedAvg": (fs.FedAvg(0.1), {}),
-        "FedAvg momentum": (fs.FedAvg(0.1, client_momentum=0.9), {"clients_per_round": 5, "batch_size": 10}),
-        "FedAvg all, full": (fs.FedAvg(0.1), {"batch_size": "full", "local_steps": 3}),
-        "FedAvgM float64": (fs.FedAvgM(0.1), {"dtype": "float64"}),
-        "FedAdam": (fs.FedAdam(0.1), {"chunk": 3}),
-        "FedYogi": (fs.FedYogi(0.1), {"sampling": fs.sampling.Bernoulli(0.3)}),
-        "FedExP": (fs.FedExP(0.1), {}),
-        "FedDuAdagrad": (fs.FedDuAdagrad(0.1), {}),
-        "FedDuAdam": (fs.FedDuAdam(0.1), {"dtype": "float64", "clients_per_round": 7}),
-        "FedProx": (fs.FedProx(0.1), {}),
-        "SCAFFOLD": (fs.SCAFFOLD(0.1), {"clients_per_round": 10}),
-        "SCAFFOLD+FedDuAdam": (
-            fs.ControlVariates(fs.FedDuAdam(0.1)),
-            {"clients_per_round": 10, "dtype": "float64"},
-        ),
-        "FedMiD": (fs.FedMiD(psi, 0.1), {}),
-        "FedDualAvg": (fs.FedDualAvg(psi, 0.1), {}),
-        "FedFW": (
-            fs.FedFW(geometry.L1Ball(20.0), steps=fs.frank_wolfe.Convex(0.5, 0.5), start="projected"),
-            {},
-        ),
-        "FedDR": (fs.FedDR(psi, client_lr=0.1), {}),
-        "FedLiLS": (fs.FedLiLS(), {"clients_per_round": 10}),
-        "FedLiLU": (fs.FedLiLU(client_lr=0.1), {"devices": 1}),
-        "FedExProx": (fs.FedExProx(), {"clients_per_round": 10}),
-        "Robust": (fs.robust.Robust(fs.FedAvg(0.1), fs.robust.TrimmedMean(0.2)), {"clients_per_round": 10}),
-        "Krum": (fs.robust.Robust(fs.FedAdam(0.1), fs.robust.Krum(2)), {"clients_per_round": 10}),
-        "DP": (
-            fs.privacy.DifferentialPrivacy(
-                fs.FedAvg(0.1, weighting="uniform"),
-                noise_multiplier=1.0,
-                clip_norm=0.5,
-                cohort=10,
-                population=task.data.num_clients,
-                delta=1e-3,
-            ),
-            {"clients_per_round": 10},
-        ),
-    }
-    for name, (algorithm, options) in cases.items():
-        cohort = {} if "sampling" in options else {"clients_per_round": 8}
-        options = {"rounds": 6, "eval_every": 2, "seed": 3} | cohort | options
-        print(f"{name:24s} {of(fs.run(algorithm, task, **options))}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        options = {"clients_per_round": 8, "eval_every": 2}
-        fs.run(fs.SCAFFOLD(0.1), task, rounds=3, out=Path(folder) / "run", **options)
-        resumed = fs.run(fs.SCAFFOLD(0.1), task, rounds=7, out=Path(folder) / "run", resume=True, **options)
-        print(f"{'resumed SCAFFOLD':24s} {of(resumed)}", flush=True)
-    swept = fs.sweep(
-        "FedAdam",
-        task,
-        grid={"client_lr": [0.03, 0.1], "server_lr": [0.01, 0.1]},
-        seeds=2,
-        rounds=4,
-        clients_per_round=8,
-        eval_every=2,
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--only", default="", help="methods, with commas; else all, the help and the signatures"
     )
-    arrays = {k: np.asarray(v) for k, v in swept.metrics.items()}
-    print(f"{'sweep FedAdam':24s} {digest((), arrays)}", flush=True)
+    only = [name for name in parser.parse_args().only.split(",") if name]
+    if not only:
+        for what, found in (*of_help(), *of_signatures()):
+            print(f"{what:60s} {found}", flush=True)
+    problem = task()
+    for name in only or METHODS:
+        for what, call in of_method(METHODS[name], problem):
+            try:
+                found = call()
+            except fs.InvalidInput as error:
+                found = f"refused: {short(str(error).encode())}"
+            print(f"{name + ', ' + what:60s} {found}", flush=True)
+        jax.clear_caches()  # a process holds so many programs only
 
 
 if __name__ == "__main__":
