@@ -21,8 +21,6 @@ import pytest
 import fedsolve as fs
 from fedsolve.cli.configuration.config import load as load_config
 from fedsolve.cli.federation.credentials import check_credentials
-from fedsolve.cli.terminal.progress_file import read_progress
-from fedsolve.cli.watch.runs import Folder
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import read_idx, read_npz
 from fedsolve.deploy.buffered.arrival_log import ARRIVALS, read_arrivals
@@ -31,6 +29,7 @@ from fedsolve.deploy.monitoring.status_file import read_status
 from fedsolve.deploy.nodes.node_bindings import NodeBindings
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.secure.roster import read_peers
+from fedsolve.engine.records.standing import standing
 from fedsolve.folders.append_log import AppendLog, append_line
 from fedsolve.folders.lock import held, locked
 from fedsolve.folders.row_file import RowFile
@@ -120,7 +119,6 @@ class Place(NamedTuple):
     any_text: bool = False
 
 
-PROGRESS = '{"title": "", "part": "", "done": 1, "total": 2, "seconds": 1.0}'
 CONFIG = 'task = "digits"\n[run]\nrounds = 1\n[[method]]\nname = "FedAvg"\n'
 BINDINGS = '{"experiment": "e", "keys": {"0": "a"}}'
 TABLE = 'target = "y"\n[columns.a]\n'
@@ -159,7 +157,6 @@ PLACES = {
     "failure": Place(diverged, "diverged.txt", fs.load, any_text=True),
     "why it failed": Place(diverged, "diverged.txt", read_failure, any_text=True),
     "methods": Place(compared, "config.toml", fs.load),
-    "progress": Place(write("progress.json", PROGRESS), "progress.json", read_progress),
     "clients": Place(write("client-metrics.jsonl", ""), "client-metrics.jsonl", read_client_metrics,
                      any_content=True),
     "statistics": Place(write("s.json", '{"columns": {}, "unreported": {}, "notes": []}'), "s.json",
@@ -274,33 +271,14 @@ def test_a_folder_whose_lock_is_a_pipe_is_held_by_nobody(tmp_path):
     assert not held(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["diverged.txt", ".lock", "progress.json", "config.toml", "checkpoint.safetensors"]
-)
-def test_a_pipe_in_one_run_holds_up_no_page(tmp_path, name):
-    run(tmp_path / "good")
-    diverged(tmp_path / "bad")
-    (tmp_path / "bad" / "history.json").unlink()
-    (tmp_path / "bad" / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / "bad" / name)
-    runs = Folder(tmp_path).look()
-    assert runs["good"].status == "finished"
-    assert runs["bad"].status in ("unreadable", "stopped")
-
-
-def test_the_page_shows_no_run_outside_its_folder(tmp_path):
-    """The folder of a method is a link to a run elsewhere; the folder that is watched may be one itself."""
-    (tmp_path / "runs" / "both").mkdir(parents=True)
-    (tmp_path / "runs" / "both" / "config.toml").write_text(f'{CONFIG}[[method]]\nname = "FedProx"\n')
-    run(tmp_path / "elsewhere")
-    run(tmp_path / "runs" / "both" / "FedAvg")
-    (tmp_path / "runs" / "both" / "FedProx").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "link").symlink_to(tmp_path / "runs")
-    for root in ("runs", "link"):
-        runs = Folder(tmp_path / root).look()
-        assert runs["both/FedAvg"].history is not None
-        assert runs["both/FedProx"].history is None
-        assert "leads out of" in runs["both/FedProx"].message
+@pytest.mark.parametrize("name", ["diverged.txt", ".lock", "history.json", "checkpoint.safetensors"])
+def test_a_pipe_in_a_run_holds_nobody_up(tmp_path, name):
+    diverged(tmp_path)
+    (tmp_path / "history.json").unlink()
+    (tmp_path / "diverged.txt").unlink()
+    os.mkfifo(tmp_path / name)
+    with contextlib.suppress(InvalidInput):
+        assert standing("FedAvg", "FedAvg", tmp_path, "digits", 1).status == "waiting"
 
 
 SHAPES = [[3, 6148914691236517206], [2, *[1] * 71], [0, 2**62, 4], [10**400], [1e400], [-1], "x"]
@@ -363,7 +341,6 @@ def statistics() -> str:
 
 TEXTS = {
     "record": ("history.json", lambda: history(Path()).to_json(), fs.load),
-    "progress": ("progress.json", lambda: PROGRESS, read_progress),
     "clients": ("client-metrics.jsonl", lambda: METRICS, read_client_metrics),
     "statistics": ("s.json", statistics, lambda f: read_statistics(f / "s.json")),
     "bindings": (
@@ -417,9 +394,9 @@ def test_an_array_with_nonsense_for_a_header_is_refused(header):
 
 def test_a_number_that_is_no_float_is_in_no_file(tmp_path):
     """Whoever divides by it would meet an error of Python's, long after the file was read."""
-    (tmp_path / "progress.json").write_text(PROGRESS.replace('"done": 1', f'"done": {"9" * 400}'))
+    (tmp_path / "s.json").write_text(statistics().replace("3", "9" * 400, 1))
     with pytest.raises(InvalidInput, match="an integer of 400 digits"):
-        read_progress(tmp_path)
+        read_statistics(tmp_path / "s.json")
 
 
 def test_a_damaged_file_has_one_remedy(tmp_path):

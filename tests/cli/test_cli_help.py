@@ -21,7 +21,7 @@ from fedsolve.studies import names, reproduce
 
 PAGES = [
     (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("study",), ("verdict",), ("list",), ("show",), ("cite",),
-    ("federate",), ("federate", "new"), ("federate", "demo"), ("federate", "check"), ("doctor",), ("watch",),
+    ("federate",), ("federate", "new"), ("federate", "demo"), ("federate", "check"), ("doctor",), ("stop",),
     ("predict",), ("export",),
 ]  # fmt: skip
 

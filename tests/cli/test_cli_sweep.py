@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -18,6 +20,8 @@ import fedsolve as fs
 from fedsolve.cli.commands import sweeps
 from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.cli.terminal.sweep_progress import SweepLines
+from fedsolve.folders import run_folder
+from fedsolve.report import running
 from fedsolve.results.sweep_files import load
 
 pytest.importorskip("pyarrow")
@@ -130,25 +134,40 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(call, no_pictures, monkey
     args = (*SWEEP, "--rounds", "6", "--eval-every", "2")
     assert call(*args, "--out", "whole").code == 0
 
+    page, refresh = Path("a folder/page.html"), '<meta http-equiv="refresh" content="0.01">'
+
     def interrupt(self, progress):
         if progress.done >= 10:
+            until = time.monotonic() + 60
+            while not (page.exists() and "after round 2 of 6." in page.read_text()):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            assert refresh in page.read_text()
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
+        for module, seconds in ((run_folder, 0.0), (running, 0.01)):
+            patch.setattr(module, "_SECONDS_BETWEEN", seconds)
+            patch.setattr(module, "_TIMES_BETWEEN", 0)
         patch.setattr(SweepLines, "advance", interrupt)
         ended = call(*args, "--out", "a folder")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
     assert last.startswith("error: interrupted after 2")
     assert last.endswith("of 36 rounds of all trials; resume with: fedsolve sweep --resume 'a folder'")
-    assert not {"sweep.json", "page.html"} & files("a folder")
+    assert "sweep.json" not in files("a folder")
+    stopped = page.read_text()
+    assert re.search(r"<p>Stopped, [\d:]+: all runs after round 4 of 6\.</p>", stopped)
+    assert "refresh" not in stopped
     shown = call("show", "a folder")
     assert shown.code == 0
-    assert "FedAvg: unfinished sweep\nresume with: fedsolve sweep --resume 'a folder'" in shown.out
+    state = "FedAvg: unfinished sweep, all runs after round 4 of 6\n"
+    assert f"{state}resume with: fedsolve sweep --resume 'a folder'" in shown.out
     assert call("show", "a folder", "--json").document["status"] == "unfinished"
     assert call("sweep", "--resume", "a folder").code == 0
     for name in PARQUET:
         assert Path("a folder", name).read_bytes() == Path("whole", name).read_bytes()
+    assert "refresh" not in page.read_text()
 
 
 def test_an_interrupt_before_the_first_round_can_be_resumed(call, no_pictures, monkeypatch):
@@ -297,13 +316,13 @@ def test_ranges_give_round_numbers():
     assert (found["d"], found["e"], found["f"]) == ([2.0], [1, 2], [True, False])
 
 
-def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch, tmp_path):
+def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
     from fedsolve.cli.terminal import sweep_progress
     from fedsolve.engine.progress import SweepProgress
 
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: float(next(clock)))
-    with SweepLines("X", tmp_path) as board:
+    with SweepLines("X") as board:
         for done, diverged in ((0, 0), (100, 1), (200, 3)):
             board(SweepProgress("X", done, 1000, diverged, ("in 2 parts",)))
     lines = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""Folders of `fs.run` and `fs.compare` are shown and watched; what cannot be run from them says so."""
+"""Folders of `fs.run` and `fs.compare` are shown; what cannot be run from them says so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 import fedsolve as fs
 from fedsolve.cli.configuration.config import load
 from fedsolve.cli.main import main
-from fedsolve.cli.watch.runs import Folder
 from fedsolve.engine.running import at_once
 from fedsolve.folders.interrupt import STOP
 from fedsolve.geometry import L1
@@ -37,18 +36,13 @@ def shown(capsys, folder):
 
 
 @pytest.mark.full
-def test_a_comparison_is_shown_and_watched(tmp_path, capsys):
-    found = compare(tmp_path, seeds=2)
+def test_a_comparison_is_shown(tmp_path, capsys):
+    compare(tmp_path, seeds=2)
     document = shown(capsys, tmp_path)
     assert document["status"] == "finished"
     assert [m["label"] for m in document["methods"]] == [
         f"{label}, seed {seed}" for label in METHODS for seed in (0, 1)
     ]
-    watched = Folder(tmp_path).look()
-    assert {name: run.status for name, run in watched.items()} == dict.fromkeys((".", *METHODS), "finished")
-    for label in METHODS:  # the seeds of a method are one row
-        ends = [history.final("train_loss") for history in watched[label].histories]
-        assert ends == [run.history.final("train_loss") for run in found[label].runs]
     assert main(["show", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "method own: FedOpt(local=SGD(lr=0.1" in " ".join(text.split())

@@ -235,7 +235,7 @@ def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_pa
 
 
 def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path, monkeypatch):
-    """As the page of `fedsolve watch` asks one of them: nobody else asks the one before, which everybody waits for."""
+    """As `fedsolve stop` asks one of them: nobody else asks the one before, which everybody waits for."""
     rounds: dict[str, int] = {}
 
     def callbacks(label):

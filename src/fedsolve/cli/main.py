@@ -19,13 +19,12 @@ from fedsolve.cli.commands.doctor import doctor
 from fedsolve.cli.commands.listing import cite, list_
 from fedsolve.cli.commands.predict import predict
 from fedsolve.cli.commands.reproduce import reproduce, study, verdict
-from fedsolve.cli.commands.training import compare, run, show, sweep
+from fedsolve.cli.commands.training import compare, run, show, stop, sweep
 from fedsolve.cli.export.export import export
 from fedsolve.cli.federation.commands import federate
 from fedsolve.cli.processes.distributed_init import left
 from fedsolve.cli.terminal.console import emit, fail, out_of_memory, usage
 from fedsolve.cli.terminal.help import App
-from fedsolve.cli.watch.commands import watch
 from fedsolve.core.errors import FedsolveError, InvalidInput
 
 atexit.register(gc.freeze)  # else Python looks through all that JAX has made once more before it ends: 0.3 s
@@ -61,9 +60,9 @@ app.command(
     short_help="List algorithms, tasks, partitions, geometries, schedules, experiments or communication.",
 )(list_)
 app.command(short_help="Show a run, a comparison or a sweep, finished or not.")(show)
+app.command(short_help="Stop what runs in a folder, so that it can be resumed.")(stop)
 app.command(short_help="Predict with the model of a finished run.")(predict)
 app.command(short_help="Export a trained model, with a model card.")(export)
-app.command(short_help="Serve a live page of runs.")(watch)
 app.command(short_help="Print the BibTeX entries for a run.")(cite)
 app.command(short_help="Check the installation, devices and data.")(doctor)
 app.add_typer(federate, name="federate", short_help="Create and test real federations on Flower.")

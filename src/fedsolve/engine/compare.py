@@ -23,6 +23,7 @@ from fedsolve.engine.result import Result
 from fedsolve.engine.run import begin_on_cores, check_callbacks, check_outside, save_results, seeds_of
 from fedsolve.engine.running.in_turn import running
 from fedsolve.engine.running.method_runs import MethodRuns
+from fedsolve.engine.running.page_so_far import page_of_methods
 from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.results.callbacks import CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
@@ -128,8 +129,10 @@ def compare(
         )
         for (label, algorithm), folder, goes_on in zip(methods.items(), folders, begun, strict=True)
     ]
+    title = f"{', '.join(methods)} on {task.name}"
     with (
         writing_config(out, methods, task, given, seeds_of_each),
+        page_of_methods(out, runs, title, task, given),
         running(runs, task, given) as finish,
     ):
         for label in methods:
@@ -141,7 +144,7 @@ def compare(
                     raise Interrupted(how_to_resume(out, done)) from None
             found.append(of_method[0] if seeds_of_each is None else Seeds(of_method))
     results = Results(found, tuple(different_objectives(methods, "weighting='uniform'")))
-    save_results(results, out, f"{', '.join(methods)} on {task.name}")
+    save_results(results, out, title)
     return results
 
 

@@ -20,6 +20,7 @@ from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result
 from fedsolve.engine.running.in_turn import running
 from fedsolve.engine.running.method_runs import MethodRuns
+from fedsolve.engine.running.page_so_far import page_of_methods
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks
@@ -114,6 +115,7 @@ def run(
     )
     with (
         writing_config(out, {label or name: algorithm}, task, given, method.seeds),
+        page_of_methods(out, [method], f"{label or name} on {task.name}", task, given),
         progress_to(progress, label or name) as tell,
         running([method], task, given) as finish,
     ):

@@ -1,18 +1,43 @@
 """What asks a run to save and stop after the current compiled call: Ctrl-C, or a file in its folder.
 
-A second Ctrl-C stops at once. The file is how another process asks, such as the page of `fedsolve watch`.
+A second Ctrl-C stops at once. The file is how another process asks, such as `fedsolve stop`.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.lock import held_within
+
+_SECONDS_BETWEEN = 0.5
 STOP = "stop"
 """The file that asks the run of its folder to stop; who is asked removes it."""
+
+
+def stop_within(folder: Path) -> None:
+    """Ask what runs in a folder, or in those in it, to save and stop, and wait until it has.
+
+    Raises:
+        InvalidInput: nothing runs there, or the file that asks cannot be written.
+    """
+    running, asked = held_within(folder), set[Path]()
+    if not running:
+        raise InvalidInput(f"nothing runs in {folder}: give the folder of a run whose rounds have begun")
+    while running:  # asked again: a comparison may hold its folder before a method of it does
+        for place in running - {parent for each in running for parent in each.parents}:
+            write_atomically(place / STOP, "")
+            asked.add(place)
+        time.sleep(_SECONDS_BETWEEN)
+        running = held_within(folder)
+    for place in asked:
+        (place / STOP).unlink(missing_ok=True)
 
 
 class Interruptible:

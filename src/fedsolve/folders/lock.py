@@ -84,6 +84,11 @@ def held(folder: Path) -> bool:
     return False
 
 
+def held_within(folder: Path) -> set[Path]:
+    """The folders that processes hold, of this one and those in it."""
+    return {lock.parent for lock in folder.rglob(".lock") if held(lock.parent)}
+
+
 def _take(file: IO[bytes]) -> None:
     """The lock of an open file; OSError if another has it for longer than it takes to look."""
     until = time.monotonic() + _PATIENCE

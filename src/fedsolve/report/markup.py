@@ -64,10 +64,11 @@ def static(name: str) -> str:
 def page_text(body: str, parts: Mapping[str, str]) -> str:
     """A whole page: a body of `static/`, its parts filled in, in the frame that pages share.
 
-    The frame's own parts are `title`, `context`, `style`, `scripts`, and `data`, which is empty if it is not given.
+    The frame's own parts are `title`, `context`, `style`, `scripts`, and `data` and `refresh`, which are empty if they
+    are not given.
     """
     filled = Template(static(body)).substitute(parts)
-    return Template(static("frame.html")).substitute({"data": "", **parts, "body": filled})
+    return Template(static("frame.html")).substitute({"data": "", "refresh": "", **parts, "body": filled})
 
 
 def paragraphs(value: str) -> str:

@@ -31,6 +31,7 @@ from fedsolve.report.markup import (
     without_folders,
 )
 from fedsolve.report.plots import on_a_clock
+from fedsolve.report.running import SoFar
 from fedsolve.report.separation import first_metric, focus, outcome
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
 from fedsolve.results.clients import ClientMetrics
@@ -63,6 +64,7 @@ def write_page(
     notes: Sequence[str] = (),
     pictures: Mapping[str, Figure | bytes] | None = None,
     clients: ClientMetrics | None = None,
+    so_far: SoFar | None = None,
 ) -> Path:
     """Write the page of some runs to `path`, atomically, and return the path.
 
@@ -76,6 +78,7 @@ def write_page(
         notes: claims and remarks, as a list above those of the runs.
         pictures: matplotlib figures (or PNGs) to show, by the sentence that describes them.
         clients: what each client measured last, for a table of up to 50 clients by name; None for none.
+        so_far: how far the runs are, in place of their outcome and settings; None where they have ended.
 
     Raises:
         InvalidInput: no histories, or the file cannot be written.
@@ -88,14 +91,15 @@ def write_page(
     parts = {
         "title": text(title),
         "context": text(context(histories)),
-        "outcome": text(outcome(histories)),
+        "outcome": text(so_far.sentence if so_far else outcome(histories)),
+        "refresh": so_far.refresh if so_far else "",
         "curves": curves_html(histories),
         "results": details("Results", f"{result_html(histories)}\n{explained}", shown=True),
         "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
         "clients": _clients_section(histories, clients),
         "pictures": details("Data and clients", drawn),
         "tuning": details("How the hyper-parameters were chosen", paragraphs(how_tuned)),
-        "settings": details("Settings", settings_html(histories)),
+        "settings": "" if so_far else details("Settings", settings_html(histories)),
         **drawing(page_data(histories, first)),
         "scripts": "\n".join(static(name) for name in _SCRIPTS),
     }
@@ -150,7 +154,7 @@ def drawing(data: Any) -> dict[str, str]:
 
 def curves_html(histories: Sequence[History]) -> str:
     """Where the curves are drawn, with what can be chosen; simulated time where a run has it."""
-    clock = _TIME if histories and on_a_clock(histories) else ""
+    clock = _TIME if on_a_clock(histories) else ""
     return Template(static("curves.html")).substitute(clock=clock)
 
 

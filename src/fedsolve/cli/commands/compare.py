@@ -12,14 +12,13 @@ from fedsolve.cli.configuration.prepare import Prepared, check_shown, prepare
 from fedsolve.cli.configuration.requests import CompareRequest, names_of
 from fedsolve.cli.configuration.settings import untuned
 from fedsolve.cli.terminal.console import emit_json, say
-from fedsolve.cli.terminal.folders import begun, how_to_resume, save_config
-from fedsolve.cli.terminal.outputs import document, print_result, write_report
+from fedsolve.cli.terminal.folders import begun, how_to_resume, run_folders, save_config
+from fedsolve.cli.terminal.outputs import document, page_meanwhile, print_result, write_report
 from fedsolve.cli.terminal.progress import open_display
-from fedsolve.cli.terminal.run_status import ended, run_folders
-from fedsolve.cli.watch.commands import watched
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.prepare import check_all_begin
+from fedsolve.engine.records.standing import ended
 from fedsolve.engine.running.in_turn import running
 from fedsolve.engine.running.method_runs import MethodRuns
 from fedsolve.folders.lock import locked
@@ -56,7 +55,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     what = f"{len(config.method)} methods on {config.task}"
     with begun(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
         load_meanwhile()
-        with watched(folder, request.watch):
+        with page_meanwhile(folder, config):
             outcomes = _run_all(prepared, folder, track)
         histories = [history for outcome in outcomes.values() for history in outcome.histories]
         notes = [f"{run}: {why}" for outcome in outcomes.values() for run, why in outcome.failures.items()]

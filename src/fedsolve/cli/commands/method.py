@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.configuration.prepare import Prepared
+from fedsolve.cli.terminal.folders import run_folders
 from fedsolve.cli.terminal.progress import Lines
-from fedsolve.cli.terminal.run_status import run_folders
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.result import Result
 from fedsolve.engine.running.in_turn import run_one

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.requests import FOLDER, AsJson, DataDir, Out, Trust, Watch
+from fedsolve.cli.configuration.requests import FOLDER, AsJson, DataDir, Out, Trust
 from fedsolve.cli.terminal.console import emit_json, emit_rich, say
 from fedsolve.cli.terminal.help import complete_experiment
 from fedsolve.core.errors import Interrupted, InvalidInput
@@ -44,7 +44,6 @@ def reproduce(
     data_dir: DataDir = None,
     quick: Quick = False,
     full: Full = False,
-    watch: Watch = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiment; write results, plots and a page that compares them with the paper's claims."""
@@ -52,7 +51,7 @@ def reproduce(
 
     if command(name) != f"fedsolve reproduce {name}":
         raise InvalidInput(f"{name} is a study of your own: run it with {command(name)}")
-    _run(name, out, data_dir, quick, full, as_json, watch)
+    _run(name, out, data_dir, quick, full, as_json)
 
 
 def study(
@@ -68,7 +67,6 @@ def study(
     quick: Quick = False,
     full: Full = False,
     trust: Trust = None,
-    watch: Watch = False,
     as_json: AsJson = False,
 ) -> None:
     """Run your own study: tuned methods, a table, curves, heat maps of grids, and claims with verdicts.
@@ -81,7 +79,7 @@ def study(
         raise InvalidInput(
             f"{name} must be a TOML file, a Python file or module:function; run an experiment with {command(name)}"
         )
-    _run(name, out, data_dir, quick, full, as_json, watch, trust)
+    _run(name, out, data_dir, quick, full, as_json, trust)
 
 
 def verdict(
@@ -158,12 +156,10 @@ def _run(
     quick: bool,
     full: bool,
     as_json: bool,
-    watch: bool,
     trust: Sequence[str] | None = None,
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
-    from fedsolve.cli.terminal.progress_file import PartsProgress
-    from fedsolve.cli.watch.commands import watched
+    from fedsolve.cli.terminal.parts_progress import PartsProgress
     from fedsolve.studies.experiment import command
     from fedsolve.studies.pages.page import QUICK, claim_facts, is_without_paper
     from fedsolve.studies.reproduce import reproduce
@@ -171,7 +167,7 @@ def _run(
     experiment = _find(name, data_dir, trust=trust)
     folder = out or _folder(name, full)
     takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
-    progress = PartsProgress(folder, experiment.title, takes, watched(folder, watch))
+    progress = PartsProgress(folder, experiment.title, takes)
     try:
         with progress:
             made = reproduce(
@@ -186,7 +182,6 @@ def _run(
             + (f" --out {shlex.quote(str(out))}" if out else "")
             + "".join(f" --trust {module}" for module in trust or ())
         ) from None
-    progress.finished()
     if as_json:
         document = {
             "status": "ok",

@@ -8,9 +8,8 @@ from fedsolve.cli.configuration.prepare import check_shown, prepare
 from fedsolve.cli.configuration.requests import RunRequest, names_of
 from fedsolve.cli.terminal.console import emit_json
 from fedsolve.cli.terminal.folders import begun, how_to_resume
-from fedsolve.cli.terminal.outputs import document, print_result, write_report
+from fedsolve.cli.terminal.outputs import document, page_meanwhile, print_result, write_report
 from fedsolve.cli.terminal.progress import open_display
-from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.running.in_turn import running
@@ -36,7 +35,7 @@ def run_command(config: Config, request: RunRequest) -> int:
     load_meanwhile()
     with (
         begun(request, config, f"{config.task}-{method.shown}", what) as folder,
-        watched(folder, request.watch),
+        page_meanwhile(folder, config),
         open_display([method.shown], prepared.rounds) as display,
     ):
         try:

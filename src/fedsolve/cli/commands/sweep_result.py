@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.sweep_prepare import command_as_written, prepare_sweep
 from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
+from fedsolve.cli.terminal.folders import TRIALS as LANES
 from fedsolve.cli.terminal.folders import how_to_resume
 from fedsolve.cli.terminal.outputs import can_draw
 from fedsolve.core.errors import Diverged
-from fedsolve.report.sweeps.sweep_page import PAGE, write_report
+from fedsolve.engine.sweep.sweep_store import results_so_far
+from fedsolve.folders.lock import held
+from fedsolve.folders.run_folder import SWEEP
+from fedsolve.report.running import SoFar, written_meanwhile
+from fedsolve.report.sweeps.sweep_page import PAGE, write_page, write_report
 from fedsolve.report.sweeps.sweep_table import outcome_lines, rule_text, setting_rows, setting_table
-from fedsolve.results.sweep import SweepRecord
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, summary
 
 
@@ -41,6 +50,54 @@ def save_page(folder: Path, found: SweepRecord, title: str, command: str) -> Non
     write_report(folder, found, title=title, command=command, draw=can_draw())
 
 
+def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
+    """A sweep under way up to the last evaluation of all of its trials; None before they all have begun.
+
+    Raises:
+        InvalidInput: its checkpoint is damaged.
+    """
+    assert config.sweep is not None
+    if not (folder / LANES / SWEEP.file).exists():
+        return None
+    run, section = config.run, config.sweep
+    seeds = section.seeds if isinstance(section.seeds, list) else []
+    grid = {axis: tuple(None if v == "none" else v for v in values) for axis, values in section.grid.items()}
+    rounds = np.unique([*range(0, run.rounds, run.eval_every or run.rounds), run.rounds])
+    shape = (math.prod(map(len, grid.values())), len(seeds), len(rounds))
+    metrics, diverged, seconds = results_so_far(folder / LANES, shape)
+    seen = ~np.isnan(metrics["train_loss"]) | (diverged >= 0)[..., None]
+    count = int(np.cumprod(seen.all((0, 1))).sum())
+    if not count:
+        return None
+    return SweepRecord(
+        label=config.method[0].shown,
+        task=config.task,
+        grid=grid,
+        seeds=tuple(seeds),
+        rounds=rounds[:count],
+        metrics={name: values[..., :count] for name, values in metrics.items()},
+        diverged=diverged,
+        selection=Selection.parse(section.select or ""),
+        seconds=seconds,
+    )
+
+
+def sweep_page_meanwhile(config: Config, folder: Path) -> AbstractContextManager[None]:
+    """Keep the page of a sweep up to date while it runs."""
+    last: list[object] = []
+
+    def write(goes_on: bool) -> bool:
+        found = sweep_so_far(config, folder) if held(folder / LANES) or not goes_on else None
+        if found is None or last == (now := [goes_on, len(found.rounds)]):
+            return False
+        so_far = SoFar(f"all runs after round {found.rounds[-1]:,} of {config.run.rounds:,}", goes_on)
+        write_page(folder / PAGE, found, {}, title=config.title, so_far=so_far)
+        last[:] = now
+        return True
+
+    return written_meanwhile(write)
+
+
 def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
     """What `fedsolve show` prints of a sweep, finished or not."""
     assert config.sweep is not None
@@ -55,12 +112,17 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
         if imports and not as_json:
             emit("\n".join(imports_lines(config)))
         return
+    standing = "running" if held(folder / LANES) else "unfinished"
     if as_json:
-        facts: dict[str, Any] = {"status": "unfinished", "folder": str(folder), "task": config.task}
+        facts: dict[str, Any] = {"status": standing, "folder": str(folder), "task": config.task}
         facts |= {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}}
         emit_json(facts | imports_document(config))
         return
-    lines = [f"{config.method[0].shown}: unfinished sweep", how_to_resume("sweep", folder)]
+    lines = [f"{config.method[0].shown}: {standing} sweep"]
+    lines += [how_to_resume("sweep", folder)] if standing == "unfinished" else []
+    if (so_far := sweep_so_far(config, folder)) is not None:
+        emit_rich(setting_table(so_far, 10))
+        lines[0] += f", all runs after round {so_far.rounds[-1]:,} of {config.run.rounds:,}"
     emit("\n".join(lines + imports_lines(config)))
 
 

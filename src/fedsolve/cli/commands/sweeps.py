@@ -6,14 +6,13 @@ import dataclasses
 import math
 from pathlib import Path
 
-from fedsolve.cli.commands.sweep_result import all_diverged, print_sweep, save_page
+from fedsolve.cli.commands.sweep_result import all_diverged, print_sweep, save_page, sweep_page_meanwhile
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.requests import SweepRequest
 from fedsolve.cli.configuration.sweep_prepare import PreparedSweep, prepare_sweep
 from fedsolve.cli.terminal.console import say
 from fedsolve.cli.terminal.folders import TRIALS, begun, how_to_resume
 from fedsolve.cli.terminal.sweep_progress import open_sweep_display
-from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.sweep.sweep import run_sweep
 from fedsolve.folders.run_folder import SWEEP
@@ -34,7 +33,7 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
         if (folder / SUMMARY).exists():
             found = load(folder)
         else:
-            with watched(folder, request.watch):
+            with sweep_page_meanwhile(config, folder):
                 found = _run(prepared, folder, request.as_json)
             save(found, folder)
     failure = all_diverged(found)
@@ -57,7 +56,7 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
         runs = math.prod(map(len, prepared.grid.values())) * len(seeds)
         rounds = f"{runs:,} runs of {prepared.config.run.rounds:,} rounds"
         say(f"{label} on {prepared.config.task}, {sizes} x {several}, into {folder}: {rounds}")
-    with open_sweep_display(label, folder) as display:
+    with open_sweep_display(label) as display:
         try:
             found = run_sweep(
                 prepared.algorithm,
@@ -73,5 +72,4 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
             where = f"interrupted after {display.where()}"
             how = how_to_resume("sweep", folder, prepared.config)
             raise Interrupted(f"{where}; {how}") from None
-    display.finished()
     return dataclasses.replace(found, settings=prepared.settings())

@@ -1,4 +1,4 @@
-"""The commands `run`, `compare` and `sweep`, whose request becomes a configuration that is run, and `show`."""
+"""The commands `run`, `compare` and `sweep`, whose request becomes a configuration that is run; `show` and `stop`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedsolve.core.errors import InvalidInput
 if TYPE_CHECKING:
     from fedsolve.cli.configuration.config import Config
 
-_RESUMED_WITH = ("resume", "as_json", "watch", "track", "processes", "trust", "metrics", "target")
+_RESUMED_WITH = ("resume", "as_json", "track", "processes", "trust", "metrics", "target")
 """What may be typed beside `--resume`."""
 
 
@@ -72,11 +72,27 @@ def show(
     as_json: AsJson = False,
     metrics: Metrics = None,
     target: Target = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show it again when it changes, until it ends.")
+    ] = False,
 ) -> None:
     """Show the table of a run, a comparison or a sweep, finished or not, and the paths of its plots and page."""
-    from fedsolve.cli.commands.show import show_command
+    from fedsolve.cli.commands.show import follow_command, show_command
 
-    show_command(folder, as_json, metrics, target)
+    (follow_command if follow else show_command)(folder, as_json, metrics, target)
+
+
+def stop(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison, a sweep or a study.")
+    ],
+) -> None:
+    """Ask what runs in a folder to save and stop after its current round, as Ctrl-C does, and wait until it has."""
+    from fedsolve.cli.terminal.console import say
+    from fedsolve.folders.interrupt import stop_within
+
+    stop_within(folder)
+    say(f"stopped: nothing runs in {folder} any more")
 
 
 def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Config:

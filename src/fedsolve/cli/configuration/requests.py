@@ -34,7 +34,6 @@ Out = Annotated[
     typer.Option(**FOLDER, help="Output folder (default: the next free one in runs/)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Serve a live page of the run on this machine.")]
 Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."),
@@ -92,7 +91,6 @@ class Request:
         Path | None, typer.Option(**FOLDER, help="Continue the run in this folder; --rounds may be larger.")
     ] = None
     trust: Trust = None
-    watch: Watch = False
     as_json: AsJson = False
     weighting: str | None = None
     run: Mapping[str, Any] = field(default_factory=dict)

@@ -34,7 +34,6 @@ def demo(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the SuperLink (default: a free one).")
     ] = None,
-    watch: arg.Watch = False,
     as_json: arg.AsJson = False,
 ) -> None:
     """Train two methods on a SuperLink and three SuperNodes with PyTorch clients, all on this machine."""
@@ -45,7 +44,7 @@ def demo(
     check_flower()
     from fedsolve.cli.federation.demo import demo_command
 
-    demo_command(rounds, out, port, as_json, watch)
+    demo_command(rounds, out, port, as_json)
 
 
 @federate.command(short_help="Show the clients of a federation.")

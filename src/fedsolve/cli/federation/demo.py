@@ -15,9 +15,8 @@ from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import CLIENTS, write_app
 from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import FLOWER, new_folder
-from fedsolve.cli.terminal.outputs import print_result, report_files, write_report
+from fedsolve.cli.terminal.outputs import page_meanwhile, print_result, report_files, write_report
 from fedsolve.cli.terminal.progress import Lines, open_display
-from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import InvalidInput, require
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import ROUNDS
@@ -35,7 +34,7 @@ METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1}
 """What is shown, with its client rate."""
 
 
-def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool, watch: bool = False) -> None:
+def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool) -> None:
     """Train the digits task with PyTorch clients on a real federation of three nodes; write its folder.
 
     Raises:
@@ -61,7 +60,7 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool,
     write_atomically(folder / CONFIG, to_toml(config, comment))
     write_app(folder / "app", "digits", "torch", CLIENTS)
     say(f"starting a SuperLink and {CLIENTS} SuperNodes on this machine; everything is in {folder}")
-    with Interruptible() as interrupt, watched(folder, watch):
+    with Interruptible() as interrupt, page_meanwhile(folder, config):
         histories = _run_all(config, folder, port, interrupt)
     write_report(folder, config, build("digits", num_clients=CLIENTS), histories)
     if as_json:

@@ -1,4 +1,4 @@
-"""Where a run, a comparison or a sweep is begun: a new folder with its configuration, and how it goes on."""
+"""Folders of runs, comparisons and sweeps: a new one with its configuration, its runs, and how it goes on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from fedsolve.cli.configuration.trust import trust_words
 from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.records.identity import provenance
+from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.lock import locked
 from fedsolve.folders.run_folder import RUN, SWEEP, occupied
 from fedsolve.folders.sealed_json import LARGEST
 from fedsolve.folders.untrusted import read_bytes
-from fedsolve.results.record_files import FAILURE, HISTORY
+from fedsolve.results.record_files import FAILURE, HISTORY, method_folders, seed_folder
 
 TRIALS = "lanes"
 """Where a sweep keeps its checkpoints."""
@@ -126,6 +127,18 @@ def _done(folder: Path) -> dict[Path, int]:
     """What has run in a folder: its checkpoints and records, and when they were written."""
     names = (RUN.file, SWEEP.file, HISTORY, FAILURE)
     return {path: path.stat().st_mtime_ns for path in _files(folder) if path.name in names}
+
+
+def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
+    """By method, the folder of each of its runs by name: the method's, with the seed where there are several."""
+    labels = [method.shown for method in config.method]
+    places = method_folders(folder, labels) if len(labels) > 1 else [folder]
+    if config.seeds is None:
+        return {label: {label: place} for label, place in zip(labels, places, strict=True)}
+    return {
+        label: {f"{label}, seed {seed}": seed_folder(place, seed) for seed in check_seeds(config.seeds)}
+        for label, place in zip(labels, places, strict=True)
+    }
 
 
 def save_config(folder: Path, config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.terminal.console import emit, emit_rich, say
+from fedsolve.cli.terminal.folders import run_folders
 from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.engine.running.page_so_far import page_so_far
 from fedsolve.folders.files import write_atomically
 from fedsolve.report import plots
 from fedsolve.report.fleet import CAPTION, waiting
@@ -45,15 +48,26 @@ def write_report(
             drawn = plots.png(labels_by_client(task.data, title=f"Labels by client: {task.name}"))
             write_atomically(folder / _CLIENTS, drawn)
             pictures["How many examples of each label every client holds."] = drawn
-    named = f"{len(config.method)} methods" if several else config.method[0].shown
     write_page(
         folder / PAGE,
         histories,
-        title=config.title or f"{named} on {config.task}",
+        title=_title(config),
         how_tuned=config.how_tuned,
         notes=notes,
         pictures=pictures,
     )
+
+
+def page_meanwhile(folder: Path, config: Config) -> AbstractContextManager[None]:
+    """The page of a run or a comparison while it goes on; see `engine.running.page_so_far`."""
+    places = [(label, place) for label, of in run_folders(folder, config).items() for place in of.values()]
+    return page_so_far(folder, places, _title(config), config.task, config.run.rounds)
+
+
+def _title(config: Config) -> str:
+    several = len(config.method) > 1
+    named = f"{len(config.method)} methods" if several else config.method[0].shown
+    return config.title or f"{named} on {config.task}"
 
 
 def can_draw() -> bool:

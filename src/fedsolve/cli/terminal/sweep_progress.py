@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from fedsolve.cli.terminal.console import say, visible
 from fedsolve.cli.terminal.progress import SECONDS_BETWEEN_LINES, Lines, has_bars, rich_progress
-from fedsolve.cli.terminal.progress_file import ProgressFile
 from fedsolve.engine.progress import SECONDS_OF_ESTIMATE
 from fedsolve.results.metrics import duration
 
@@ -17,11 +15,10 @@ if TYPE_CHECKING:
 
 
 class SweepLines(Lines):
-    """Progress of a sweep as plain lines, and as the file in its folder that a page follows."""
+    """Progress of a sweep as plain lines."""
 
-    def __init__(self, label: str, folder: Path) -> None:
+    def __init__(self, label: str) -> None:
         self.label = label
-        self._file = ProgressFile(folder, f"{label}, a sweep")
         self._start: tuple[float, int] | None = None
         self._estimated = False
         self._noted: set[str] = set()
@@ -44,11 +41,6 @@ class SweepLines(Lines):
             if self._start is None:  # what went before held compilation
                 self._start = time.monotonic(), progress.done
             self.advance(progress)
-        self._file("rounds of all trials", progress.done, progress.total)
-
-    def finished(self) -> None:
-        """The sweep has ended: what it leaves says so."""
-        self._file.remove()
 
     def where(self) -> str:
         """Rounds of trials done of all, in words."""
@@ -88,8 +80,8 @@ class SweepLines(Lines):
 class SweepBar(SweepLines):
     """One bar."""
 
-    def __init__(self, label: str, folder: Path) -> None:
-        super().__init__(label, folder)
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
         from rich.progress import TextColumn
 
         count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} rounds of all trials", markup=False)
@@ -122,6 +114,6 @@ class SweepBar(SweepLines):
         self._bars.update(self._bar, completed=progress.done, total=progress.total)
 
 
-def open_sweep_display(label: str, folder: Path) -> SweepLines:
-    """What shows the progress of a sweep in a folder."""
-    return SweepBar(label, folder) if has_bars() else SweepLines(label, folder)
+def open_sweep_display(label: str) -> SweepLines:
+    """What shows the progress of a sweep."""
+    return SweepBar(label) if has_bars() else SweepLines(label)

@@ -14,7 +14,9 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.sweep.compiled_trials import TrialBatch
 from fedsolve.engine.sweep.trials import RunningBatch
 from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume
+from fedsolve.folders.sealed_arrays import corrupt, mapped_arrays
 from fedsolve.folders.store import load_tree
+from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.results.columns import plain
 
 
@@ -54,6 +56,26 @@ class TrialResults:
         trials = np.ix_(batch.settings, batch.seeds)
         lost = np.isnan(self.metrics["train_loss"][trials][..., -1]) & (self.diverged[trials] < 0)
         self.diverged[trials] = np.where(lost, rounds, self.diverged[trials])
+
+
+def results_so_far(
+    folder: Path, shape: tuple[int, int, int]
+) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
+    """The metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them.
+
+    Raises:
+        InvalidInput: nothing is kept, or it is corrupt or of another sweep.
+    """
+    path = folder / SWEEP.file
+    header, arrays = mapped_arrays(path, "checkpoint")
+    try:
+        metrics = {name: arrays[f"['metrics']['{name}']"] for name in header.manifest["metrics"]}
+        diverged, seconds = arrays["['diverged']"], float(header.manifest["seconds"])
+    except MALFORMED as error:
+        raise corrupt(path, "checkpoint", f"it is of no sweep: {error}") from None
+    if diverged.shape != shape[:2] or {x.shape for x in metrics.values()} != {shape}:
+        raise corrupt(path, "checkpoint", "it is of another sweep")
+    return metrics, diverged, seconds
 
 
 class SweepStore:

@@ -127,27 +127,16 @@ function toggle(label) {
   });
 }
 
-// Offer what the data hold, and draw them.
-function fillCurves() {
-  curves.hidden = false;
-  curveForm.metric.replaceChildren();
-  for (const metric of page.metrics) curveForm.metric.add(new Option(metric.title, metric.key));
-  curveForm.log.checked = chosenMetric().log;
-  legend.replaceChildren();
-  makeLegend();
+curves.hidden = false;
+for (const metric of page.metrics) curveForm.metric.add(new Option(metric.title, metric.key));
+curveForm.log.checked = chosenMetric().log;
+makeLegend();
+drawCurves();
+attend(curveBox, () => curvePlot);
+redrawOnColourChange(drawCurves);
+curveForm.addEventListener("submit", (event) => event.preventDefault());
+curveForm.unzoom.addEventListener("click", () => resetZoom(curvePlot));
+curveForm.addEventListener("change", (event) => {
+  if (event.target.name === "metric") curveForm.log.checked = chosenMetric().log;
   drawCurves();
-}
-
-function startCurves() {
-  fillCurves();
-  attend(curveBox, () => curvePlot);
-  redrawOnColourChange(drawCurves);
-  curveForm.addEventListener("submit", (event) => event.preventDefault());
-  curveForm.unzoom.addEventListener("click", () => resetZoom(curvePlot));
-  curveForm.addEventListener("change", (event) => {
-    if (event.target.name === "metric") curveForm.log.checked = chosenMetric().log;
-    drawCurves();
-  });
-}
-
-if (page) startCurves();
+});

@@ -1,6 +1,6 @@
 // What both charts share: the page's data, colours, number formats, axes, size and the keyboard.
 
-let page = JSON.parse(document.getElementById("page-data").textContent);
+const page = JSON.parse(document.getElementById("page-data").textContent);
 
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -25,6 +25,7 @@ from fedsolve.report.markup import (
 )
 from fedsolve.report.number_text import human_time, number_writer
 from fedsolve.report.plots import png
+from fedsolve.report.running import SoFar
 from fedsolve.report.sweeps.sweep_plots import best_over_grid, heat_map, pairs, sensitivity
 from fedsolve.report.sweeps.sweep_table import (
     axis_texts,
@@ -104,10 +105,11 @@ def write_page(
     *,
     title: str = "",
     command: str = "",
+    so_far: SoFar | None = None,
 ) -> Path:
     """Write the page of a sweep to `path`, atomically, and return the path.
 
-    Plots (figures or PNGs) come by their caption; texts are as those of `write_report`.
+    Plots (figures or PNGs) come by their caption; texts are as those of `write_report`. `so_far` says how far it is.
     """
     settings, seeds = sweep.scores.shape
     axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())
@@ -116,7 +118,11 @@ def write_page(
     parts = {
         "title": text(title or f"Sweep of {sweep.label} on {sweep.task}"),
         "context": text(f"{sweep.task} · {settings} settings · {seeds_text(sweep.seeds)} · {took}"),
-        "intro": paragraphs(f"{trials}, {settings * seeds} runs in all. Chosen by: {rule_text(sweep)}."),
+        "intro": paragraphs(
+            f"{so_far.sentence if so_far else ''}\n\n{trials}, {settings * seeds} runs in all. "
+            f"Chosen by: {rule_text(sweep)}."
+        ),
+        "refresh": so_far.refresh if so_far else "",
         "best": _best(sweep),
         "command": f'<pre class="command" tabindex="0"><code>{text(command)}</code></pre>' if command else "",
         "pictures": "\n".join(picture(*item) for item in drawn.items()),

@@ -1,37 +1,18 @@
-"""The runs of a folder, and where they stand by what it holds: finished or not, and their records so far."""
+"""Where a run stands by what its folder holds: finished or not, and its record so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.cli.configuration.config import Config
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.records.record import RecordFile
-from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.folders.lock import held
 from fedsolve.folders.run_folder import RUN
 from fedsolve.folders.store import read_manifest
 from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.results.history import History
-from fedsolve.results.record_files import (
-    FAILURE,
-    method_folders,
-    read_failure,
-    read_history,
-    seed_folder,
-)
-
-
-def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
-    """By method, the folder of each of its runs by name: the method's, with the seed where there are several."""
-    labels = [method.shown for method in config.method]
-    places = method_folders(folder, labels) if len(labels) > 1 else [folder]
-    if config.seeds is None:
-        return {label: {label: place} for label, place in zip(labels, places, strict=True)}
-    return {
-        label: {f"{label}, seed {seed}": seed_folder(place, seed) for seed in check_seeds(config.seeds)}
-        for label, place in zip(labels, places, strict=True)
-    }
+from fedsolve.results.record_files import FAILURE, read_failure, read_history
 
 
 def finished(folder: Path, rounds: int) -> History | None:
@@ -47,7 +28,7 @@ def ended(folder: Path, rounds: int) -> History | None:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands: finished, unfinished, diverged or waiting; its record so far, if any."""
+    """Where a run stands: finished, diverged, running, unfinished or waiting; its record so far, if any."""
 
     label: str
     status: str
@@ -75,7 +56,8 @@ def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> St
     history = None
     if (folder / RUN.file).exists():
         history = record_so_far(folder / RUN.file, method, task)
-    return Standing(name, "waiting" if history is None else "unfinished", history)
+    status = "running" if held(folder) else "waiting" if history is None else "unfinished"
+    return Standing(name, status, history)
 
 
 def record_so_far(path: Path, label: str, task: str) -> History:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -40,11 +39,9 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self._left, self._numbers, self._session = b"", itertools.count(1), None
-        self.asked_for: list[str] = []
-        self.said: list[str] = []
         (target,) = (t for t in self("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log"):
+        for domain in ("Page", "Runtime"):
             self(f"{domain}.enable")
 
     def __call__(self, method: str, **parameters):
@@ -78,42 +75,6 @@ class Browser:
             assert time.monotonic() < end, f"never: {expression}"
             time.sleep(0.1)
 
-    def press(self, key: str, code: int = 0) -> None:
-        """A key, where the focus is."""
-        for kind in ("keyDown", "keyUp"):
-            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
-            self("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
-
-    def drag(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        """With the left button."""
-        for kind, x, y in (
-            ("mouseMoved", x1, y1),
-            ("mousePressed", x1, y1),
-            ("mouseMoved", x2, y2),
-            ("mouseReleased", x2, y2),
-        ):
-            buttons = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {"buttons": 1}
-            self("Input.dispatchMouseEvent", type=kind, x=x, y=y, **buttons)
-
-    def size(self, width: int, height: int = 1600) -> None:
-        """Of the window."""
-        self(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-
-    def dark(self, on: bool) -> None:
-        """What the user prefers."""
-        value = "dark" if on else "light"
-        self("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
-
-    def picture(self, path: Path) -> None:
-        """What is seen, as a PNG."""
-        path.write_bytes(base64.b64decode(self("Page.captureScreenshot")["data"]))
-
     def close(self) -> None:
         """End the browser."""
         with contextlib.suppress(OSError):
@@ -130,9 +91,4 @@ class Browser:
             assert more, "the browser has ended"
             self._left += more
         text, _, self._left = self._left.partition(b"\0")
-        message = json.loads(text)
-        if message.get("method") == "Network.requestWillBeSent":
-            self.asked_for.append(message["params"]["request"]["url"])
-        elif message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-            self.said.append(json.dumps(message["params"]))
-        return message
+        return json.loads(text)

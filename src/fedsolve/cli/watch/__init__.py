@@ -1,1 +1,0 @@
-"""`fedsolve watch`: a page on this machine that follows the runs of a folder while they go on."""

@@ -1,0 +1,88 @@
+"""The page of runs while they go on, from what their folders hold so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from fedsolve.core.algorithm import name_of
+from fedsolve.engine.compute.processes import is_first
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.records.standing import Standing, standing
+from fedsolve.engine.running.method_runs import MethodRuns
+from fedsolve.folders.lock import held
+from fedsolve.report.page import PAGE, write_page
+from fedsolve.report.running import SoFar, written_meanwhile
+from fedsolve.results.history import History
+from fedsolve.results.record_files import seed_folder
+from fedsolve.tasks.task import Task
+
+
+def page_so_far(
+    folder: Path, places: Sequence[tuple[str, Path]], title: str, task: str, rounds: int
+) -> AbstractContextManager[None]:
+    """Keep the page of some runs in a folder up to date within the block; its last one is for the caller to write.
+
+    Args:
+        folder: of the page.
+        places: the method's label and the folder of each run, those of a method's seeds one after another.
+        title: the heading.
+        task: the task's name.
+        rounds: of each run.
+    """
+    last: list[object] = []
+
+    def write(goes_on: bool) -> bool:
+        if goes_on and not any(held(place) for _, place in places):
+            return False  # none has begun, or it is refused
+        by_label: dict[str, list[Standing]] = {}
+        for label, place in places:
+            by_label.setdefault(label, []).append(standing(label, label, place, task, rounds))
+        histories = [history for runs in by_label.values() for history in _alike(runs)]
+        now = [goes_on, [[(run.status, run.done) for run in runs] for runs in by_label.values()]]
+        if not histories or now == last:
+            return False
+        words = "; ".join(_words(label, runs, rounds) for label, runs in by_label.items())
+        write_page(folder / PAGE, histories, title=title, so_far=SoFar(words, goes_on))
+        last[:] = now
+        return True
+
+    return written_meanwhile(write)
+
+
+def page_of_methods(
+    out: str | Path | None, methods: Sequence[MethodRuns], title: str, task: Task, options: RunOptions
+) -> AbstractContextManager[None]:
+    """The same for runs from Python, of which process 0 of several writes the page; nothing without a folder."""
+    if out is None or not is_first():
+        return nullcontext()
+    places = []
+    for method in methods:
+        assert method.out is not None
+        seeds = [method.out] if method.seeds is None else [seed_folder(method.out, s) for s in method.seeds]
+        places += [(method.label or name_of(method.algorithm), place) for place in seeds]
+    return page_so_far(Path(out), places, title, task.name, options.rounds)
+
+
+def _words(label: str, runs: Sequence[Standing], rounds: int) -> str:
+    """How far the runs of a method are."""
+    if all(run.status == "diverged" for run in runs):
+        return f"{label}: diverged"
+    done = sum(run.done for run in runs)
+    if len(runs) == 1:
+        return f"{label}: round {done:,} of {rounds:,}"
+    return f"{label}: {done:,} of {len(runs) * rounds:,} rounds of {len(runs)} seeds"
+
+
+def _alike(runs: Sequence[Standing]) -> list[History]:
+    """The records of a method's runs, cut where the shortest of those that go on ends: a mean has no gaps."""
+    known = [(run, run.history) for run in runs if run.history is not None]
+    ends = [h.evaluations["round"][-1] for run, h in known if run.status != "diverged"]
+    return [
+        replace(h, evaluations={k: v[h.evaluations["round"] <= min(ends)] for k, v in h.evaluations.items()})
+        if ends
+        else h
+        for _, h in known
+    ]
