@@ -46,10 +46,6 @@ class Minimum:
         check_integer("min_rows", self.rows, 1)
 
 
-class _Unreported(Exception):
-    """Why a column is not reported."""
-
-
 def from_replies(
     requests: Mapping[str, Request],
     replies: Mapping[int, Replies],
@@ -67,8 +63,7 @@ def from_replies(
         names: what a client is called.
     """
     asked = requests or {name: Describe() for of in replies.values() for name in of}
-    columns: dict[str, ColumnStatistics] = {}
-    unreported, remarks = {}, list(notes)
+    found, remarks = {}, list(notes)
     for name, request in asked.items():
         believed: dict[int, Numbers | Categories] = {}
         for client, reply in sorted((client, of[name]) for client, of in replies.items() if name in of):
@@ -79,11 +74,8 @@ def from_replies(
                 believed[client] = reply
             except InvalidInput as error:
                 remarks.append(f"{names(client)}, column {name}: {error}")
-        try:
-            columns[name] = _column(name, request, believed, minimum, names)
-        except _Unreported as why:
-            unreported[name] = str(why)
-    return Statistics(columns, unreported, tuple(dict.fromkeys(remarks)))
+        found[name] = _column(name, request, believed, minimum, names)
+    return _reported(found, remarks)
 
 
 def from_sums(
@@ -94,14 +86,18 @@ def from_sums(
     notes: Sequence[str] = (),
 ) -> Statistics:
     """The statistics from the sums of so many clients' replies, where nobody sees single replies."""
-    columns: dict[str, ColumnStatistics] = {}
-    unreported = {}
-    for name, request in requests.items():
-        try:
-            _check_enough(clients, sums[name].rows, minimum)
-            columns[name] = _of_numbers(request, clients, [sums[name]], minimum)
-        except _Unreported as why:
-            unreported[name] = str(why)
+    found = {
+        name: _too_few(clients, sums[name].rows, minimum)
+        or _of_numbers(request, clients, [sums[name]], minimum)
+        for name, request in requests.items()
+    }
+    return _reported(found, notes)
+
+
+def _reported(found: Mapping[str, ColumnStatistics | str], notes: Sequence[str]) -> Statistics:
+    """The statistics of those columns that have them, and why the others have none."""
+    columns = {name: column for name, column in found.items() if not isinstance(column, str)}
+    unreported = {name: why for name, why in found.items() if isinstance(why, str)}
     return Statistics(columns, unreported, tuple(dict.fromkeys(notes)))
 
 
@@ -111,24 +107,25 @@ def _column(
     replies: Mapping[int, Numbers | Categories],
     minimum: Minimum,
     names: Callable[[int], str],
-) -> ColumnStatistics:
-    """The statistics of a column from the replies of those clients that have it."""
-    _check_enough(len(replies), sum(reply.rows for reply in replies.values()), minimum)
+) -> ColumnStatistics | str:
+    """The statistics of a column from the replies of those clients that have it, or why there are none."""
+    if too_few := _too_few(len(replies), sum(reply.rows for reply in replies.values()), minimum):
+        return too_few
     numbers = {client: reply for client, reply in replies.items() if isinstance(reply, Numbers)}
     categories = {client: reply for client, reply in replies.items() if isinstance(reply, Categories)}
     if numbers and categories:
         text, number = names(next(iter(categories))), names(next(iter(numbers)))
-        raise _Unreported(f"it is text at {text} and numbers at {number}: ask for {name}=categories")
+        return f"it is text at {text} and numbers at {number}: ask for {name}=categories"
     if categories:
         return _of_categories(list(categories.values()), minimum)
     return _of_numbers(request, len(numbers), list(numbers.values()), minimum)
 
 
-def _check_enough(clients: int, rows: int, minimum: Minimum) -> None:
+def _too_few(clients: int, rows: int, minimum: Minimum) -> str:
+    """Which minimum is missed; nothing if none is."""
     if clients < minimum.clients:
-        raise _Unreported(f"it has {clients} clients, and {minimum.clients} are the minimum (min_clients)")
-    if rows < minimum.rows:
-        raise _Unreported(f"it has {rows} rows, and {minimum.rows} are the minimum (min_rows)")
+        return f"it has {clients} clients, and {minimum.clients} are the minimum (min_clients)"
+    return f"it has {rows} rows, and {minimum.rows} are the minimum (min_rows)" if rows < minimum.rows else ""
 
 
 def _of_numbers(
