@@ -12,10 +12,8 @@ from fedsolve.data.column_statistics.messages import Measure, Numbers, Refused, 
 
 MOST_CLIENTS = 2**11
 """Whose numbers fit into one sum."""
-_UNIT, _REST = (
-    2**60,
-    2**40,
-)  # a sum relative to the column's range is in units of 2^-20, and the rest of 2^-60
+_UNIT, _REST = 2**60, 2**40
+"""A sum relative to the column's range is a whole number of 2^-20, and the rest one of 2^-60."""
 _ROUNDING = Fraction(1, 2**50)  # of a client's sums, at most, in what remains around the mean
 _MOST_ROWS = 2**31
 
