@@ -147,9 +147,11 @@ def test_statistics_count_what_is_missing(column):
 
 def test_statistics_say_where_a_column_is_text():
     sites = [{"x": np.array([1.0, 2.0])}, {"x": ["1", "a"]}, {"x": np.array([1.0, 1.0])}]
-    found = fs.data.statistics(sites, min_rows=1)
-    assert found["x"].counts == {"1": 4, "2": 1, "a": 1}
-    assert "client 1, column x: text where other clients have numbers" in found.notes[0]
+    assert (
+        "it is text at client 1 and numbers at client 0"
+        in fs.data.statistics(sites, min_rows=1).unreported["x"]
+    )
+    assert fs.data.statistics(sites, "x=categories", min_rows=1)["x"].counts == {"1": 4, "2": 1, "a": 1}
 
 
 TIMES = 1.7e9 + 10 * np.arange(6.0)

@@ -9,6 +9,7 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import ask
+from fedsolve.data.column_statistics.messages import Measure
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.jobs.column_records import request_record
@@ -91,7 +92,7 @@ def test_columns_that_cannot_be_read(tmp_path, enrolled):
     def columns(node):
         raise ValueError("row 7 of age")
 
-    masked = request_record({}, True)
+    masked = request_record({"age": Measure(0.0, 1.0)})
     masked["sum"] = type(masked["request"])({"experiment": "x-1"})
     masked["masks"] = requests()["order"]["masks"]
     for min_sum, told in ((3, NOTHING), (None, "ValueError, see the node's log")):
@@ -117,4 +118,4 @@ def test_refusals_of_a_request_keep_their_words(tmp_path):
     # before the client knows that its update would not be finite, nor how its model fares after steps
     assert "no roster was accepted yet" in told(requests()["order"])
     assert "no roster was accepted yet" in told(requests(steps=5)["question"], "evaluate")
-    assert "ask with --secure" in told(request_record({}, True), "query.statistics")
+    assert "ask with --secure" in told(request_record({}), "query.statistics")

@@ -11,7 +11,8 @@ from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.jobs.secure_statistics import SummedColumns
+from fedsolve.deploy.jobs.job import Job
+from fedsolve.deploy.jobs.secure_statistics import summed_statistics
 from fedsolve.deploy.nodes import client_registry
 from fedsolve.deploy.nodes.exchange import Exchange
 from fedsolve.deploy.nodes.transport import Polling
@@ -182,7 +183,9 @@ def test_secure_sums_do_not_wait_for_one_that_refused(tmp_path, impatient):
 
 def test_secure_statistics_without_a_client(tmp_path):
     grid = FakeGrid(client_app(lambda node: None), [0, 1], tmp_path)
+    settings = Settings(rounds=1, population=3, connect_seconds=0.1, out=str(tmp_path))
+    job = Job.of({"job": "statistics", "columns": "age=0:1", "secure": True})
     with pytest.raises(
         Unavailable, match="secure sums begin with all 3 clients, and clients 2 are not connected within"
     ):
-        SummedColumns(grid, Settings(rounds=1, population=3, connect_seconds=0.1), tmp_path, {})
+        summed_statistics(grid, settings, job, {})

@@ -11,7 +11,7 @@ import fedsolve as fs
 from deploy_small import ask
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.data.column_statistics.messages import CountCategories, Measure
+from fedsolve.data.column_statistics.messages import Measure
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.jobs.column_records import read_request, request_record
 from fedsolve.deploy.jobs.job import STATISTICS_FILE
@@ -66,13 +66,21 @@ def test_they_are_those_of_the_simulation(tmp_path, capsys):
     any_rows = client_app(no_model, statistics=lambda node: SITES[node.client], min_rows=1)
     given = collect(tmp_path / "range", app=any_rows, columns="age=40:60", **{"min-rows": 1})
     assert given == fs.data.statistics(SITES, {"age": (40, 60)}, min_rows=1)
+    joined = collect(tmp_path / "joined", columns="age=0:120:60")
+    assert joined == fs.data.statistics(SITES, {"age": (0, 120, 60)})
+    assert re.search(r"from \d+.*, quartiles \d.*, \d.*, \d.* ± \d", capsys.readouterr().out)
+    narrow = collect(tmp_path / "narrow", columns="age=50:51")
+    assert "quartiles below 50, " in (said := capsys.readouterr().out)
+    assert re.search(r", above 50\.\d+ ± inf\n", said)  # sites with few rows there have joined bins
+    assert narrow["age"].quantile_bounds(0.25)[0] == -np.inf
 
 
 def test_secure_sums(tmp_path):
     """Statistics of numbers are the same, bins of few rows included, as no client's are seen; each reply is masked."""
+    columns = "age=0:100, ill=-0.5:1.5:2"
     sums = client_app(no_model, statistics=lambda node: SITES[node.client], min_sum=3)
-    found = collect(tmp_path, app=sums, columns="age, ill", secure=True)
-    wanted = fs.data.statistics(SITES, "age, ill")
+    found = collect(tmp_path, app=sums, columns=columns, secure=True)
+    wanted = fs.data.statistics(SITES, columns)
     for name in ("age", "ill"):
         mine, theirs = found[name], wanted[name]
         assert (mine.clients, mine.rows, mine.missing) == (theirs.clients, theirs.rows, theirs.missing)
@@ -87,16 +95,24 @@ def test_secure_sums(tmp_path):
             content["masks"]["bytes"].data = content["masks"]["bytes"].data[:-8]
         return content
 
-    without = collect(tmp_path / "cut", app=sums, columns="age", secure=True, tamper=cut)
+    without = collect(tmp_path / "cut", app=sums, columns="age=0:100", secure=True, tamper=cut)
     assert without["age"].rows == 190
     with pytest.raises(Unavailable, match="allows sums of at least 3 clients alone"):
         collect(tmp_path / "clear", app=sums, columns="age")
     with pytest.raises(fs.InvalidInput, match="categories have names"):
         collect(tmp_path / "names", app=sums, columns="ill=categories", secure=True)
-    with pytest.raises(Unavailable, match=r"no sum of the columns: .* column smoker: it has names"):
-        collect(tmp_path / "text", columns="smoker, age", secure=True)
+    with pytest.raises(fs.InvalidInput, match="column age: secure sums are of numbers within a range"):
+        collect(tmp_path / "free", app=sums, columns="age", secure=True)
+    both = {"columns": "smoker=0:1, age=0:100", "secure": True}
+    with pytest.raises(Unavailable, match=r"no sum of the columns: .* column smoker: it has categories"):
+        collect(tmp_path / "text", **both)
     with pytest.raises(Unavailable, match=r"no sum of the columns: .* refused: this client does not answer"):
-        collect(tmp_path / "hidden", app=sums, columns="smoker, age", secure=True)
+        collect(tmp_path / "hidden", app=sums, **both)
+    few = client_app(no_model, statistics=lambda node: SITES[node.client], min_rows=70)
+    with pytest.raises(
+        Unavailable, match=r"column age: it has fewer than 70 rows: it is left out of the sum"
+    ):
+        collect(tmp_path / "few", app=few, columns="age=0:100", secure=True)
 
 
 def test_owners_decide_and_the_server_decides(tmp_path):
@@ -135,34 +151,34 @@ def test_owners_decide_and_the_server_decides(tmp_path):
 def asked_about(folder, client=0, **bounds):
     """The statistics of ages by an app of a process that has just begun."""
     app = client_app(no_model, statistics=lambda node: SITES[node.client], **bounds)
-    return collect(folder, app=app, columns="age", **({"secure": True} if "min_sum" in bounds else {}))
+    return collect(folder, app=app, columns="age=0:100", **({"secure": True} if "min_sum" in bounds else {}))
 
 
 @pytest.mark.parametrize("sums", [{}, {"min_sum": 3}], ids=["read", "summed"])
 def test_a_client_answers_so_many_questions_in_its_life(sums, tmp_path):
-    """Three a statistic of numbers: over jobs and processes; columns that there are not are not counted."""
+    """One a statistic: over jobs and processes; columns that there are not are not counted."""
     for folder in ("a", "b"):
         (tmp_path / folder).symlink_to(tmp_path, target_is_directory=True)
-        found = asked_about(tmp_path / folder, max_questions=6, **sums)
+        found = asked_about(tmp_path / folder, max_questions=2, **sums)
         assert found["age"].rows == 202
         (tmp_path / "run").rename(tmp_path / f"run-{folder}")
-    words = r"asked about 6 times, as often as its owner allows \(max_questions\)"
+    words = r"asked about 2 times, as often as its owner allows \(max_questions\)"
     if sums:
         with pytest.raises(Unavailable, match=words):
-            asked_about(tmp_path, max_questions=6, **sums)
+            asked_about(tmp_path, max_questions=2, **sums)
     else:
-        stopped = asked_about(tmp_path, max_questions=6)
+        stopped = asked_about(tmp_path, max_questions=2)
         assert not stopped.columns
         assert re.search(words, stopped.notes[0])
     path = tmp_path / "nodes" / "node-101" / "client-0-asked" / "questions.json"
-    assert json.loads(path.read_text()) == {"age": 6}
+    assert json.loads(path.read_text()) == {"age": 2}
     assert path.stat().st_mode & 0o077 == 0
-    assert asked_about(tmp_path / "other", max_questions=3)["age"].rows == 202
+    assert asked_about(tmp_path / "other", max_questions=1)["age"].rows == 202
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"age": "x"}', '{"age": null}', "[" * 5000])
 def test_a_count_that_is_damaged_answers_nothing(text, tmp_path):
-    record = request_record({"age": Measure(0.0, 0.0, 1.0, 2)}, False)
+    record = request_record({"age": Measure(0.0, 1.0, 2)})
     app = client_app(no_model, statistics=lambda node: SITES[0])
     assert "columns" in ask(app, record, tmp_path, kind="query.statistics")
     (tmp_path / "client-0-asked" / "questions.json").write_text(text)
@@ -195,11 +211,11 @@ def age(**facts):
     ("change", "note"),
     [
         (age(rows=61), "client 1, column age: its counts add up to 60, and it has 61 rows"),
-        (age(total=float("nan")), "client 1, column age: its sum is nan, no finite number"),
-        (age(total=1e300), "client 1, column age: its sum is 1e+300, and of 60 numbers in its bins"),
+        (age(mean=float("nan")), "client 1, column age: its mean is nan"),
+        (age(mean=1e300), "client 1, column age: its mean is 1e+300, and its numbers lie from "),
         (age(rows=60.0), "a node: its rows is 60.0, which is of another type"),
-        (age(counts=[True] * 257), "a node: its counts is [True, True"),
-        (age(kind="Sums"), "a node: it has a message of another version of fedsolve"),
+        (age(counts=[True] * 102), "a node: its counts is [True, True"),
+        (age(kind="Categories"), "a node: it has a message of another version of fedsolve"),
         (age(more=1), "a node: it has a message of another version of fedsolve"),
         (lambda facts, _: facts.update(client=7), "a node: client 7 is none of the 4 clients"),
         (lambda facts, _: facts.update(client=0), "a node: another node is client 0: give each node its own"),
@@ -214,7 +230,7 @@ def age(**facts):
 )
 def test_what_a_node_may_not_say(change, note, tmp_path):
     """It is noted with its reason, and the statistics are the others'."""
-    found = collect(tmp_path, columns="age", tamper=changed(change))
+    found = collect(tmp_path, columns="age=0:100", tamper=changed(change))
     assert any(line.startswith(note) for line in found.notes), found.notes
     others = np.concatenate([site["age"] for i, site in enumerate(SITES) if i != 1])
     assert found["age"].clients == 3
@@ -245,16 +261,16 @@ def test_text_that_is_no_json_and_nodes_that_are_silent(tmp_path):
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (Measure(0.0, 1.0, 1.0, 10), "it asks for 10 bins from 1.0 to 1.0"),
-        (Measure(float("nan"), 0.0, 1.0, 10), "it asks for 10 bins"),
-        (Measure(0.0, 0.0, 1.0, 10**6), "it asks for 1000000 bins"),
-        (Measure(0, 0.0, 1.0, 10), "its shift is 0, which is of another type"),
-        (CountCategories(("a",) * 10_001), "more than 10,000 categories"),
+        (Measure(1.0, 1.0, 10), "it asks for 10 bins from 1.0 to 1.0"),
+        (Measure(float("nan"), 1.0, 10), "it asks for 10 bins"),
+        (Measure(0.0, 1.0, 10**6), "it asks for 1000000 bins"),
+        (Measure(0.0, 1.0, 0), "it asks for 0 bins"),
+        (Measure(0, 1.0, 10), "its low is 0, which is of another type"),
     ],
 )
 def test_what_a_server_may_not_ask(request_, words):
     with pytest.raises(fs.InvalidInput, match=words):
-        read_request(request_record({"x": request_}, False))
+        read_request(request_record({"x": request_}))
 
 
 def test_a_file_that_is_damaged(tmp_path):

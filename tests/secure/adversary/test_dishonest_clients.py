@@ -335,7 +335,7 @@ def test_statistics_that_no_sites_can_have(tmp_path, monkeypatch):
     sites = [{"age": np.arange(20.0) + i} for i in range(5)]
     app = client_app(lambda node: None, statistics=lambda node: sites[node.client], min_sum=3)
     server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=5)
-    config = {"job": "statistics", "columns": "age", "secure": True, "out": str(tmp_path / "run")}
+    config = {"job": "statistics", "columns": "age=0:90", "secure": True, "out": str(tmp_path / "run")}
     config |= {"connect-seconds": 0.2, "round-seconds": 0.2}
     rng = np.random.default_rng(0)
     with_words(monkeypatch, lambda own: rng.bytes(len(own)))

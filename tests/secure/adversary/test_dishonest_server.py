@@ -221,7 +221,12 @@ def test_a_column_that_one_site_has(tmp_path):
     sites = [{"age": np.arange(20.0) + i} | ({"rare": np.arange(20.0)} if i == 0 else {}) for i in range(5)]
     app = client_app(lambda node: None, statistics=lambda node: sites[node.client], min_sum=3)
     server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=5)
-    config = {"job": "statistics", "columns": "age, rare", "secure": True, "out": str(tmp_path / "run")}
+    config = {
+        "job": "statistics",
+        "columns": "age=0:90, rare=0:90",
+        "secure": True,
+        "out": str(tmp_path / "run"),
+    }
     config |= {"connect-seconds": 0.2, "round-seconds": 0.2}
     grid = FakeGrid(app, list(range(5)), tmp_path / "nodes", run_config=config)
     with pytest.raises(Unavailable, match="1 clients arrived, fewer than min_sum = 3"):
@@ -350,7 +355,7 @@ def test_a_sum_of_fewer_than_one_owner_allows(tmp_path):
 
 
 def test_statistics_of_one_site(tmp_path):
-    """Rounds of statistics are numbered by the server: of all of them together members open sums of one set."""
+    """A server may number statistics as rounds: of all of them together members open sums of one set."""
     small = Small(tmp_path, 5)
     sums = small.gather(small.begin(0, "statistics"), range(5))
     for member in small.clients:

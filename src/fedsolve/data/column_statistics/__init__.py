@@ -1,5 +1,1 @@
-"""Statistics of named columns over all clients, from sums and counts alone; no client's rows are seen.
-
-A statistic takes a few rounds. In each, all clients get the same requests, one for each column, and every number of
-their replies is a sum over rows, so that replies can be added up before anybody reads them.
-"""
+"""Statistics of named columns over all clients, in one round of questions and replies; no client's rows are seen."""

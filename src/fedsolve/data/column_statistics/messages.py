@@ -9,10 +9,10 @@ import numpy as np
 
 LARGEST = 2.0**64
 """Numbers of this size and beyond are refused: their squares would not add up to something useful."""
-_POWERS = 2.0 ** np.arange(-63, 65)
-_SMALLEST = float(np.finfo(float).tiny)
-MAGNITUDE_EDGES = np.concatenate([-_POWERS[::-1], [0.0, _SMALLEST], _POWERS])
-"""Of the bins of the first round: [-2^64, -2^63), ..., [-2^-63, 0), zero, up to 2^-63, ..., [2^63, 2^64)."""
+BINS = 100
+"""Of a histogram, between its ends, where no other number is asked for."""
+MOST_BINS = 4096
+"""Of a histogram, between its ends."""
 MOST_CATEGORIES = 100
 """Categories of a column that a client names, at most."""
 LONGEST_CATEGORY = 64
@@ -20,8 +20,8 @@ LONGEST_CATEGORY = 64
 
 
 @dataclass(frozen=True)
-class FindRange:
-    """How large the numbers of a column are, roughly, or which categories it has.
+class Describe:
+    """Mean, deviation and ends of a column of numbers, or the rows of each category.
 
     Attributes:
         categorical: whether it has categories even if all of its cells are numbers.
@@ -32,18 +32,16 @@ class FindRange:
 
 @dataclass(frozen=True)
 class Measure:
-    """Sums around a shift, and a histogram of equal bins.
+    """Mean and deviation of a column of numbers, and a histogram of equal bins in place of its ends.
 
     Attributes:
-        shift: what is subtracted from each number.
         low, high: of the histogram, low < high.
         bins: between them.
     """
 
-    shift: float
     low: float
     high: float
-    bins: int
+    bins: int = BINS
 
     @property
     def edges(self) -> np.ndarray:
@@ -51,65 +49,44 @@ class Measure:
         return np.concatenate([[-np.inf], np.linspace(self.low, self.high, self.bins + 1), [np.inf]])
 
 
-@dataclass(frozen=True)
-class CountCategories:
-    """How many rows are of each of these categories."""
-
-    categories: tuple[str, ...]
-
-
-Request = FindRange | Measure | CountCategories
+Request = Describe | Measure
 
 
 @dataclass(frozen=True)
-class Magnitudes:
-    """The reply to `FindRange` for a column of numbers.
+class Numbers:
+    """The reply about a column of numbers.
 
     Attributes:
         rows: that have a number.
         missing: rows that have none.
-        total: sum of the numbers.
-        counts: rows in each of the bins of `MAGNITUDE_EDGES`; -1 for one that is joined to the bin before it.
+        mean, rest: of the numbers, and what its rounding left out.
+        squares: sum of their squared distances from the mean.
+        ends: the smallest and the largest, rounded outwards; empty in a reply to `Measure`.
+        counts: rows in each bin of `Measure.edges`; -1 for one that is joined to the bin before it. Empty in a reply to
+            `Describe`.
     """
 
     rows: int
     missing: int
-    total: float
+    mean: float
+    rest: float
+    squares: float
+    ends: tuple[float, ...]
     counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class CategoryNames:
-    """The reply to `FindRange` for a column of categories: those that have enough rows at this client."""
+class Categories:
+    """The reply about a column of categories: the names of those that have enough rows at this client, and their rows.
+
+    Attributes:
+        rows, missing: as in `Numbers`.
+        names, counts: of each category, in order.
+    """
 
     rows: int
     missing: int
     names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Sums:
-    """The reply to `Measure`.
-
-    Attributes:
-        rows, missing: as in `Magnitudes`.
-        total, squares: sums of the numbers minus the shift, and of their squares.
-        counts: rows in each bin of `Measure.edges`; -1 as in `Magnitudes`.
-    """
-
-    rows: int
-    missing: int
-    total: float
-    squares: float
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class CategoryCounts:
-    """The reply to `CountCategories`: rows of each category, and last those of all others."""
-
-    rows: int
-    missing: int
     counts: tuple[int, ...]
 
 
@@ -120,6 +97,6 @@ class Refused:
     reason: str
 
 
-Reply = Magnitudes | CategoryNames | Sums | CategoryCounts | Refused
+Reply = Numbers | Categories | Refused
 Replies = Mapping[str, Reply]
 """What one client replies, by column."""

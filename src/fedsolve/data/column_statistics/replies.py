@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,31 +15,26 @@ from fedsolve.core.errors import InvalidInput, of_type, shown, unknown
 from fedsolve.data.column_statistics.messages import (
     LARGEST,
     LONGEST_CATEGORY,
-    MAGNITUDE_EDGES,
     MOST_CATEGORIES,
-    CategoryCounts,
-    CategoryNames,
-    CountCategories,
-    FindRange,
-    Magnitudes,
+    Categories,
+    Describe,
     Measure,
+    Numbers,
     Refused,
     Replies,
     Reply,
     Request,
-    Sums,
 )
 from fedsolve.data.column_statistics.report import merge_bins
 
 
 def replies_to(
-    requests: Mapping[str, Request], all_columns: bool, columns: Mapping[str, Any], min_rows: int
+    requests: Mapping[str, Request], columns: Mapping[str, Any], min_rows: int
 ) -> dict[str, Reply]:
-    """What a client replies in a round.
+    """What a client replies.
 
     Args:
-        requests: about each column, by name.
-        all_columns: whether they are about all of its columns, in place of `requests`.
+        requests: about each column, by name; empty for all of its columns.
         columns: of this client that may be asked about: numbers, NaN where one is missing, or texts, '' or None where
             one is missing; shape (rows,).
         min_rows: rows with a value that a column must have, at least 1; a category with fewer is not named.
@@ -50,7 +45,7 @@ def replies_to(
     for name in columns:
         if not isinstance(name, str):
             raise InvalidInput(f"the columns have {shown(name)} where a name stands: give names as text")
-    asked = dict.fromkeys(columns, FindRange()) if all_columns else requests
+    asked = requests or dict.fromkeys(columns, Describe())
     return {name: _reply_about(name, request, columns, min_rows) for name, request in asked.items()}
 
 
@@ -94,28 +89,39 @@ def as_column_values(column: Any) -> np.ndarray | list[str]:
 
 def _reply(request: Request, present: np.ndarray | list[str], missing: int, min_rows: int) -> Reply:
     rows = len(present)
-    if isinstance(request, CountCategories):
-        counted = Counter(_texts(present))
-        named = [n if (n := counted[name]) >= min_rows else 0 for name in request.categories]
-        return CategoryCounts(rows, missing, (*named, rows - sum(named)))
-    if isinstance(request, FindRange) and (request.categorical or isinstance(present, list)):
-        return CategoryNames(rows, missing, _categories(_texts(present), min_rows))
-    if isinstance(present, list):
-        raise InvalidInput("it has categories, no numbers")
+    is_categorical = isinstance(request, Describe) and request.categorical
+    if is_categorical or isinstance(present, list):
+        if isinstance(request, Measure):
+            raise InvalidInput("it has categories, and a range was given for it")
+        counts = _categories(_texts(present), min_rows)
+        return Categories(rows, missing, tuple(counts), tuple(counts.values()))
     if not (np.abs(present) < LARGEST).all():
         raise InvalidInput("it has a number of 2^64 or more, or one that is infinite: rescale it")
+    mean = math.fsum(present) / rows
+    rest = math.fsum(present - mean) / rows
+    squares = math.fsum((present - mean - rest) ** 2)
     if isinstance(request, Measure):
-        centred = present - request.shift
-        counts = histogram(present, request.edges)
-        return Sums(rows, missing, math.fsum(centred), math.fsum(centred**2), counts)
-    return Magnitudes(rows, missing, math.fsum(present), histogram(present, MAGNITUDE_EDGES))
+        return Numbers(rows, missing, mean, rest, squares, (), histogram(present, request.edges))
+    return Numbers(rows, missing, mean, rest, squares, _ends(present, math.sqrt(squares / rows)), ())
+
+
+def _ends(present: np.ndarray, deviation: float) -> tuple[float, float]:
+    """The smallest and the largest number, rounded outwards to less than a 64th of the deviation: no row's number."""
+    low, high = float(present.min()), float(present.max())
+    if not deviation:
+        return low, high
+    unit = 2.0 ** (
+        math.frexp(deviation)[1] - 7
+    )  # a power of 2: whole numbers of columns that vary stay whole
+    return math.floor(low / unit) * unit, math.ceil(high / unit) * unit
 
 
 def join_bins(replies: Replies, fewest: int) -> dict[str, Reply]:
     """Replies as they are sent where they are read one by one: each bin has no rows or at least `fewest`."""
-    has_bins = {name: isinstance(reply, Magnitudes | Sums) for name, reply in replies.items()}
     return {
-        name: replace(reply, counts=_joined(reply.counts, fewest)) if has_bins[name] else reply  # pyright: ignore
+        name: replace(reply, counts=_joined(reply.counts, fewest))
+        if isinstance(reply, Numbers) and reply.counts
+        else reply
         for name, reply in replies.items()
     }
 
@@ -134,11 +140,8 @@ def histogram(values: np.ndarray, edges: np.ndarray) -> tuple[int, ...]:
     >>> histogram(np.array([0.0, 1.0, 2.0, 2.5]), np.array([-np.inf, 0.0, 1.0, 2.0, np.inf]))
     (0, 1, 2, 1)
     """
-    places = np.searchsorted(edges, values, side="right") - 1
-    last = len(edges) - 2
-    if edges[-1] == np.inf:
-        places[values == edges[-2]] = last - 1
-    return tuple(np.bincount(places, minlength=last + 1).tolist())
+    ends = np.nextafter(edges[-2], np.inf), np.inf
+    return tuple(np.histogram(values, [*edges[:-2], *ends])[0].tolist())
 
 
 def _text(value: Any) -> str:
@@ -164,17 +167,19 @@ def number_text(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _categories(texts: list[str], min_rows: int) -> tuple[str, ...]:
-    """The categories with enough rows and a name that can be shown, in order."""
-    enough = sorted(text for text, rows in Counter(texts).items() if rows >= min_rows)
-    named = tuple(text for text in enough if len(text) <= LONGEST_CATEGORY and text.isprintable())
+def _categories(texts: list[str], min_rows: int) -> dict[str, int]:
+    """The rows of each category with enough of them and a name that can be shown, in order."""
+    enough = {text: rows for text, rows in sorted(Counter(texts).items()) if rows >= min_rows}
+    named = {
+        text: rows for text, rows in enough.items() if len(text) <= LONGEST_CATEGORY and text.isprintable()
+    }
     if len(named) > MOST_CATEGORIES:
         raise InvalidInput(f"it has {len(named)} categories, more than {MOST_CATEGORIES}")
     return named
 
 
 _MOST_ROWS = 2**40
-_ROUNDING = 1e-9
+_ROUNDING = 1e-12
 """Relative, of sums of rows: what is beyond is no rounding."""
 
 
@@ -185,16 +190,15 @@ def check_reply(request: Request, reply: Reply) -> None:
     _check_integer("rows", reply.rows, 1)
     _check_integer("missing", reply.missing, 0)
     match request, reply:
-        case Measure(), Sums():
-            bins = _check_bins(reply, request.edges - request.shift)
-            _check_total(reply, *bins)
-            _check_squares(reply, *bins)
-        case FindRange(categorical=False), Magnitudes():
-            _check_total(reply, *_check_bins(reply, MAGNITUDE_EDGES))
-        case FindRange(), CategoryNames():
+        case Measure(), Numbers():
+            _check_moments(reply, _ends_of_bins(reply, request.edges))
+        case Describe(categorical=False), Numbers():
+            _check_moments(reply, reply.ends)
+        case Describe(), Categories():
             _check_names(reply.names)
-        case CountCategories(), CategoryCounts():
-            _check_counts(reply.counts, reply.rows, len(request.categories) + 1)
+            if len(reply.counts) != len(reply.names) or min(reply.counts, default=1) < 1:
+                raise InvalidInput("it has not a count of at least 1 for each category")
+            _check_counts((*reply.counts, reply.rows - sum(reply.counts)), reply.rows)
         case _:
             raise InvalidInput(f"it replies {type(reply).__name__} to {type(request).__name__}")
 
@@ -204,70 +208,41 @@ def _check_integer(name: str, value: Any, least: int) -> None:
         raise InvalidInput(f"its {name} are {str(value)[:40]}, not an integer from {least} to {_MOST_ROWS:,}")
 
 
-def _check_bins(reply: Magnitudes | Sums, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows and the edges of a reply's bins, those that are joined as one."""
-    counts, bins = reply.counts, len(edges) - 1
-    if type(counts) is tuple and len(counts) == bins:
-        starts = [i for i, count in enumerate(counts) if i == 0 or count != -1]
-        counts, edges, bins = tuple(counts[i] for i in starts), edges[[*starts, bins]], len(starts)
-    _check_counts(counts, reply.rows, bins)
-    return np.array(counts, float), edges
+def _ends_of_bins(reply: Numbers, edges: np.ndarray) -> tuple[float, ...]:
+    """Between which edges all rows of a reply lie; `InvalidInput` unless its bins hold them."""
+    if len(reply.counts) != len(edges) - 1:
+        raise InvalidInput(f"it has no {len(edges) - 1} counts")
+    starts = [i for i, count in enumerate(reply.counts) if i == 0 or count != -1]
+    counts = [reply.counts[i] for i in starts]
+    _check_counts(counts, reply.rows)
+    held = [i for i, count in enumerate(counts) if count]
+    return float(edges[starts[held[0]]]), float(edges[[*starts, len(edges) - 1][held[-1] + 1]])
 
 
-def _check_counts(counts: Any, rows: int, length: int) -> None:
-    if type(counts) is not tuple or len(counts) != length:
-        raise InvalidInput(f"it has no {length} counts")
+def _check_counts(counts: Sequence[int], rows: int) -> None:
     for count in counts:
         _check_integer("counts", count, 0)
     if sum(counts) != rows:
         raise InvalidInput(f"its counts add up to {sum(counts):,}, and it has {rows:,} rows")
 
 
-def _check_total(reply: Magnitudes | Sums, number: np.ndarray, edges: np.ndarray) -> None:
-    """Raise `InvalidInput` unless a sum can be of numbers in these bins."""
-    total = reply.total
-    if type(total) is not float or not math.isfinite(total):
-        raise InvalidInput(f"its sum is {str(total)[:40]}, no finite number")
-    lowest, highest = (_weighted(number, part) for part in (edges[:-1], edges[1:]))
-    slack = _slack(number, edges) + _ROUNDING * abs(total)
-    if not lowest - slack <= total <= highest + slack:
+def _check_moments(reply: Numbers, ends: tuple[float, ...]) -> None:
+    """Raise `InvalidInput` unless mean and squares can be of numbers between these ends (Bhatia and Davis 2000)."""
+    if len(ends) != 2 or not ends[0] <= ends[1] or np.isinf(reply.ends).any():
+        raise InvalidInput(f"its ends are {str(ends)[:80]}, not two numbers in order")
+    (low, high), mean, squares = ends, reply.mean, reply.squares
+    slack = _ROUNDING * max((abs(x) for x in (mean, low, high) if math.isfinite(x)), default=0.0)
+    if not (abs(mean) < LARGEST and abs(reply.rest) <= slack and low - slack <= mean <= high + slack):
+        raise InvalidInput(f"its mean is {mean:.6g}, and its numbers lie from {low:.6g} to {high:.6g}")
+    most = reply.rows * (high - mean + slack) * (mean - low + slack)
+    if not 0 <= squares <= most * (1 + _ROUNDING) or squares > 4 * reply.rows * LARGEST**2:
         raise InvalidInput(
-            f"its sum is {total:.6g}, and of {reply.rows:,} numbers in its bins it would be {lowest:.6g} to "
-            f"{highest:.6g}"
+            f"its sum of squares is {squares:.6g}, and of numbers with its mean it is at most {most:.6g}"
         )
 
 
-def _check_squares(reply: Sums, number: np.ndarray, edges: np.ndarray) -> None:
-    """Raise `InvalidInput` unless a sum of squares can be of numbers in these bins with this sum."""
-    if type(reply.squares) is not float or not 0 <= reply.squares < math.inf:
-        raise InvalidInput(f"its sum of squares is {str(reply.squares)[:40]}, no finite number of at least 0")
-    ends = np.sort(np.abs([edges[:-1], edges[1:]]), axis=0)
-    across = (edges[:-1] < 0) & (edges[1:] > 0)
-    lowest, highest = _weighted(number, np.where(across, 0.0, ends[0]) ** 2), _weighted(number, ends[1] ** 2)
-    lowest = max(lowest, reply.total**2 / reply.rows)
-    slack = _slack(number, edges**2) + _ROUNDING * reply.squares
-    if not lowest - slack <= reply.squares <= highest + slack:
-        raise InvalidInput(
-            f"its sum of squares is {reply.squares:.6g}, and of numbers with its sum in its bins it would be "
-            f"{lowest:.6g} to {highest:.6g}"
-        )
-
-
-def _weighted(counts: np.ndarray, values: np.ndarray) -> float:
-    """The sum of counts times values, which may be infinite where there is nothing."""
-    held = counts > 0
-    return float(counts[held] @ values[held])
-
-
-def _slack(counts: np.ndarray, edges: np.ndarray) -> float:
-    """What rounding may add to a sum over bins."""
-    finite = np.where(np.isfinite(edges), np.abs(edges), 0.0)
-    return _ROUNDING * _weighted(counts, np.maximum(finite[:-1], finite[1:]))
-
-
-def _check_names(names: Any) -> None:
-    is_tuple = type(names) is tuple and len(names) <= MOST_CATEGORIES
-    if not is_tuple or not all(type(n) is str for n in names) or len(set(names)) < len(names):
+def _check_names(names: tuple[str, ...]) -> None:
+    if len(names) > MOST_CATEGORIES or len(set(names)) < len(names):
         raise InvalidInput(f"its categories are not up to {MOST_CATEGORIES} different texts")
     for name in names:
         if not 1 <= len(name) <= LONGEST_CATEGORY or not name.isprintable() or name != name.strip():

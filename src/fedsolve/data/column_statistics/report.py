@@ -29,9 +29,10 @@ class NumberStatistics:
         clients: that have enough rows.
         rows, missing: with a number, and without.
         mean, variance: exact to rounding; the variance is divided by rows - 1, NaN for one row.
-        minimum, maximum: each as the bin in which it lies, (low, high).
-        edges: of the histogram's bins, shape (bins + 1,); bins with too few rows are merged with those beside them, and
-            the first edge is -inf and the last inf where rows lie outside a range that was given.
+        minimum, maximum: all numbers lie between them: the smallest and the largest, rounded outwards to less than a
+            64th of a client's deviation, or to the histogram's edges where a range was given.
+        edges: of the histogram's bins, shape (bins + 1,), empty where no range was given; bins with too few rows are
+            merged with those beside them, and the first edge is -inf and the last inf where rows lie outside the range.
         least_below, most_below: rows below each edge, shape (bins + 1,): sites join bins with too few rows, within
             which it is not known where rows lie.
         counts: rows of each bin, shape (bins,): 0, or at least the minimum; halfway between these bounds.
@@ -42,8 +43,8 @@ class NumberStatistics:
     missing: int
     mean: float
     variance: float
-    minimum: tuple[float, float]
-    maximum: tuple[float, float]
+    minimum: float
+    maximum: float
     edges: tuple[float, ...] = field(repr=False)
     least_below: tuple[int, ...] = field(repr=False)
     most_below: tuple[int, ...] = field(repr=False)
@@ -62,21 +63,34 @@ class NumberStatistics:
 
         Returns:
             The value, interpolated inside a bin of the histogram, and how far the quantile of the rows (that of
-            `numpy.quantile`) can be from it: inf where it lies outside a range that was given.
+            `numpy.quantile`) can be from it: inf where it lies outside the range.
 
         Raises:
-            InvalidInput: a probability outside [0, 1].
+            InvalidInput: a probability outside [0, 1], or no range was given for the column.
         """
-        check_number("probability", probability, at_least=0, at_most=1)
-        at, ends = probability * (self.rows - 1), np.cumsum(self.counts)
-        low, high = bounds(self.edges, self.least_below, self.most_below, at)
+        low, high = self.quantile_bounds(probability)
         if not math.isfinite(low) or not math.isfinite(high):
             return Quantile(high if math.isfinite(high) else low, math.inf)
+        at, ends = probability * (self.rows - 1), np.cumsum(self.counts)
         first = int(np.searchsorted(ends, math.floor(at), side="right"))
         start, width = self.edges[first], self.edges[first + 1] - self.edges[first]
         inside = (at - (ends[first] - self.counts[first]) + 0.5) / self.counts[first]
         value = min(max(start + float(inside) * width, low), high)
         return Quantile(value, max(value - low, high - value))
+
+    def quantile_bounds(self, probability: float) -> tuple[float, float]:
+        """Between which edges of the histogram a quantile lies: -inf or inf for an end outside the range.
+
+        Args:
+            probability: in [0, 1]; 0.5 is the median.
+
+        Raises:
+            InvalidInput: a probability outside [0, 1], or no range was given for the column.
+        """
+        check_number("probability", probability, at_least=0, at_most=1)
+        if not self.edges:
+            raise InvalidInput("quantiles come from a histogram: give the column a range, such as age=0:120")
+        return bounds(self.edges, self.least_below, self.most_below, probability * (self.rows - 1))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, of_type, shown
-from fedsolve.data.column_statistics.messages import LARGEST
-from fedsolve.data.column_statistics.protocol import Asked, Minimum, Rounds
+from fedsolve.data.column_statistics.messages import BINS, LARGEST, MOST_BINS, Describe, Measure, Request
+from fedsolve.data.column_statistics.pooled import Minimum, from_replies
 from fedsolve.data.column_statistics.replies import join_bins, replies_to
 from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.data.federated import FederatedData
@@ -33,8 +34,9 @@ def statistics(
         data: federated data, whose columns are `y` for a field of shape (examples,) and `x.0`, `x.1`, ... for one of
             shape (examples, features); or of each client a mapping from names to columns, arrays of numbers (NaN where
             one is missing) or of text ('' where one is missing), shape (rows,).
-        columns: names, all by default; or name -> the histogram's range (low, high), "categories" to count the
-            categories of a column of numbers, or None; or one text, such as "age, pressure=40:250, ill=categories".
+        columns: names, all by default; or name -> the range of a histogram, (low, high) or (low, high, bins) with 100
+            bins by default, from which quantiles follow; "categories" to count the categories of a column of numbers;
+            or None; or one text, such as "age=0:120, pressure=40:250:500, ill=categories".
         min_clients: clients that a column must have to be reported, >= 1.
         min_rows: rows that a column must have at a client for the client to reply, and that a category and a bin of a
             histogram must have to be reported, >= 1.
@@ -47,23 +49,17 @@ def statistics(
 
     >>> sites = [{"age": np.arange(20.0)}, {"age": np.arange(10.0, 30.0)}, {"age": np.arange(20.0, 40.0)}]
     >>> ages = statistics(sites)["age"]
-    >>> ages.rows, ages.mean, ages.minimum[0]
+    >>> ages.rows, ages.mean, ages.minimum
     (60, 19.5, 0.0)
     """
-    clients = _clients(data)
-    rounds = Rounds(asked_columns(columns), Minimum(min_clients, min_rows))
-    while not rounds.are_over:
-        asked = rounds.requests, rounds.all_columns
-        rounds.add(
-            {
-                i: join_bins(replies_to(*asked, columns, min_rows), min_rows)
-                for i, columns in enumerate(clients)
-            }
-        )
-    return rounds.result()
+    requests, minimum = asked_columns(columns), Minimum(min_clients, min_rows)
+    replies = {
+        i: join_bins(replies_to(requests, own, min_rows), min_rows) for i, own in enumerate(_clients(data))
+    }
+    return from_replies(requests, replies, minimum)
 
 
-def asked_columns(columns: Any) -> dict[str, Asked]:
+def asked_columns(columns: Any) -> dict[str, Request]:
     """What is asked about each column, as `statistics` takes it.
 
     Raises:
@@ -82,33 +78,37 @@ def asked_columns(columns: Any) -> dict[str, Asked]:
 
 
 def _typed(text: str) -> tuple[str, Any]:
-    """A column as it is typed: NAME, NAME=LOW:HIGH or NAME=categories."""
+    """A column as it is typed: NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME=categories."""
     name, equals, about = text.rpartition("=")
     if not equals:
         return text, None
     if about.strip() == CATEGORIES:
         return name.strip(), CATEGORIES
     try:
-        low, high = map(float, about.split(":"))
+        low, high, *bins = about.split(":")
+        return name.strip(), (float(low), float(high), *map(int, bins))
     except ValueError:
         raise InvalidInput(
-            f"columns: {shown(text)} must be NAME, NAME=LOW:HIGH or NAME={CATEGORIES}"
+            f"columns: {shown(text)} must be NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME={CATEGORIES}"
         ) from None
-    return name.strip(), (low, high)
 
 
-def _asked(name: str, about: Any) -> Asked:
+def _asked(name: str, about: Any) -> Request:
     if about is None or about == CATEGORIES:
-        return Asked(categorical=about is not None)
+        return Describe(categorical=about is not None)
     try:
-        low, high = map(float, about)
+        low, high, *rest = about
+        low, high = float(low), float(high)
+        [bins] = rest or [BINS]
     except (TypeError, ValueError):
-        low = high = math.nan
+        low, high, bins = math.nan, math.nan, BINS
     if not -LARGEST <= low < high <= LARGEST:
         raise InvalidInput(
             f"columns: {name} = {shown(about)} must be a range (low, high) with low < high, or {CATEGORIES!r}"
         )
-    return Asked(range=(low, high))
+    if check_integer(f"columns: bins of {name}", bins, 1) > MOST_BINS:
+        raise InvalidInput(f"columns: bins of {name} = {bins}: give at most {MOST_BINS:,}")
+    return Measure(low, high, int(bins))
 
 
 def _clients(data: Any) -> list[Mapping[str, Any]]:

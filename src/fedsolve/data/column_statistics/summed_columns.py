@@ -2,114 +2,112 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from fractions import Fraction
 
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.column_statistics.messages import (
-    MAGNITUDE_EDGES,
-    FindRange,
-    Magnitudes,
-    Measure,
-    Refused,
-    Replies,
-    Reply,
-    Request,
-    Sums,
-)
-from fedsolve.data.column_statistics.protocol import Gathered
+from fedsolve.data.column_statistics.messages import Measure, Numbers, Refused, Replies, Request
 
 MOST_CLIENTS = 2**11
 """Whose numbers fit into one sum."""
-_HIGH, _LOW = 2.0**20, 2.0**40  # of a sum relative to the column's range: a whole part and a rest
+_UNIT, _REST = 2**60, 2**40
+"""A sum relative to the column's range is a whole number of 2^-20, and the rest one of 2^-60."""
+_ROUNDING = Fraction(1, 2**50)  # of a client's sums, at most, in what remains around the mean
 _MOST_ROWS = 2**31
-_MIDPOINTS = (MAGNITUDE_EDGES[:-1] + MAGNITUDE_EDGES[1:]) / 2
 
 
-def width(requests: Mapping[str, Request]) -> int:
-    """Whole numbers of a client's replies to these requests.
+def check_summable(requests: Mapping[str, Request]) -> dict[str, Measure]:
+    """The requests, all of which have replies that can be added up.
 
     Raises:
-        InvalidInput: a column whose categories are asked for, since names cannot be added up.
+        InvalidInput: no column is named, one has no range, or its categories are asked for.
     """
-    return sum(_width(name, request) for name, request in requests.items())
+    if not requests:
+        raise InvalidInput(
+            "sums are of columns that are named, each with its range: name them, such as age=0:120"
+        )
+    measured = {}
+    for name, request in requests.items():
+        if not isinstance(request, Measure):
+            why = "categories have names, which cannot be added up: leave it out"
+            if not request.categorical:
+                why = f"secure sums are of numbers within a range: give it, such as {name}=0:120"
+            raise InvalidInput(f"column {name}: {why}")
+        measured[name] = request
+    return measured
 
 
-def to_numbers(requests: Mapping[str, Request], replies: Replies) -> np.ndarray:
+def width(requests: Mapping[str, Measure]) -> int:
+    """Whole numbers of a client's replies to these requests."""
+    return sum(map(_width, requests.values()))
+
+
+def to_numbers(requests: Mapping[str, Measure], replies: Replies) -> np.ndarray:
     """A client's replies, int64 of shape (width,).
 
     Raises:
         InvalidInput: a column that it does not reply about with numbers. It then takes no part in the sum of any:
             zeros in their place would leave sums to which few clients, or one, add something.
     """
-    none = Refused("there is no such column")
-    return np.concatenate([_numbers(name, r, replies.get(name, none)) for name, r in requests.items()])
+    return np.concatenate([_numbers(name, request, replies[name]) for name, request in requests.items()])
 
 
-def from_numbers(requests: Mapping[str, Request], numbers: np.ndarray, clients: int) -> dict[str, Gathered]:
-    """The sums of so many clients' replies, by column.
+def from_numbers(requests: Mapping[str, Measure], numbers: np.ndarray, clients: int) -> dict[str, Numbers]:
+    """The sums of so many clients' replies, by column, as the reply of one client that has all rows.
 
     Raises:
         InvalidInput: they cannot have such sums.
     """
     gathered, start = {}, 0
     for name, request in requests.items():
-        own = numbers[start : start + _width(name, request)]
+        own = [int(x) for x in numbers[start : start + _width(request)]]
         start += len(own)
-        rows, missing = (int(x) for x in own[:2])
-        if isinstance(request, Measure):
-            size = _range(request)
-            total, squares = ((own[i] / _HIGH + own[i + 1] / _HIGH / _LOW) for i in (2, 4))
-            counts = tuple(own[6:].tolist())
-            most = rows * (1 + 1e-9) + 1e-6 * clients
-            fits = abs(total) <= most and -1e-6 * clients <= squares <= most
-            reply: Sums | Magnitudes = Sums(rows, missing, total * size, squares * size**2, counts)
-        else:  # where numbers lie is enough for a shift: their sum is not asked for
-            counts, fits = tuple(own[2:].tolist()), True
-            reply = Magnitudes(rows, missing, float(own[2:] @ _MIDPOINTS), counts)
+        rows, missing, counts = own[0], own[1], tuple(own[6:])
+        total, squares = (Fraction(own[i] * _REST + own[i + 1], _UNIT) for i in (2, 4))
+        around = squares - total**2 / max(rows, 1)
         in_range = all(0 <= x <= clients * _MOST_ROWS for x in (rows, missing, *counts))
-        if not (fits and in_range and sum(counts) == rows):
+        fits = abs(total) <= rows and squares <= rows and around >= -_ROUNDING * clients
+        if not (fits and in_range and sum(counts) == rows > 0):
             raise InvalidInput(
                 f"column {name}: {clients} clients cannot have {rows} rows with these sums and counts: one of them "
                 "sends others"
             )
-        gathered[name] = Gathered(clients, [reply])
+        centre, half = _middle(request)
+        mean, around = float(centre + half * total / rows), float(max(around, 0) * half**2)
+        gathered[name] = Numbers(rows, missing, mean, 0.0, around, (), counts)
     return gathered
 
 
-def _width(name: str, request: Request) -> int:
-    if isinstance(request, Measure):
-        return 6 + len(request.edges) - 1
-    if isinstance(request, FindRange) and not request.categorical:
-        return 2 + len(MAGNITUDE_EDGES) - 1
-    raise InvalidInput(f"column {name}: categories have names, which cannot be added up: leave it out")
+def _width(request: Measure) -> int:
+    return 6 + len(request.edges) - 1
 
 
-def _numbers(name: str, request: Request, reply: Reply) -> np.ndarray:
-    """A reply as whole numbers."""
-    if not isinstance(reply, Magnitudes | Sums):
+def _numbers(name: str, request: Measure, reply: object) -> np.ndarray:
+    """A reply as whole numbers: rows, missing, sums of numbers and squares around the range's middle, and counts."""
+    if not isinstance(reply, Numbers):
         why = reply.reason if isinstance(reply, Refused) else "it has names, which cannot be added up"
         raise InvalidInput(f"column {name}: {why}: it is left out of the sum of all columns")
     if reply.rows > _MOST_ROWS or reply.missing > _MOST_ROWS:
         raise InvalidInput(f"column {name} has more than {_MOST_ROWS:,} rows")
-    head = [reply.rows, reply.missing]
-    if isinstance(reply, Sums) and isinstance(request, Measure):
-        size = _range(request)
-        total, squares = reply.total / size, reply.squares / size**2
-        if abs(total) > reply.rows or squares > reply.rows:
-            raise InvalidInput(f"column {name} has numbers beyond the range that was found before")
-        head += [*_digits(total), *_digits(squares)]
-    return np.array([*head, *reply.counts], np.int64)
+    centre, half = _middle(request)
+    mean = (Fraction(reply.mean) + Fraction(reply.rest) - centre) / half
+    total = reply.rows * mean
+    squares = Fraction(reply.squares) / half**2 + total * mean
+    if abs(total) > reply.rows or squares > reply.rows:
+        raise InvalidInput(
+            f"column {name} has numbers far beyond the range that was asked for: ask for a wider one"
+        )
+    return np.array([reply.rows, reply.missing, *_digits(total), *_digits(squares), *reply.counts], np.int64)
 
 
-def _digits(x: float) -> tuple[int, int]:
+def _digits(x: Fraction) -> tuple[int, int]:
     """The whole part of x in units of 2^-20, and the rest in units of 2^-60."""
-    whole = math.floor(x * _HIGH)
-    return whole, round((x * _HIGH - whole) * _LOW)
+    return divmod(round(x * _UNIT), _REST)
 
 
-def _range(request: Measure) -> float:
-    """The largest distance of a number between the ends from the shift."""
-    return max(request.high - request.shift, request.shift - request.low)
+def _middle(request: Measure) -> tuple[Fraction, Fraction]:
+    """The middle of a range and half of its length."""
+    low, high = Fraction(request.low), Fraction(request.high)
+    return (low + high) / 2, (high - low) / 2

@@ -71,7 +71,7 @@ def client_app(
             rows, without noise. None allows no statistics.
         min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named, and a bin
             with fewer is joined to others, except in sums.
-        max_questions: questions about a column that are answered in all experiments, >= 1; a statistic takes three.
+        max_questions: questions about a column that are answered in all experiments, >= 1; a statistic takes one.
         min_sum: number of clients whose sum the server may see, >= 3; the client then takes part in methods under
             `fs.Secure` and in statistics with `--secure` alone. None: it answers others too, and takes part in sums of
             at least 3 clients.

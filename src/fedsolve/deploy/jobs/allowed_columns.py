@@ -14,7 +14,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.data.column_statistics.messages import Refused
 from fedsolve.data.column_statistics.replies import join_bins, replies_to
-from fedsolve.data.column_statistics.summed_columns import to_numbers
+from fedsolve.data.column_statistics.summed_columns import check_summable, to_numbers
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.jobs.column_records import (
@@ -87,17 +87,17 @@ class AllowedColumns:
                     f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
                     "--secure"
                 )
-            requests, all_columns = read_request(record)
-            order = None
+            requests, order, summed = read_request(record), None, {}
             if masks is not None:
+                summed = check_summable(requests)
                 digest = columns_digest(requests, node.run_config)
                 order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
                 self.sums.check_order(folder, order, log)
-        log(f"sums and counts are asked of {'all columns' if all_columns else ', '.join(requests)}")
+        log(f"sums and counts are asked of {', '.join(requests) or 'all columns'}")
         columns = self.columns_of(node)
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
-        replies = replies_to(requests, all_columns, columns, self.min_rows)
+        replies = replies_to(requests, columns, self.min_rows)
         known = set(map(str, columns)) & replies.keys()
         with about_request():
             over = self._asked_too_often(folder / f"client-{node.client}-asked", known)
@@ -105,7 +105,7 @@ class AllowedColumns:
                 raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
         replies |= dict.fromkeys(over, self._refused)
         if order is not None:
-            numbers = to_numbers(requests, replies)
+            numbers = to_numbers(summed, replies)
             words = numbers.astype("<i8").tobytes()
             masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
             return masked_record(node.client, masked)

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.column_statistics.messages import LARGEST, Measure, Refused, Replies, Reply, Request
+from fedsolve.data.column_statistics.messages import (
+    LARGEST,
+    MOST_BINS,
+    Measure,
+    Refused,
+    Replies,
+    Reply,
+    Request,
+)
 from fedsolve.deploy.messages.records import check_refusal, facts_of, pack, record_bytes, unpack
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.deploy.site_names import check_site
@@ -21,7 +29,7 @@ ACTION = "statistics"
 """By which Flower calls the client app's handler: messages are of the type `query.statistics`."""
 _REQUEST, _REPLY, _SUM, _MASKS = "request", "columns", "sum", "masks"
 _MOST_BYTES = 16 * 2**20
-_MOST_COLUMNS, _LONGEST_NAME, _MOST_BINS, _MOST_CATEGORIES = 500, 256, 4096, 10_000
+_MOST_COLUMNS, _LONGEST_NAME = 500, 256
 _REQUESTS = {kind.__name__: kind for kind in get_args(Request)}
 _REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
 
@@ -41,12 +49,9 @@ class Masks(NamedTuple):
     order: bytes
 
 
-def request_record(
-    requests: Mapping[str, Request], all_columns: bool, masks: Masks | None = None
-) -> RecordDict:
-    """What is asked of every client in a round; with `masks`, for a sum of their replies."""
-    facts: dict[str, Any] = {"all_columns": all_columns, "columns": _written(requests)}
-    record = RecordDict({_REQUEST: ConfigRecord(facts)})
+def request_record(requests: Mapping[str, Request], masks: Masks | None = None) -> RecordDict:
+    """What is asked of every client, about all columns if none is named; with `masks`, for a sum of their replies."""
+    record = RecordDict({_REQUEST: ConfigRecord({"columns": _written(requests)})})
     if masks is not None:
         record[_SUM], record[_MASKS] = ConfigRecord({"experiment": masks.experiment}), pack(masks.order)
     return record
@@ -91,18 +96,18 @@ def read_masked(record: RecordDict, client: int) -> bytes:
         return unpack(record, _MASKS)
 
 
-def read_request(record: RecordDict) -> tuple[dict[str, Request], bool]:
-    """The requests in a record, by column, and whether they are about all columns instead.
+def read_request(record: RecordDict) -> dict[str, Request]:
+    """The requests in a record, by column; none for all columns.
 
     Raises:
         InvalidInput: the record is no such request of this version.
     """
     with reading("the request"):
-        facts = facts_of(record, _REQUEST, {"all_columns": bool, "columns": str})
+        facts = facts_of(record, _REQUEST, {"columns": str})
         requests = _read(facts["columns"], _REQUESTS)
         for request in requests.values():
             _check_request(request)
-        return requests, facts["all_columns"]
+        return requests
 
 
 def reply_record(reply: ClientReply) -> RecordDict:
@@ -171,10 +176,8 @@ def _value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _check_request(request: Request) -> None:
-    """Raise `InvalidInput` unless a request's numbers and texts are in their ranges."""
+    """Raise `InvalidInput` unless a request's numbers are in their ranges."""
     if isinstance(request, Measure):
-        in_range = -LARGEST <= request.low < request.high <= LARGEST and abs(request.shift) <= LARGEST
-        if not in_range or not 1 <= request.bins <= _MOST_BINS:
+        in_range = -LARGEST <= request.low < request.high <= LARGEST
+        if not in_range or not 1 <= request.bins <= MOST_BINS:
             raise InvalidInput(f"it asks for {request.bins} bins from {request.low} to {request.high}")
-    if len(getattr(request, "categories", ())) > _MOST_CATEGORIES:
-        raise InvalidInput(f"it asks for more than {_MOST_CATEGORIES:,} categories")

@@ -10,8 +10,10 @@ from typing import Any
 
 from fedsolve.core.checks import check_flag
 from fedsolve.core.errors import FedsolveError, InvalidInput, check_known
-from fedsolve.data.column_statistics.protocol import Asked, Minimum
+from fedsolve.data.column_statistics.messages import Request
+from fedsolve.data.column_statistics.pooled import Minimum
 from fedsolve.data.column_statistics.statistics import asked_columns
+from fedsolve.data.column_statistics.summed_columns import check_summable
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.run_log import FAILED, say, write_failure
 from fedsolve.folders.lock import locked
@@ -38,7 +40,7 @@ class Job:
 
     name: str
     model: Path
-    columns: dict[str, Asked]
+    columns: dict[str, Request]
     minimum: Minimum
     secure: bool = False
 
@@ -47,7 +49,8 @@ class Job:
         """The job that a run's configuration names: `job`, with `model`, or `columns`, minimums and `secure`.
 
         Raises:
-            InvalidInput: an unknown job, an evaluation without a model, columns or minimums that are none.
+            InvalidInput: an unknown job, an evaluation without a model, columns or minimums that are none, or a sum of
+                columns without a range.
         """
         name, model = config.get("job", TRAIN), config.get("model", "")
         check_known("job", name, JOBS)
@@ -59,7 +62,10 @@ class Job:
         minimum = Minimum(config.get("min-clients", least.clients), config.get("min-rows", least.rows))
         secure = config.get("secure", False)
         check_flag("secure", secure)
-        return cls(name, Path(model), asked_columns(config.get("columns", "")), minimum, secure)
+        columns = asked_columns(config.get("columns", ""))
+        if name == STATISTICS and secure:
+            check_summable(columns)
+        return cls(name, Path(model), columns, minimum, secure)
 
 
 @contextlib.contextmanager

@@ -1,24 +1,29 @@
-"""The job `statistics` under secure sums: clients enrol, and each round is the sum of their replies."""
+"""The job `statistics` under secure sums: clients enrol, and the sum of their replies is opened."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.data.column_statistics.protocol import Gathered, Rounds
-from fedsolve.data.column_statistics.summed_columns import MOST_CLIENTS, from_numbers, width
+from fedsolve.data.column_statistics.messages import Measure
+from fedsolve.data.column_statistics.pooled import from_sums
+from fedsolve.data.column_statistics.report import Statistics
+from fedsolve.data.column_statistics.summed_columns import MOST_CLIENTS, check_summable, from_numbers, width
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
-from fedsolve.deploy.jobs.column_records import ACTION, Masks, columns_digest, read_masked, request_record
-from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, Polling, missing_clients_advice
+from fedsolve.deploy.jobs.column_questions import ask_columns
+from fedsolve.deploy.jobs.column_records import Masks, columns_digest, read_masked, request_record
+from fedsolve.deploy.jobs.job import Job
+from fedsolve.deploy.nodes.transport import Polling, missing_clients_advice
 from fedsolve.deploy.run_log import say
 from fedsolve.deploy.secure.byte_reader import RoundIsOver, SumNotOpened
 from fedsolve.deploy.secure_rounds.questions import ask
@@ -80,99 +85,75 @@ class NodesOfClients:
         return connected
 
 
-class SummedColumns:
-    """The clients, as they add up what they reply about their columns.
-
-    Args:
-        grid: Flower's grid.
-        settings: number of clients, and how long is waited for whom.
-        folder: of the job, for the keys.
-        run_config: the configuration of Flower's run, which clients have too.
+def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
+    """Statistics from the sum of the clients' replies, of which the server sees no client's part.
 
     Raises:
-        InvalidInput: too few or too many clients for a sum.
-        Unavailable: a client is missing.
+        InvalidInput: too few or too many clients for a sum, columns that cannot be added up, or a sum that none have.
+        Unavailable: a client is missing, or too few reply.
     """
+    population = settings.population
+    if not LEAST_SUM <= population <= MOST_CLIENTS:
+        raise InvalidInput(f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}")
+    requests = check_summable(job.columns)
+    experiment, notes = f"statistics-{secrets.token_hex(4)}", []
+    nodes = NodesOfClients(grid, settings, experiment)
+    path = Path(settings.out) / KEYS_FILE
+    keys = ServerKeys(path, grid, nodes, experiment, settings.round_seconds, say)
+    keys.load_or_enrol(population, settings.connect_seconds)
+    asked = SumAsked(grid, settings, requests, columns_digest(requests, run_config), experiment)
+    opened = asked.opened(nodes, keys, notes)
+    clients = len(opened.clients)
+    sums = from_numbers(requests, np.frombuffer(opened.words, "<i8"), clients)
+    return from_sums(requests, sums, clients, job.minimum, notes)
 
-    def __init__(self, grid: Grid, settings: Settings, folder: Path, run_config: Mapping[str, Any]) -> None:
-        population = settings.population
-        if not LEAST_SUM <= population <= MOST_CLIENTS:
-            raise InvalidInput(
-                f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}"
-            )
-        self._grid, self._settings, self._run_config = grid, settings, run_config
-        self._experiment, self._round = f"statistics-{secrets.token_hex(4)}", 0
-        self._nodes = NodesOfClients(grid, settings, self._experiment)
-        self.names, seconds = self._nodes.names, settings.round_seconds
-        self._keys = ServerKeys(folder / KEYS_FILE, grid, self._nodes, self._experiment, seconds, say)
-        self._keys.load_or_enrol(population, settings.connect_seconds)
 
-    def ask(self, rounds: Rounds) -> Mapping[str, Gathered]:
-        """The sums of the clients' replies in a round, by column.
+@dataclass(frozen=True)
+class SumAsked:
+    """The question of which the clients' replies are added up."""
 
-        Raises:
-            InvalidInput: columns that cannot be added up.
-            Unavailable: too few clients reply.
-        """
-        if rounds.all_columns:
-            raise InvalidInput("sums are of columns that are named: name them")
-        requests = dict(rounds.requests)
-        opened = self._opened(requests, rounds, _ATTEMPTS)
-        self._round += 1
-        return from_numbers(requests, np.frombuffer(opened.words, "<i8"), len(opened.clients))
+    grid: Grid
+    settings: Settings
+    requests: Mapping[str, Measure]
+    digest: bytes
+    experiment: str
 
-    def _opened(self, requests: dict[str, Any], rounds: Rounds, attempts: int) -> Any:
+    def opened(
+        self, nodes: NodesOfClients, keys: ServerKeys, notes: list[str], attempts: int = _ATTEMPTS
+    ) -> Any:
         """The sum of the replies of those that are connected; without those at fault it is tried again."""
-        connected = self._nodes.poll()
-        clients = self._keys.ready(sorted(connected))
+        connected = nodes.poll()
+        clients = keys.ready(sorted(connected))
         if len(clients) < LEAST_SUM:
-            raise Unavailable(
-                f"{len(clients)} clients are connected: {missing_clients_advice(self._grid, LEAST_SUM)}"
-            )
-        digest = columns_digest(requests, self._run_config)
-        attempt = self._keys.begin("statistics", self._round, clients, 0, width(requests), digest)
-        records = {
-            connected[c]: request_record(requests, False, Masks(self._experiment, attempt.order(c)))
-            for c in clients
-        }
-        refused = self._collect(records, {connected[c]: c for c in clients}, attempt, rounds)
+            advice = missing_clients_advice(self.grid, LEAST_SUM)
+            raise Unavailable(f"{len(clients)} clients are connected: {advice}")
+        attempt = keys.begin("statistics", 0, clients, 0, width(self.requests), self.digest)
+        refused = self._collect({connected[c]: c for c in clients}, attempt, nodes.names)
+        notes += refused
         try:
-            return self._keys.open(attempt)
+            return keys.open(attempt)
         except SumNotOpened as error:
-            words = f"no sum of the columns: {error}{refused}"
+            words = "; ".join([f"no sum of the columns: {error}", *refused[:1]])
             found = error.at_fault or error.disputes or error.unwilling
             if attempts == 1 or not found or isinstance(error, RoundIsOver):
                 raise Unavailable(words) from None
-            rounds.note(words)
+            notes.append(words)
             say(f"{words}: the others are asked again")
-        return self._opened(requests, rounds, attempts - 1)
+        return self.opened(nodes, keys, notes, attempts - 1)
 
-    def _collect(
-        self, records: Mapping[int, RecordDict], clients: Mapping[int, int], attempt: Any, rounds: Rounds
-    ) -> str:
-        """Add up what clients reply until all have or the time is over; of whom none counts, and why, in words."""
-        mailbox, seconds = Mailbox(self._grid), self._settings.round_seconds
-        ttl, group = seconds + MARGIN, str(self._round)
-        messages = {
-            node: Message(record, node, f"query.{ACTION}", group_id=group, ttl=ttl)
-            for node, record in records.items()
+    def _collect(self, clients: Mapping[int, int], attempt: Any, names: SiteNames) -> list[str]:
+        """Add up what clients reply, each at its node, until the time is over; of whom none counts, and why."""
+
+        def take(node: int, answer: RecordDict) -> bool:
+            attempt.add(clients[node], read_masked(answer, clients[node]))
+            return False
+
+        records = {
+            node: request_record(self.requests, Masks(self.experiment, attempt.order(client)))
+            for node, client in clients.items()
         }
-        failed = dict.fromkeys(mailbox.send(messages), "the request could not be sent")
-        deadline, polling = time.monotonic() + seconds, Polling()
-        while mailbox.waiting and time.monotonic() < deadline:
-            for node, answer in mailbox.collect():
-                polling.has_arrived()
-                try:
-                    if isinstance(answer, str):
-                        raise InvalidInput(answer)
-                    attempt.add(clients[node], read_masked(answer, clients[node]))
-                except InvalidInput as error:
-                    failed[node] = str(error)
-            if mailbox.waiting:
-                polling.pause(deadline - time.monotonic())
-        failed |= dict.fromkeys(mailbox.waiting, f"no reply within {seconds:g} s")
-        mailbox.close(ttl)
+        failed = ask_columns(self.grid, records, self.settings.round_seconds, take)
+        notes = [f"{names(clients[node])}: {reason}" for node, reason in failed.items()]
         for node, reason in failed.items():
-            rounds.note(f"{self.names(clients[node])}: {reason}")
-            say(f"{self.names(clients[node])} does not count: {reason}")
-        return "".join(f"; {self.names(clients[node])}: {reason}" for node, reason in [*failed.items()][:1])
+            say(f"{names(clients[node])} does not count: {reason}")
+        return notes

@@ -22,6 +22,7 @@ from fedsolve.results.columns import dumps, number
 
 SCHEMA_FILE = "schema.toml"
 """The constants of the columns, in the folder of their run."""
+QUARTILES = (0.25, 0.5, 0.75)
 _SHOWN = 8  # categories in a line
 
 
@@ -79,9 +80,32 @@ def _words(column: ColumnStatistics) -> str:
         left = len(column.counts) - len(shown)
         more = [f"{left} more categories"] if left else []
         return ", ".join([*shown, *more, *([f"others {column.other:,}"] if column.other else [])])
-    numbers = (column.mean, column.deviation, *column.quantile(0.5), column.minimum[0], column.maximum[1])
-    mean, deviation, median, error, low, high = map(number_words, numbers)
-    return f"mean {mean}, deviation {deviation}, median {median} ± {error}, from {low} to {high}"
+    mean, deviation, low, high = map(
+        number_words, (column.mean, column.deviation, column.minimum, column.maximum)
+    )
+    words = f"mean {mean}, deviation {deviation}, from {low} to {high}"
+    if not column.edges:
+        return words
+    *quartiles, error = quartile_words(column)
+    return f"{words}, quartiles {', '.join(quartiles)} ± {error}"
+
+
+def quartile_words(column: NumberStatistics) -> list[str]:
+    """The three quartiles and how far they can be off, in words; '-' where no range was given."""
+    if not column.edges:
+        return ["-"] * 4
+    errors = [error for p in QUARTILES if math.isfinite(error := column.quantile(p).error)]
+    return [*(_quantile_words(column, p) for p in QUARTILES), number_words(max(errors, default=math.inf))]
+
+
+def _quantile_words(column: NumberStatistics, probability: float) -> str:
+    """A quantile, or beyond which end it lies."""
+    low, high = column.quantile_bounds(probability)
+    if math.isfinite(low) and math.isfinite(high):
+        return number_words(column.quantile(probability).value)
+    ends = [f"below {high:g}"] if math.isfinite(high) else []
+    ends += [f"above {low:g}"] if math.isfinite(low) else []
+    return "".join(ends) or "anywhere"
 
 
 def number_words(value: float) -> str:

@@ -18,7 +18,13 @@ from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics.report import NumberStatistics, Statistics
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
-from fedsolve.deploy.jobs.statistics_file import SCHEMA_FILE, number_words, read_statistics, summary_lines
+from fedsolve.deploy.jobs.statistics_file import (
+    SCHEMA_FILE,
+    number_words,
+    quartile_words,
+    read_statistics,
+    summary_lines,
+)
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.folders.user_text import read_user_toml
@@ -228,11 +234,13 @@ def _with_percent(name: str) -> str:
 
 
 def _numbers_table(columns: Mapping[str, NumberStatistics]) -> Any:
-    heads = ["column", "clients", "rows", "missing", "mean", "deviation", "median", "±", "from", "to"]
+    heads = ["column", "clients", "rows", "missing", "mean", "deviation", "from", "to"]
+    has_quartiles = any(column.edges for column in columns.values())
+    heads += ["25 %", "median", "75 %", "±"] if has_quartiles else []
     cells = []
     for name, column in columns.items():
         counts = (column.clients, column.rows, column.missing)
-        ends = (column.minimum[0], column.maximum[1])
-        numbers = (column.mean, column.deviation, *column.quantile(0.5), *ends)
-        cells.append([name, *(f"{n:,}" for n in counts), *map(number_words, numbers)])
+        numbers = (column.mean, column.deviation, column.minimum, column.maximum)
+        quartiles = quartile_words(column) if has_quartiles else []
+        cells.append([name, *(f"{n:,}" for n in counts), *map(number_words, numbers), *quartiles])
     return narrow_table(heads, cells)

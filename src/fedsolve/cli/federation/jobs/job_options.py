@@ -58,7 +58,8 @@ def statistics(
         list[str] | None,
         typer.Argument(
             metavar="[COLUMN...]",
-            help="Columns: NAME, NAME=LOW:HIGH for the range of its histogram, or NAME=categories (default: all).",
+            help="Columns: NAME, NAME=LOW:HIGH or NAME=LOW:HIGH:BINS for quartiles from a histogram of this range (100 "
+            "bins), or NAME=categories (default: all).",
             show_default=False,
         ),
     ] = None,
@@ -75,13 +76,16 @@ def statistics(
     ] = 10,
     secure: Annotated[
         bool,
-        typer.Option("--secure", help="Secure sums: the server sees no client's part (default: off)."),
+        typer.Option(
+            "--secure",
+            help="Secure sums, of columns with a range: the server sees no client's part (default: off).",
+        ),
     ] = False,
     run_config: RunConfig = "",
     out: arg.Out = None,
     as_json: arg.AsJson = False,
 ) -> None:
-    """Ask all connected clients for sums and counts of their columns: means, deviations, quantiles, categories.
+    """Ask all connected clients for sums and counts of their columns: means, deviations, quartiles, categories.
 
     Start it on the machine of the SuperLink. The output folder has the constants of the columns as schema.toml.
     """
