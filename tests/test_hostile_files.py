@@ -23,7 +23,6 @@ from fedsolve.cli.configuration.config import load as load_config
 from fedsolve.cli.federation.credentials import check_credentials
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import read_idx, read_npz
-from fedsolve.deploy.buffered.arrival_log import ARRIVALS, read_arrivals
 from fedsolve.deploy.jobs.statistics_file import read_statistics, statistics_json
 from fedsolve.deploy.monitoring.status_file import read_status
 from fedsolve.deploy.nodes.node_bindings import NodeBindings
@@ -213,11 +212,10 @@ def no_text(path: Path, _: bytes) -> None:
 
 
 PLACES |= {
-    "arrivals": Place(write("arrivals.jsonl", ""), ARRIVALS, read_arrivals),
     "status": Place(write("clients.json", ""), "clients.json", lambda f: read_status(f / "clients.json")),
     "certificate": Place(write("ca.pem", ""), "ca.pem", lambda f: check_credentials(f / "ca.pem")),
 }
-NOT_MADE = {"arrivals", "status", "certificate"}
+NOT_MADE = {"status", "certificate"}
 """Whose files are not made here: that they are read is tested elsewhere."""
 
 

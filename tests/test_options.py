@@ -29,7 +29,7 @@ def test_a_signature_shows_every_option_with_its_default(function, names):
 
 def test_type_checkers_see_the_same_options():
     """The keywords for type checkers are the one list that is written again."""
-    kinds = {"Sampling": object, "Fleet": object, "Arrivals": object}
+    kinds = {"Sampling": object, "Fleet": object}
     options = get_type_hints(RunOptions, localns=kinds)
     assert get_type_hints(RunKeywords, localns=kinds) == options
     assert get_type_hints(SweepKeywords, localns=kinds) == {k: v for k, v in options.items() if k in SWEPT}

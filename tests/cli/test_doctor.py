@@ -1,4 +1,4 @@
-"""`fedsolve doctor`: what is there and what is not, and what to do about it."""
+"""`fedsolve doctor`: what is there and what is not."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ def lines(call, monkeypatch):
     return ask
 
 
-def test_every_package_is_there_or_what_to_install_is_said(lines):
+def test_every_package_is_there_or_missing(lines):
     found = lines(jax="0.9.1", flwr=None, pyarrow=None)
     assert "0.9.1" in found["jax"]["words"]
-    assert found["jax"]["remedy"].startswith("pip install 'jax")
-    assert not found["jax"]["found"]
+    assert "(needs " in found["jax"]["words"]
     assert found["numpy"]["found"]
     assert not found["[flower]"]["found"]
-    assert found["[flower]"]["remedy"] == "pip install 'fedsolve[flower]'"
-    assert found["[sweep]"]["words"].startswith("pyarrow is missing, matplotlib ")
+    assert found["[sweep]"]["words"].startswith("pyarrow is missing")
     assert not {"[dev]", "[test]", "[all]"} & set(found)
     assert "cores" in found["devices"]["words"]
 
@@ -49,7 +47,6 @@ def test_data_that_are_there_and_that_are_not(lines, tmp_path, monkeypatch):
     found = lines("--data-dir", str(tmp_path))
     assert found["femnist-sample"]["found"]
     assert not found["mnist"]["found"]
-    assert found["mnist"]["remedy"] == "fedsolve data mnist"
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
     assert "FEDSOLVE_DATA" in lines()["data"]["words"]
     assert "is not a folder" in lines("--data-dir", str(tmp_path / "none"))["data"]["words"]

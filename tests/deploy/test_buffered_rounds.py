@@ -1,21 +1,18 @@
 """FedBuff and FedAsync on a federation: late replies, losses, forged replies, resumed servers; repeated to the bit."""
 
-import dataclasses
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fedsolve.systems import Arrivals
+from arrivals_small import differences, recorded, repeat
 from flwr.app import ConfigRecord, RecordDict
 
 import fedsolve as fs
 from deploy_small import POPULATION, PROBLEM, clients_of, deploy, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.buffered.arrival_log import ARRIVALS, read_arrivals
-from fedsolve.deploy.buffered.replay import replay
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS
@@ -42,8 +39,20 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "server" / ROUNDS).read_text().splitlines()]
 
 
-def repeated(folder, dtype="float64"):
-    return replay(folder / "server", PROBLEM, start(dtype), evaluate)
+@pytest.fixture
+def arrivals(monkeypatch):
+    return recorded(monkeypatch)
+
+
+@pytest.fixture
+def differing(monkeypatch, arrivals, tmp_path):
+    """What of the server's folder differs from the engine's run with the same arrivals."""
+
+    def differing(method, dtype="float64"):
+        given = (arrivals, method, PROBLEM, start(dtype), monkeypatch, dtype, 0)
+        return differences(tmp_path / "server", repeat(*given))
+
+    return differing
 
 
 @pytest.mark.parametrize(
@@ -56,25 +65,19 @@ def repeated(folder, dtype="float64"):
         pytest.param("FedBuff+DiLoCo", "float32", marks=pytest.mark.full),
     ],
 )
-def test_the_arrivals_repeat_to_the_bit(name, dtype, tmp_path):
-    """Stragglers and a lost order: model, losses of evaluations and all of the record are those of `fs.run`."""
-    given = {"app": APPS[dtype], "params": start(dtype), "evaluate": evaluate, "round_seconds": 0.2}
+def test_the_arrivals_repeat_to_the_bit(name, dtype, tmp_path, arrivals, differing):
+    """Stragglers and a lost order: the model and the record of rounds are those of `fs.run`."""
+    given = {"app": APPS[dtype], "params": start(dtype), "round_seconds": 0.2}
     deploy(METHODS[name], tmp_path, **SETTINGS | given, deaf=[(102, 0), (106, 0)])
-    found = repeated(tmp_path, dtype)
-    assert found.differences == ()
-    assert {"model: scale", "evaluations: test_sum", "rounds: participants"} <= set(found.compared)
-    arrivals = read_arrivals(tmp_path / "server").arrivals
-    assert (np.arange(5)[:, None] - arrivals.versions).max() > 0
+    assert differing(METHODS[name], dtype) == []
+    assert max(t - version for t, row in arrivals.items() for version in row.values()) > 0
     # another order is another model: the comparison is not of what is equal in any case
-    log = tmp_path / "server" / ARRIVALS
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    busy = {*rows[-1]["clients"], *rows[-2]["clients"]}
-    rows[-1]["clients"][0], rows[-1]["versions"][0] = min(set(range(POPULATION)) - busy), 4
-    log.write_text("\n".join(map(json.dumps, rows)))
-    assert any(line.startswith("model: ") for line in repeated(tmp_path, dtype).differences)
+    idle = min(set(range(POPULATION)) - {*arrivals[4], *arrivals[3]})
+    arrivals[4] = dict(sorted([*list(arrivals[4].items())[1:], (idle, 4)]))
+    assert "scale" in differing(METHODS[name], dtype)
 
 
-def test_a_transcript_in_numpy(tmp_path):
+def test_a_transcript_in_numpy(tmp_path, arrivals):
     """FedBuff on quadratics: w <- w + 0.5 (1/K) sum (1 + tau)^-1/2 D,  D = -0.2 (w_{t - tau} - mean x_i)."""
     rows = [np.random.default_rng(i).standard_normal((3, 2)) + i for i in range(POPULATION)]
 
@@ -86,11 +89,10 @@ def test_a_transcript_in_numpy(tmp_path):
     )
     method = fs.FedBuff(0.2, buffer=2, server_lr=0.5)
     model, *_ = deploy(method, tmp_path, app=app, params=np.zeros(2), **SETTINGS)
-    log = (tmp_path / "server" / ARRIVALS).read_text().splitlines()[1:]
     path, late = [np.zeros(2)], []
-    for t, line in enumerate(map(json.loads, log)):
+    for t, row in sorted(arrivals.items()):
         terms = []
-        for client, version in zip(line["clients"], line["versions"], strict=True):
+        for client, version in row.items():
             update = -0.2 * (path[version] - rows[client].mean(axis=0))
             terms.append((1 + t - version) ** -0.5 * update)
             late.append(t - version)
@@ -99,7 +101,7 @@ def test_a_transcript_in_numpy(tmp_path):
     assert max(late) >= 1
 
 
-def test_forged_and_stale_replies_are_refused_and_block_nobody(tmp_path):
+def test_forged_and_stale_replies_are_refused_and_block_nobody(tmp_path, arrivals, differing):
     """Client 1 answers in the name of another version and client 2 of another client; client 3 never answers."""
 
     def tamper(node, what, content):
@@ -119,8 +121,8 @@ def test_forged_and_stale_replies_are_refused_and_block_nobody(tmp_path):
     reasons = " ".join(reason for line in lines(tmp_path) for reason in line["reasons"])
     for words in ("client 1: it is of round", "client 2: it is of client 0, not of 2", "client 3: no answer"):
         assert words in reasons
-    assert set(read_arrivals(tmp_path / "server").arrivals.clients.ravel()) <= {0, 4, 5}
-    assert repeated(tmp_path).differences == ()
+    assert {client for row in arrivals.values() for client in row} <= {0, 4, 5}
+    assert differing(method) == []
 
 
 class Dying(FakeGrid):
@@ -136,19 +138,15 @@ class Dying(FakeGrid):
 
 
 @pytest.mark.parametrize("looks", [12, *(pytest.param(looks, marks=pytest.mark.full) for looks in (20, 25))])
-def test_a_server_that_dies_within_a_buffer_goes_on(looks, tmp_path, monkeypatch):
+def test_a_server_that_dies_within_a_buffer_goes_on(looks, tmp_path, monkeypatch, arrivals, differing):
     """The arrivals of both processes together repeat to the bit; replies of the lost buffer are asked for again."""
     monkeypatch.setattr("deploy_small.FakeGrid", Dying)
     Dying.left = looks
     method, given = METHODS["FedBuff+DiLoCo"], SETTINGS | {"evaluate": evaluate}
     with pytest.raises(KeyboardInterrupt):
         deploy(method, tmp_path, **given)
-    written = (tmp_path / "server" / ARRIVALS).read_text().splitlines()
-    with open(tmp_path / "server" / ARRIVALS, "a") as log:  # as if it had died before the checkpoint
-        log.write(json.dumps({"update": len(written), "clients": [0, 1], "versions": [0, 0], "seconds": 9.0}))
-    deploy(method, tmp_path, **given, resume=len(written) > 1)
-    assert (tmp_path / "server" / ARRIVALS).read_text().splitlines()[: len(written)] == written
-    assert repeated(tmp_path).differences == ()
+    deploy(method, tmp_path, **given, resume=bool(arrivals))
+    assert differing(method) == []
 
 
 def test_nobody_left_ends_the_run_with_the_reasons(tmp_path):
@@ -171,27 +169,3 @@ REFUSED = [
 def test_what_is_refused(method, given, why, tmp_path):
     with pytest.raises(fs.InvalidInput, match=why):
         deploy(method, tmp_path, **given)
-
-
-def test_arrivals_that_cannot_be():
-    good = {"population": 3, "clients": [[0, 1], [2, 0]], "versions": [[0, 0], [0, 1]]}
-    for change, why in (
-        ({"versions": [[0, 0], [0, 0]]}, "above the update that used the client's last reply"),
-        ({"versions": [[0, 1], [0, 1]]}, "each must be at most 0"),
-        ({"clients": [[0, 0], [2, 0]]}, "at most once"),
-        ({"clients": [[0, 3], [2, 0]]}, r"in 0 \.\. 2"),
-        ({"clients": [[0.5, 1], [2, 0]]}, "whole numbers"),
-        ({"versions": [[0, 0]]}, r"both must be \(updates, buffer\)"),
-        ({"seconds": [2.0, 1.0]}, "do not decrease"),
-    ):
-        with pytest.raises(fs.InvalidInput, match=why):
-            Arrivals(**good | change)
-    given = {"rounds": 2, "systems": Arrivals(**good), "dtype": "float64"}
-    three = dataclasses.replace(PROBLEM, data=PROBLEM.data.of(np.arange(3)), validation=None)
-    for method, more, why in (
-        (fs.FedBuff(0.1, buffer=3), {}, "arrivals of 2 replies an update, and FedBuff takes 3"),
-        (fs.FedAvg(0.1), {}, "takes none that are late"),
-        (fs.FedBuff(0.1, buffer=2), {"rounds": 3}, "rounds = 3 but the arrivals are of 2 updates"),
-    ):
-        with pytest.raises(fs.InvalidInput, match=why):
-            fs.run(method, three, **given | more)

@@ -154,16 +154,10 @@ def test_small_cohorts(cohort, tmp_path):
     assert np.abs(model["w"]).max() < 10
 
 
-def test_most_clients_beyond_the_usual_count_and_are_told(tmp_path, capsys):
-    """Four of six send 1e18 in the third round: who reads the log learns it, and where to go back to."""
+def test_most_clients_beyond_the_usual_count(tmp_path):
+    """Four of six send 1e18 in the third round."""
     _, history, _ = run(tmp_path, sends(1e18, (2,), range(4)))
     assert history.rounds["rejected"].tolist() == [0] * 6
-    said = (
-        "round 3: the norm of delta has the median 1e+18, more than 100,000 times the 1.52735 that was usual"
-    )
-    out = capsys.readouterr().out
-    assert out.count(said) == 1
-    assert "to go on from checkpoint-round-1.safetensors" in out
 
 
 class Died(Exception):

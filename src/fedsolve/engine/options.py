@@ -18,7 +18,6 @@ from fedsolve.core.checks import SEED_BITS
 from fedsolve.core.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
-    from fedsolve.core.fleets.arrivals import Arrivals
     from fedsolve.core.fleets.fleet import Fleet
     from fedsolve.core.sampling import Sampling
     from fedsolve.tasks.task import Task
@@ -143,11 +142,10 @@ class RunOptions:
             swept=False,
         ),
     )
-    systems: Fleet | Arrivals | str | None = field(
+    systems: Fleet | str | None = field(
         default=None,
         metadata=_about(
-            "device profiles for simulated time: a name (the seed draws the profiles), a `fedsolve.systems.Fleet`, or "
-            "recorded `fedsolve.systems.Arrivals`",
+            "device profiles for simulated time: a name (the seed draws the profiles) or a `fedsolve.systems.Fleet`",
             "no simulated time",
             words=FLEETS,
             objects=True,
@@ -234,7 +232,7 @@ class SweepKeywords(TypedDict, total=False):
     dtype: Literal["float32", "float64"]
     matmul_dtype: Literal["bfloat16"] | None
     chunk: int | None
-    systems: Fleet | Arrivals | str | None
+    systems: Fleet | str | None
     quorum: int | None
     deadline: float | None
 

@@ -14,14 +14,12 @@ from jaxtyping import Array, Bool, Int
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.fleets.arrivals import Arrivals
 from fedsolve.core.fleets.events import asynchronous
 from fedsolve.core.fleets.fleet import Fleet, profile
 from fedsolve.core.fleets.timeline import Timeline, synchronous
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.traits import declares
 from fedsolve.core.types import Scalar, module, static
-from fedsolve.engine.compute.keys import OrderKeys
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.records.message_sizes import Traffic
@@ -36,15 +34,12 @@ class Scheduled(Sampling):
     Attributes:
         ids, present: shape (updates, size), those present first.
         versions: the update whose broadcast each began with, shape (updates, size); `()` where all have the newest.
-        keyed_by_version: whether a client's local work follows from the key of that update, as in a deployment, and
-            not from that of the update that takes its message.
         never_empty: whether each row has somebody.
     """
 
     ids: Int[Array, "updates size"]
     present: Bool[Array, "updates size"]
     versions: Any = ()
-    keyed_by_version: bool = static(default=False)
     never_empty: bool = static(default=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -59,12 +54,6 @@ class Scheduled(Sampling):
     def at_best(self, population: int) -> float:
         """Clients of the largest update."""
         return int(np.asarray(self.present).sum(axis=1).max())
-
-    def training_key(self, run_key: Array, round: Scalar) -> Any:
-        """The key of the round, or of the update that each client began with."""
-        if not self.keyed_by_version:
-            return super().training_key(run_key, round)
-        return OrderKeys(run_key, self.ids[round], self.versions[round])
 
     def started(self, round: Scalar) -> Any:
         """Whose messages an update takes, and the update whose broadcast each began with."""
@@ -95,17 +84,13 @@ def with_versions(algorithm: Algorithm, timed: Timed | None) -> Algorithm:
     return algorithm if timed is None or not timed.depth else algorithm.with_versions(timed.depth)
 
 
-def fleet_of(systems: Fleet | Arrivals | str, population: int, seed: int) -> Fleet | Arrivals:
-    """The fleet that an option names, or the arrivals that it gives.
+def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
+    """The fleet that an option gives or names.
 
     Raises:
         InvalidInput: an unknown name, no fleet, or one of another number of clients.
     """
     fleet = profile(systems, population, seed) if isinstance(systems, str) else systems
-    if isinstance(fleet, Arrivals):
-        if fleet.population != population:
-            raise InvalidInput(f"systems has arrivals of {fleet.population} clients, the task {population}")
-        return fleet
     if not isinstance(fleet, Fleet):
         raise InvalidInput(
             f"systems = {shown(systems)} must be a fs.systems.Fleet or a name such as 'stragglers'"
@@ -118,7 +103,7 @@ def fleet_of(systems: Fleet | Arrivals | str, population: int, seed: int) -> Fle
 
 
 def schedule_cohorts(
-    fleet: Fleet | Arrivals,
+    fleet: Fleet,
     algorithm: Algorithm,
     sampling: Sampling,
     options: RunOptions,
@@ -132,7 +117,7 @@ def schedule_cohorts(
     changes; where it chooses (a quorum, a deadline, dropouts, a trace) they are written down here.
 
     Args:
-        fleet: devices, links, who is there when; or arrivals that are repeated.
+        fleet: devices, links, who is there when.
         algorithm: it may refuse cohorts that the clock chooses.
         sampling: who is asked.
         options: of the run.
@@ -146,8 +131,6 @@ def schedule_cohorts(
     """
     population = len(steps)
     check_outermost(algorithm)
-    if isinstance(fleet, Arrivals):
-        return _repeated(fleet, algorithm, sampling, options, population, sent)
     if fleet.available is not None and not isinstance(sampling, Uniform):
         raise InvalidInput(
             f"systems has an availability trace, from which clients are drawn uniformly: give clients_per_round "
@@ -219,25 +202,6 @@ def _asynchronous(
     return _scheduled(timeline, algorithm, sampling, len(seconds), sent)
 
 
-def _repeated(
-    arrivals: Arrivals,
-    algorithm: Algorithm,
-    sampling: Sampling,
-    options: RunOptions,
-    population: int,
-    sent: Traffic,
-) -> Timed:
-    """The updates of a method whose clients come as they came before."""
-    buffer = algorithm.traits.buffer
-    if buffer != arrivals.clients.shape[1]:
-        raise InvalidInput(
-            f"systems has arrivals of {arrivals.clients.shape[1]} replies an update, and {name_of(algorithm)} takes "
-            f"{buffer or 'none that are late'}: give a method such as FedBuff with that buffer"
-        )
-    _at_work(algorithm, sampling, options)
-    return _scheduled(arrivals.timeline(options.rounds), algorithm, sampling, population, sent, True)
-
-
 def _at_work(algorithm: Algorithm, sampling: Sampling, options: RunOptions) -> int:
     """The number of clients at work at a time; options of synchronous rounds are refused."""
     name = name_of(algorithm)
@@ -258,7 +222,6 @@ def _scheduled(
     sampling: Sampling,
     population: int,
     sent: Traffic,
-    keyed_by_version: bool = False,
 ) -> Timed:
     """What a timeline of late messages makes of a run."""
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)
@@ -272,7 +235,7 @@ def _scheduled(
             "buffer"
         )
     scheduled = Scheduled(
-        jnp.asarray(ids), jnp.ones(ids.shape, bool), jnp.asarray(versions), keyed_by_version, never_empty=True
+        jnp.asarray(ids), jnp.ones(ids.shape, bool), jnp.asarray(versions), never_empty=True
     )
     algorithm.check(scheduled, population)
     return Timed(timeline, scheduled, sampling, sent, depth)

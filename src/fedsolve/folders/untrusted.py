@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fedsolve.core.errors import InvalidInput
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -108,15 +106,14 @@ def loads(text: str | bytes) -> Any:
     return value
 
 
-def loads_toml(text: str, where: object) -> dict[str, Any]:
+def loads_toml(text: str) -> dict[str, Any]:
     """The values in TOML text.
 
     Raises:
-        InvalidInput: an integer has more than TOML's 64 bits; `where` it stands is named.
         ValueError: it is no TOML, its values lie more than 64 deep in one another, or a key has hundreds of parts,
             which takes the square of their number to read.
 
-    >>> loads_toml("a = " + "[" * 100_000, "the text")
+    >>> loads_toml("a = " + "[" * 100_000)
     Traceback (most recent call last):
     ...
     ValueError: its values are nested more than 64 deep
@@ -129,20 +126,7 @@ def loads_toml(text: str, where: object) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep() from None
     check_depth(table)
-    _check_integers(str(where), table)
     return table
-
-
-def _check_integers(where: str, value: Any) -> None:
-    """Raise `InvalidInput` if an integer in plain data has more than the 64 bits that TOML gives it."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise InvalidInput(
-            f"{where}: an integer of {value.bit_length()} bits is too large: give one between -2^63 and 2^63"
-        )
-    for part in value if isinstance(value, list) else ():
-        _check_integers(where, part)
-    for key, part in value.items() if isinstance(value, dict) else ():
-        _check_integers(f"{where}: {key}" if key else where, part)
 
 
 def npz_arrays(file: BinaryIO, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:

@@ -52,9 +52,7 @@ def read_user_toml(path: Path, largest: int, *, follow: bool = True) -> dict[str
     """
     text = read_user_text(path, largest, follow=follow)
     try:
-        return loads_toml(text, path)
-    except InvalidInput:
-        raise
+        return loads_toml(text)
     except ValueError as error:  # also Python's of a number of thousands of digits
         raise InvalidInput(f"{path} is not valid TOML: {error}") from None
 

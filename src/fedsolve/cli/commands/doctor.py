@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import operator
 import platform
 import re
 from dataclasses import asdict, dataclass
@@ -22,12 +21,11 @@ _COLLECTIONS = ("all", "test", "dev")
 
 @dataclass(frozen=True)
 class Line:
-    """What is said of one thing: whether it is there, in words, and what to do where it is not."""
+    """What is said of one thing: whether it is there, in words."""
 
     name: str
     found: bool
     words: str
-    remedy: str = ""
 
 
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -41,9 +39,8 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     rows = []
     for line in lines:
-        words = f"{line.words}: {line.remedy}" if line.remedy else line.words
         there = Text("yes", "green") if line.found else Text("no", "yellow")
-        rows.append((Text(line.name), there, Text(words)))
+        rows.append((Text(line.name), there, Text(line.words)))
     emit_table(("", "", ""), rows, unbroken=2)
 
 
@@ -73,36 +70,17 @@ def _packages() -> list[Line]:
     lines = [_package(name, versions) for name, versions in asked.pop(None, [])]
     for extra, packages in asked.items():
         each = [_package(*package) for package in packages]
-        found = all(line.found for line in each)
         words = ", ".join(f"{line.name} {line.words}" for line in each)
-        lines.append(Line(f"[{extra}]", found, words, "" if found else f"pip install '{_PACKAGE}[{extra}]'"))
+        lines.append(Line(f"[{extra}]", all(line.found for line in each), words))
     return lines
 
 
 def _package(name: str, versions: str) -> Line:
-    remedy = f"pip install '{name}{versions}'"
+    needed = f" (needs {versions})" if versions else ""
     try:
-        version = importlib.metadata.version(name)
+        return Line(name, True, f"{importlib.metadata.version(name)}{needed}")
     except importlib.metadata.PackageNotFoundError:
-        return Line(name, False, "is missing", remedy)
-    if not fits(version, versions):
-        return Line(name, False, f"{version}, of which fedsolve was not tried", remedy)
-    return Line(name, True, version)
-
-
-def fits(version: str, versions: str) -> bool:
-    """Whether a version lies within bounds such as '>=0.10,<0.13', by their numbers alone.
-
-    >>> fits("0.10.2", ">=0.10,<0.13"), fits("0.13.0", ">=0.10,<0.13"), fits("2.13.0+cpu", ">=2.13,<3")
-    (True, False, True)
-    """
-    compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
-    bounds = re.findall(r"(>=|<=|==|>|<)\s*([\d.]+)", versions)
-    return all(compare[sign](_numbers(version), _numbers(bound)) for sign, bound in bounds)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[+a-z]", version)[0]))
+        return Line(name, False, f"is missing{needed}")
 
 
 def _device() -> Line:
@@ -113,16 +91,15 @@ def _device() -> Line:
     found = jax.devices()
     if jax.default_backend() != "cpu":
         return Line("devices", True, f"{len(found)} x {found[0].device_kind}")
-    more = f"; --devices {cores()} makes each core one" if len(found) < cores() else ""
-    return Line("devices", True, f"CPU, {cores()} cores as {len(found)}{more}")
+    return Line("devices", True, f"CPU, {cores()} cores as {len(found)}")
 
 
 def _cache() -> Line:
-    from fedsolve.core.xla.compile_cache import VARIABLE, use_compile_cache
+    from fedsolve.core.xla.compile_cache import use_compile_cache
 
     folder = use_compile_cache()
     if folder is None:
-        return Line("cache", False, "compiled programs are not kept", f"set {VARIABLE} to a writable folder")
+        return Line("cache", False, "compiled programs are not kept")
     return Line("cache", True, f"compiled programs are kept in {folder}")
 
 
@@ -138,7 +115,6 @@ def _data(given: Path | None) -> list[Line]:
     for name, one in DATASETS.items():
         if one.files:
             missing = [file for file in one.files if not (folder / file).exists()]
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            words = f"{missing[0]}{more} not there" if missing else f"for the task {one.task}"
-            lines.append(Line(f"  {name}", not missing, words, f"fedsolve data {name}" if missing else ""))
+            words = f"{', '.join(missing)} not there" if missing else f"for the task {one.task}"
+            lines.append(Line(f"  {name}", not missing, words))
     return lines

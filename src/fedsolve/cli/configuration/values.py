@@ -42,11 +42,9 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 def parse_value(text: str, where: str) -> Any:
     """One value as TOML, a bare word or path as text; `InvalidInput` names `where` it stands."""
     try:
-        table = loads_toml(f'"" = {text}', where)
+        table = loads_toml(f'"" = {text}')
         if len(table) == 1:
             return table[""]
-    except InvalidInput:
-        raise
     except ValueError:  # also Python's of a number of thousands of digits
         if _TEXT.fullmatch(text):
             return text

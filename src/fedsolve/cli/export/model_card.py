@@ -30,9 +30,6 @@ _HIDDEN = (
 )  # known already, or of the clients and this run alone
 _NO_METRICS = ("round", "seconds", "time")
 _LONGEST = 400  # characters of a setting, such as a method with its options
-_PATH = re.compile(r"~?/|[A-Za-z]:[\\/]|\\\\|file:")
-_QUOTED_PATH = re.compile(r"""(['"])(?:~?/|[A-Za-z]:[\\/]|file:)[^'"]*\1""")
-_BARE_PATH = re.compile(r"(?<![\w.)\]}])(?:file:|[A-Za-z]:(?=[\\/])|~)?[/\\][^\s'\",;()\[\]]+")
 
 
 def card_text(history: History, exported: Exported, file: str) -> str:
@@ -44,14 +41,15 @@ def card_text(history: History, exported: Exported, file: str) -> str:
         file: its name, without a folder.
 
     Returns:
-        Markdown that says nothing of the data but counts, and names no absolute path.
+        Markdown that says nothing of the data but counts, without settings that may name a path.
     """
     label, task = _words(history.label), _words(history.task)
     last = {name: column[-1] for name, column in history.evaluations.items()}
     metrics = {name: value for name, value in last.items() if name not in _NO_METRICS}
     # noise follows from the seed
     hidden = (*_HIDDEN, *_DATA) if _epsilon(history) is None else (*_HIDDEN, "seed", *_DATA)
-    settings = {k: v for k, v in history.settings.items() if k not in hidden and v is not None}
+    given = {k: v for k, v in history.settings.items() if k not in hidden and v is not None}
+    settings = {k: v for k, v in given.items() if not _may_be_path(v)}
     size = {"File": f"`{file}`", "Format": exported.kind, "Parameters": f"{exported.parameters:,}"}
     size |= {"Buffers": f"{exported.buffers:,}"} if exported.buffers else {}
     size |= {_title(name): value for name, value in exported.check.items()}
@@ -128,10 +126,13 @@ def _cell(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """A text on one line, cut where it is too long, and without absolute paths."""
+    """A text on one line, cut where it is too long."""
     line = " ".join(text.split())
-    line = "[path]" if _PATH.match(line) else _BARE_PATH.sub("[path]", _QUOTED_PATH.sub("[path]", line))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def _may_be_path(value: Any) -> bool:
+    return isinstance(value, str) and ("/" in value or "\\" in value)
 
 
 def _title(name: str) -> str:

@@ -10,7 +10,6 @@ import typer
 from fedsolve.cli.configuration import requests as arg
 from fedsolve.cli.federation.jobs.job_options import evaluate, statistics
 from fedsolve.cli.federation.new import new
-from fedsolve.cli.federation.replay import replay
 from fedsolve.cli.terminal.console import emit
 from fedsolve.cli.terminal.help import App
 from fedsolve.core.errors import InvalidInput
@@ -22,7 +21,6 @@ federate = App(
 federate.command(short_help="Write a small Flower app.")(new)
 federate.command(short_help="Evaluate a saved model on the clients.")(evaluate)
 federate.command(short_help="Statistics of the clients' columns, from sums.")(statistics)
-federate.command(short_help="Repeat a FedBuff or FedAsync run in simulation.")(replay)
 
 
 @federate.command(short_help="Train on a real federation on this machine.")

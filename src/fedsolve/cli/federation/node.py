@@ -84,7 +84,7 @@ def state_folder(arguments: Sequence[str]) -> Path:
             config = read_user_toml(Path(given).expanduser(), _LARGEST)
         else:
             lines = (f"{name} = {value}" for name, value in _SETTING.findall(given))
-            config = loads_toml("\n".join(lines), "--node-config")
+            config = loads_toml("\n".join(lines))
     except (OSError, ValueError):  # Flower says what is wrong
         config = {}
     return Path(str(config.get("state-dir", STATE_FOLDER)))

@@ -3,8 +3,7 @@
 Times are computed on the host before training: they do not depend on any value of the model.
 """
 
-from fedsolve.core.fleets.arrivals import Arrivals
 from fedsolve.core.fleets.fleet import PROFILES, Fleet, Profile, profile
 from fedsolve.core.fleets.timeline import Tasks, Timeline
 
-__all__ = ["PROFILES", "Arrivals", "Fleet", "Profile", "Tasks", "Timeline", "profile"]
+__all__ = ["PROFILES", "Fleet", "Profile", "Tasks", "Timeline", "profile"]

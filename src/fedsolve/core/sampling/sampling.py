@@ -176,18 +176,6 @@ class Sampling(ABC):
         """
         return None
 
-    def training_key(self, run_key: Array, round: Scalar) -> Any:
-        """The key from which the local work of a round follows.
-
-        Args:
-            run_key: the key of all rounds.
-            round: its number, from 0.
-
-        Returns:
-            The key of the round; `fedsolve.engine.compute.keys.OrderKeys` if clients have different ones.
-        """
-        return jax.random.fold_in(run_key, round)
-
     def check(self, population: int) -> None:
         """Raise `InvalidInput` if the sampling does not fit the population.
 

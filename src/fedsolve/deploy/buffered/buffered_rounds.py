@@ -8,7 +8,6 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.buffered.arrival_log import ArrivalLog
 from fedsolve.deploy.buffered.buffered_collect import BufferedCollector
 from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
 from fedsolve.deploy.nodes.exchange import Replies
@@ -26,7 +25,6 @@ class BufferedRounds(DeployedRounds):
 
     Args:
         grid, coordinator, settings: as those of `DeployedRounds`.
-        arrivals: where it is written down whose replies each update took.
         others: further arguments of `DeployedRounds`.
     """
 
@@ -36,10 +34,9 @@ class BufferedRounds(DeployedRounds):
         coordinator: BufferedCoordinator,
         settings: Settings,
         *others: Any,
-        arrivals: ArrivalLog,
     ) -> None:
         super().__init__(grid, coordinator, settings, *others)
-        self._buffered, self._arrivals = coordinator, arrivals
+        self._buffered = coordinator
         self._filling = BufferedCollector(
             grid, coordinator, settings, self._registry, self._phases, self._log
         )
@@ -56,18 +53,6 @@ class BufferedRounds(DeployedRounds):
         self._filling.fill(replies)
         self._reports.clients.succeeded(replies.accepted)
         return replies
-
-    def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
-        """Update, and write down whose replies were used.
-
-        Raises:
-            Diverged: the model would not be finite; the last checkpoint is kept.
-        """
-        update = self.done
-        versions = {client: self._buffered.version_of(client) for client in sorted(accepted)}
-        entry = self._buffered.finish_round(accepted, drawn)
-        self._arrivals.append(update, versions, self._watch.seconds)
-        return entry
 
 
 def check_buffered(algorithm: Algorithm, settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -252,39 +252,6 @@ class JaxOracle(LocalProblem):
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
                 self._packed = {dtype: packed(self._examples, self._frozen, dtype)}
         return self._packed[dtype]
-
-
-def task_of(oracles: Sequence[LocalProblem]) -> Task:
-    """The task of a whole federation, whose clients' oracles are given in the order of their numbers.
-
-    Raises:
-        InvalidInput: an oracle of another framework, with buffers, or with local work that differs from the others'.
-    """
-    mine = [oracle for oracle in oracles if isinstance(oracle, JaxOracle) and oracle.beside is None]
-    if len(mine) < len(oracles):
-        raise InvalidInput("only clients with a JaxOracle and a model without buffers make a task")
-    first, sizes = mine[0], {oracle._work.batch_size for oracle in mine}
-    rows = np.array([oracle.num_examples for oracle in mine])
-    # a client with fewer examples than a batch has all of them in it
-    size, steps = max(sizes), np.array([oracle._steps for oracle in mine])
-    passes = set((steps // -(-rows // size)).tolist())
-    task = Task(
-        "replay",
-        lambda key: first.params,
-        first._work.loss,
-        FederatedData.from_clients([oracle._examples for oracle in mine]),
-        batch_size=size,
-        epochs=min(passes) if len(passes) == 1 else None,
-        local_steps=None if len(passes) == 1 else int(steps[0]),
-    )
-    _, wanted = local_work(
-        rows, first._work.loss, batch_size=size, epochs=task.epochs, local_steps=task.local_steps
-    )
-    if not np.array_equal(wanted, steps):
-        raise InvalidInput(
-            "clients have different local work: give all the same batch_size, and epochs or local_steps"
-        )
-    return task
 
 
 def _with_products(work: LocalWork, matmul_dtype: str | None) -> LocalWork:

@@ -20,7 +20,7 @@ from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation
 from fedsolve.deploy.server.evaluation_result import first_means
-from fedsolve.deploy.server.outliers import sharpest_rise, why_most_rose
+from fedsolve.deploy.server.outliers import largest_update
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
@@ -241,21 +241,17 @@ class DeployedRounds(RecordedRounds):
         self._reports.clients.succeeded(replies.accepted)
 
     def _why_too_large(self, replies: Replies[Accepted] | None = None) -> str:
-        """The update that a model was probably spoiled by, where numbers became too large; where to go back to."""
+        """The largest update, where numbers became too large; where to go back to."""
         if replies is not None and not replies.too_large:
             return ""
-        rise = sharpest_rise(self.recorder.rounds.columns, self._names)
-        return f"; {rise}; {self._checkpoint.how_to_go_back(rise.round)}" if rise else ""
+        largest = largest_update(self.recorder.rounds.columns, self._names)
+        return f"; {largest[1]}; {self._checkpoint.how_to_go_back(largest[0])}" if largest else ""
 
     def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round, without any reply if the model would not be finite after it."""
-        before = self._coordinator.state
         try:
             entry = self._coordinator.finish_round(accepted, drawn)
             self._void_rounds = 0
-            if words := why_most_rose(before.usual, self._coordinator.state.usual):
-                back = self._checkpoint.how_to_go_back(before.round + 1)
-                self._log(f"round {before.round + 1}: {words}; if the change is none of yours, {back}")
             return entry
         except Diverged as error:
             self._void_rounds += 1

@@ -1,4 +1,4 @@
-"""Which replies are far beyond what is usual, and which update a failure began with. No Flower here.
+"""Which replies are far beyond what is usual, and whose update was the largest. No Flower here.
 
 The rule is `fedsolve.methods.robust.outliers`; here the usual norms are carried from round to round.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,19 +60,6 @@ def usual_after(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) ->
         return {**usual, **{n: float(usual_norm(x, usual.get(n, 0.0), np)) for n, x in rows.items()}}
 
 
-def why_most_rose(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """What is said of a round in which most replies were far beyond the usual, so that they count; "" of any other."""
-    rose = {name: x for name, x in after.items() if 0 < FACTOR * before.get(name, 0.0) < x}
-    if not rose:
-        return ""
-    name = max(rose, key=lambda n: rose[n] / before[n])
-    whose = "the norm" if name == _WHOLE else f"the norm of {name}"
-    return (
-        f"{whose} has the median {after[name]:.6g}, more than {FACTOR:,.0f} times the {before[name]:.6g} that "
-        "was usual before: most clients changed, so they count"
-    )
-
-
 def check_usual(given: Any) -> dict[str, float]:
     """The usual norms of a checkpoint; none where it has none, as earlier versions wrote it.
 
@@ -97,40 +83,16 @@ def norm_columns(accepted: Mapping[int, Accepted]) -> dict[str, float]:
     return {LARGEST: accepted[client].norm, WHOSE: client, MEDIAN: median}
 
 
-@dataclass(frozen=True)
-class Rise:
-    """The update that was largest next to all before it and, in the first round, to the others.
-
-    Attributes:
-        round: rounds done when it was used.
-        client: whose it was.
-        norm: of its message.
-        median: of the norms of that round.
-        names: what a client is called.
-    """
-
-    round: int
-    client: int
-    norm: float
-    median: float
-    names: Callable[[int], str] = numbered
-
-    def __str__(self) -> str:
-        return (
-            f"norms rose most in round {self.round}, by the update of {self.names(self.client)}: its norm was "
-            f"{self.norm:.6g}, the median of that round {self.median:.6g}"
-        )
-
-
-def sharpest_rise(rounds: Mapping[str, Any], names: Callable[[int], str] = numbered) -> Rise | None:
-    """Where the norms in a record rose most, which is where a model that became too large was spoiled."""
-    columns = [np.asarray(rounds.get(name, ()), np.float64) for name in ("round", WHOSE, LARGEST, MEDIAN)]
-    rows = [row for row in zip(*columns, strict=False) if np.isfinite(row).all()]
-    sharpest, before, steepest = None, 0.0, 0.0
-    for number, client, largest, median in rows:
-        rise = largest / (before or median or 1.0)
-        if sharpest is None or rise > steepest:
-            sharpest = Rise(int(number), int(client), float(largest), float(median), names)
-            steepest = rise
-        before = max(before, largest)
-    return sharpest
+def largest_update(
+    rounds: Mapping[str, Any], names: Callable[[int], str] = numbered
+) -> tuple[int, str] | None:
+    """The round of the update with the largest norm in a record, and a sentence that names its client."""
+    norms = np.asarray(rounds.get(LARGEST, ()), np.float64)
+    if not np.isfinite(norms).any():
+        return None
+    at = int(np.argmax(np.where(np.isfinite(norms), norms, -1.0)))
+    number, client = int(rounds["round"][at]), int(rounds[WHOSE][at])
+    return (
+        number,
+        f"the update with the largest norm, {norms[at]:.6g}, is of {names(client)} in round {number}",
+    )

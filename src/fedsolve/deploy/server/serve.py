@@ -10,14 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.deploy.buffered.arrival_log import ArrivalLog
 from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
 from fedsolve.deploy.buffered.buffered_rounds import BufferedRounds, check_buffered
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
@@ -173,15 +171,7 @@ def _rounds_of(grid: Grid, deployment: Deployment, coordinator: Coordinator, *ot
         return SecureRounds(grid, coordinator, settings, *others)
     if not isinstance(coordinator, BufferedCoordinator):
         return DeployedRounds(grid, coordinator, settings, *others)
-    arrivals = ArrivalLog(
-        deployment.folder,
-        deployment.algorithm,
-        settings.population,
-        settings.seed,
-        np.dtype(coordinator.method.dtype).name,
-        coordinator.state.round,
-    )
-    return BufferedRounds(grid, coordinator, settings, *others, arrivals=arrivals)
+    return BufferedRounds(grid, coordinator, settings, *others)
 
 
 def _run(

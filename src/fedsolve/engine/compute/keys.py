@@ -11,28 +11,10 @@ import numpy as np
 
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.types import Params, Scalar, module
+from fedsolve.core.types import Params
 from fedsolve.engine.compute.cast import cast
 from fedsolve.tasks.leaves import refuse_halves
 from fedsolve.tasks.task import Task
-
-
-@module
-class OrderKeys:
-    """The keys of clients that were sent the model at different updates: each is that of the update's round.
-
-    Attributes:
-        run_key: the key of all rounds.
-        ids, versions: clients, and the update whose broadcast each began with, shape (size,).
-    """
-
-    run_key: Any
-    ids: Any
-    versions: Any
-
-    def of(self, client: Scalar) -> Any:
-        """The key of a client's local work."""
-        return jax.random.fold_in(self.run_key, self.versions[jnp.argmax(self.ids == client)])
 
 
 def start_key(seed: int) -> Any:

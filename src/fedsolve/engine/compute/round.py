@@ -233,16 +233,13 @@ def one_round(
 ) -> tuple[RunState, dict[str, Array]]:
     """One round: all randomness follows from the run's key and the round's number."""
     population = packed.population
-    training = sampling.training_key(key, state.round)
     key = jax.random.fold_in(key, state.round)
     slots, present = packed.cohort(sampling, key, state.round)
     drawn = jnp.sum(present)
     own = jax.random.fold_in(key, TAG_SERVER)
     started = sampling.started(state.round)
     broadcast = algorithm.broadcast(state.server, Cohort(state.round, drawn, population, own, started))
-    totals, clients = train_cohort(
-        program, algorithm, packed, training, broadcast, state.clients, slots, present
-    )
+    totals, clients = train_cohort(program, algorithm, packed, key, broadcast, state.clients, slots, present)
     size = totals.size
     cohort = Cohort(state.round, size, population, own, started)
     server = algorithm.update(state.server, totals.reduce(), cohort)

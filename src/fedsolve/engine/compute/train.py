@@ -19,7 +19,6 @@ from fedsolve.core.xla.products.client_products import with_client_products
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
-from fedsolve.engine.compute.keys import OrderKeys
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.reduce import (
     Stacked,
@@ -49,7 +48,7 @@ def train_cohort(
     program: Program,
     algorithm: Algorithm,
     packed: PackedClients,
-    key: Array | OrderKeys,
+    key: Array,
     broadcast: Any,
     clients: Any,
     ids: Array,
@@ -162,7 +161,7 @@ class _Shared(NamedTuple):
 
     algorithm: Algorithm
     packed: PackedClients
-    key: Array | OrderKeys
+    key: Array
     broadcast: Any
 
 
@@ -183,7 +182,6 @@ def _train_one(
     """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
     algorithm, packed, key, broadcast = shared
     number = packed.number(slot)
-    key = key.of(number) if isinstance(key, OrderKeys) else key
     oracle = client_oracle(work, packed, key, number, bound, slot)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)

@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.fleets.arrivals import Arrivals
 from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
@@ -60,7 +59,7 @@ class Requested:
     label: str
     sampling: Sampling
     mesh: Mesh
-    fleet: Fleet | Arrivals | None
+    fleet: Fleet | None
     work: LocalWork
     steps: np.ndarray
     remarks: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""What arrays hold and what a function does, as short names that are the same in every process.
+"""What arrays hold and what a function is, as short names that are the same in every process.
 
-A function is known by its name, its bytecode with constants and names, what it closes over, and the functions and
-constants of its own program that it uses, likewise; not by where it stands in a file. What installed packages and
-fedsolve do is known by their versions.
+A function is known by its name, its bytecode with constants and names, its defaults and what it closes over; not by
+where it stands in a file, nor by the functions and global values that it uses. Functions and classes of fedsolve are
+known by their names, without their module, and their version.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import sys
 import types
 import zlib
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +22,6 @@ import numpy as np
 from fedsolve.core.types import is_at_later_default
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic)
-_MADE_BY_HAND = ("__call__", "__init__", "__post_init__")
 
 
 def arrays_digest(tree: Any) -> str:
@@ -38,7 +34,7 @@ def arrays_digest(tree: Any) -> str:
 
 
 def code_digest(*values: Any) -> str:
-    """Functions, or objects that are called, by what they do."""
+    """Functions, or objects that are called, by their own code and values."""
     reader = _Reader()
     for value in values:
         reader.read(value)
@@ -46,12 +42,12 @@ def code_digest(*values: Any) -> str:
 
 
 def function_name(function: Any) -> str:
-    """A function as a reader knows it, and what it does: `losses.squared#1f0a3c5d7e9b`."""
+    """A function as a reader knows it, and its digest: `losses.squared#1f0a3c5d7e9b`."""
     shown = function
     while isinstance(shown, functools.partial):
         shown = shown.func
     shown = shown if hasattr(shown, "__qualname__") else type(shown)
-    return f"{shown.__module__}.{shown.__qualname__}#{code_digest(function)}"
+    return f"{_program(shown)}.{shown.__qualname__}#{code_digest(function)}"
 
 
 class _Reader:
@@ -116,7 +112,7 @@ class _Reader:
             )  # fmt: skip
             self.read(parts)
         elif isinstance(value, type):
-            self._class(value)
+            self.put("class", _program(value), value.__qualname__)
         elif isinstance(value, types.ModuleType):
             self.put("module", value.__name__)
         elif "__wrapped__" in getattr(value, "__dict__", {}):  # compiled by jax.jit, or cached
@@ -124,40 +120,25 @@ class _Reader:
         else:
             self.read(type(value))
             self.read(_parts(value))
+            call = getattr(type(value), "__call__", None)  # noqa: B004 (its code, not whether it has any)
+            if isinstance(call, types.FunctionType) and _program(call) != "fedsolve":
+                self.read(call)
 
     def _function(self, function: types.FunctionType) -> None:
         self.put(function.__qualname__)
-        self.read(function.__code__)
+        if _program(function) != "fedsolve":
+            self.read(function.__code__)
         self.read(function.__defaults__)
         self.read(function.__kwdefaults__)
         for cell in function.__closure__ or ():
             with_value = [cell.cell_contents] if _filled(cell) else []
             self.read(with_value)
-        if not _own(function.__module__):
-            return
-        names = set(_names(function.__code__))
-        for name in sorted(names & set(function.__globals__)):
-            value = function.__globals__[name]
-            if isinstance(value, types.ModuleType) and _own(value.__name__):
-                for attribute in sorted(names & set(vars(value))):
-                    self._used(attribute, vars(value)[attribute])
-            else:
-                self._used(name, value)
 
-    def _used(self, name: str, value: Any) -> None:
-        self.put(name)
-        self.read(value)
 
-    def _class(self, cls: type) -> None:
-        module = cls.__module__
-        self.put("class", "fedsolve" if module.startswith("fedsolve.") else module, cls.__qualname__)
-        for base in cls.__mro__:
-            if not _own(base.__module__):
-                continue
-            for name, part in sorted(vars(base).items()):
-                if name in _MADE_BY_HAND or not name.startswith("__"):
-                    part = getattr(part, "__func__", getattr(part, "fget", part))
-                    self._used(name, part)
+def _program(named: Any) -> str:
+    """The module of a class or function; that of all of fedsolve's is "fedsolve"."""
+    module = named.__module__ or ""
+    return "fedsolve" if module.startswith("fedsolve.") else module
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -171,29 +152,9 @@ def _parts(value: Any) -> dict[str, Any]:
     return {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function and the functions within it use."""
-    yield from code.co_names
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _names(const)
-
-
 def _filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:  # a function that is not defined yet
         return False
     return True
-
-
-@functools.cache
-def _own(module: str | None) -> bool:
-    """Whether a module is of the user's program, and not of Python, an installed package or fedsolve."""
-    root = (module or "").partition(".")[0]
-    if root in sys.stdlib_module_names and root != "__main__":
-        return False
-    if root in ("fedsolve", ""):
-        return False
-    path = getattr(sys.modules.get(module or ""), "__file__", None)  # None: a notebook, or the interpreter
-    return path is None or not {"site-packages", "dist-packages"} & set(Path(path).parts)

@@ -1,8 +1,7 @@
 """Runs at once, each in a thread: of several seeds, and of several methods, as many as a CPU has cores.
 
 XLA alone keeps one core busy with most problems. The seeds of a method share its compiled program. A run that takes
-several devices, or as much memory as it may, runs alone; meanwhile the next method's rounds are compiled. Each run has
-the bits of the run alone.
+several devices, or as much memory as it may, runs alone. Each run has the bits of the run alone.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import jax
 
-from fedsolve.core import trees
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
@@ -24,7 +22,6 @@ from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.meanwhile import is_ours
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.progress import Progress, tell_compiling
@@ -156,13 +153,7 @@ class Devices:
                 self._free += places
                 self._changed.notify_all()
 
-    def free(self, alone: bool) -> bool:
-        """Whether one that comes now need not wait."""
-        with self._changed:
-            return not self._queue and self._free >= (self._all if alone else 1)
 
-
-_LARGE_STATE = 2**26  # bytes
 _SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is noticed then
 
 
@@ -177,7 +168,7 @@ def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptio
         for method in methods:
             under_way.append(_UnderWay(call, method, under_way[-1] if under_way else None))
         waiting = iter(under_way)
-        # some wait for devices, or for their method's first run: another one compiles the next method's rounds
+        # some wait for devices, or for their method's first run
         waiting_at_most = max(len(method.seeds or (0,)) for method in methods)
         with ThreadPoolExecutor(at_once + waiting_at_most) as pool:
             try:
@@ -221,9 +212,8 @@ class _UnderWay:
         self._begun = [folder is not None and (folder / RUN.file).exists() for folder in self._folders]
         self._check_free()
         self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, call.lock)
-        self._ready = threading.Event()
         self._prepared: PreparedRun | None = None  # of the first, until all have ended
-        self._state_bytes, self._is_streamed = 0, False
+        self._is_streamed = False
         self._failed = False
         self._futures: list[Future[Result | None]] = []
 
@@ -290,7 +280,6 @@ class _UnderWay:
             self._failed = True
             raise
         finally:
-            self._ready.set()
             self._progress.compiled.set()
             with self._call.lock:
                 notify_ended(callbacks, result)
@@ -299,39 +288,22 @@ class _UnderWay:
                     self._prepared = None  # the data and the first state
 
     def _first(self) -> PreparedRun | None:
-        """The first run, compiled while others have the devices; None where it shall not begin."""
-        self._wait_for_the_method_before()
+        """The first run, made ready once the method before is compiled; None where it shall not begin."""
+        before = self._before
+        if before is not None:
+            before._progress.compiled.wait()  # code of a user is traced by one thread at a time
+            if before._is_streamed:
+                before._progress.ended.wait()  # it takes as much memory as it may
         if self._asked():
             return None
         prepared = self._prepared = self._prepare(self._seeds[0])
-        self._state_bytes, self._is_streamed = trees.nbytes(prepared.state), prepared.stream is not None
-        self._ready.set()
-        if prepared.stream is None and not self._call.devices.free(_is_alone(prepared)):
-            with contextlib.suppress(Exception):  # the run says it
-                prepared.compile()
+        self._is_streamed = prepared.stream is not None
         return prepared
 
     def _wait_for_the_first(self) -> PreparedRun | None:
         """The first run, once it has compiled the program; None where no other shall begin."""
         self._progress.compiled.wait()
         return None if self._asked() else self._prepared
-
-    def _wait_for_the_method_before(self) -> None:
-        """Until it is ready; where it holds much memory, or code of a user is traced, until it is compiled.
-
-        Where it takes as much memory as it may, until its runs have ended.
-        """
-        before, options = self._before, self._call.options
-        if before is None:
-            return
-        before._ready.wait()
-        ours = is_ours(self._call.task, self._method.algorithm)
-        given = options.sampling is not None or options.systems is not None
-        large = before._state_bytes > _LARGE_STATE
-        if large or given or not ours:
-            before._progress.compiled.wait()
-        if before._is_streamed:
-            before._progress.ended.wait()
 
     def _with_seed(self, first: PreparedRun, seed: int) -> PreparedRun:
         """The first run with another seed."""
