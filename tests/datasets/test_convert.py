@@ -37,8 +37,10 @@ def digits(folder, monkeypatch):
     for split in y:
         (folder / f"{split}-images-idx3-ubyte").write_bytes(idx(x[split], 8))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx(y[split], 8))
-    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in checked_files.MNIST}
-    monkeypatch.setattr(checked_files, "MNIST", sums)
+    sums = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in checked_files.IDX_SHA256
+    }
+    monkeypatch.setattr(checked_files, "IDX_SHA256", sums)
     monkeypatch.setattr(checked_files, "COUNTS", {"train": 30, "test": 20})
     for split, name in (("train", "train"), ("test", "t10k")):
         table = np.zeros((len(y[name]) + (5 if split == "test" else 0), 8), np.int32)

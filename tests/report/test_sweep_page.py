@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sweep_made_up import HALVES, make_sweep
 
-from fedsolve.report.sweeps.sweep_page import pictures, write_report
+from fedsolve.report.sweeps.sweep_page import pictures, write_sweep_page
 from fedsolve.report.sweeps.sweep_table import outcome_lines, ranking, row_texts, setting_rows, setting_table
 from fedsolve.results.sweep import Selection
 
@@ -48,7 +48,7 @@ def read(page):
 @pytest.mark.full
 def test_the_page_has_every_setting_the_best_first_and_makes_no_request(tmp_path):
     sweep = make_sweep(limit=0.05, settings={"task.path": "<b>&"})
-    page, *files = write_report(tmp_path, sweep, command="fedsolve run digits --set 'a={b=\"<c>\"}'")
+    page, *files = write_sweep_page(tmp_path, sweep, command="fedsolve run digits --set 'a={b=\"<c>\"}'")
     reader = read(page)
     assert reader.fetched == []
     head, *rows = reader.rows
@@ -69,7 +69,7 @@ def test_the_page_has_every_setting_the_best_first_and_makes_no_request(tmp_path
 
 
 def test_the_page_of_a_sweep_of_which_nothing_is_left(tmp_path):
-    page, *files = write_report(tmp_path, make_sweep(limit=0))
+    page, *files = write_sweep_page(tmp_path, make_sweep(limit=0))
     text = page.read_text()
     assert "All 49 settings of FedAdam diverged; the smallest tried were client_lr = 0.001" in text
     assert [f.name for f in files] == ["map-client_lr-server_lr.png"]
@@ -78,7 +78,7 @@ def test_the_page_of_a_sweep_of_which_nothing_is_left(tmp_path):
 
 def test_without_pictures_the_page_needs_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    (page,) = write_report(tmp_path, make_sweep(), draw=False)
+    (page,) = write_sweep_page(tmp_path, make_sweep(), draw=False)
     assert "<figure>" not in page.read_text()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedsolve.config.references import is_reference, load
+from fedsolve.config.references import is_reference, load_reference
 from fedsolve.core.building.registry import Registry
 from fedsolve.core.errors import InvalidInput
 
@@ -569,7 +569,7 @@ class _Own(Entry):
         """The class or function, imported; `InvalidInput` if that cannot be."""
         from fedsolve.core.algorithm import Algorithm
 
-        return load("algorithm", self.home, Algorithm)
+        return load_reference("algorithm", self.home, Algorithm)
 
     @property
     def wrap(self) -> Callable[..., Algorithm]:

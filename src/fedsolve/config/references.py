@@ -42,7 +42,7 @@ def split_reference(kind: str, reference: str) -> tuple[str, str]:
     return module, name
 
 
-def load(kind: str, reference: str, wanted: type, folder: Path | None = None) -> Callable[..., Any]:
+def load_reference(kind: str, reference: str, wanted: type, folder: Path | None = None) -> Callable[..., Any]:
     """What `module:name` names, as a function of its options.
 
     Args:
@@ -59,7 +59,7 @@ def load(kind: str, reference: str, wanted: type, folder: Path | None = None) ->
 
 
 def named_object(kind: str, reference: str, folder: Path | None = None) -> Any:
-    """What `module:name` names, as it stands there; arguments and errors as of `load`."""
+    """What `module:name` names, as it stands there; arguments and errors as of `load_reference`."""
     module_name, name = split_reference(kind, reference)
     _look_in(folder)
     return _named(module_name, name, _imported(kind, reference, module_name, folder or Path.cwd()))

@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from fedsolve.config.references import construct, failed, is_reference, load, split_reference
+from fedsolve.config.references import construct, failed, is_reference, load_reference, split_reference
 from fedsolve.core.errors import InvalidInput, of_type, unknown
 from fedsolve.studies.experiment import Experiment
 
@@ -69,7 +69,7 @@ def find(name: str) -> Experiment:
     if is_reference(name):
         from fedsolve.studies import Study
 
-        return experiment(construct("study", name, Study, load("study", name, Study), {}))
+        return experiment(construct("study", name, Study, load_reference("study", name, Study), {}))
     if name.endswith(".py"):
         return _of_file(Path(name))
     known = entries()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsolve.report.markup import PageTable
-from fedsolve.results.metrics import describe
+from fedsolve.results import metrics
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.problem import Problem
 from fedsolve.studies.rules.comparisons import in_words, shown_final
@@ -34,12 +34,12 @@ def _side_by_side(cells: Cells, names: Sequence[str]) -> PageTable:
     rows = [[cells.problem(name).title, *(shown(name, m) for m in methods)] for name in names]
     problem = cells.problem(names[0])
     seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
-    return PageTable(describe(problem.metric).label, ["Problem", *methods], rows, seeds)
+    return PageTable(metrics.describe(problem.metric).label, ["Problem", *methods], rows, seeds)
 
 
 def _table(cells: Cells, name: str) -> PageTable:
     problem = cells.problem(name)
-    metric = describe(problem.metric)
+    metric = metrics.describe(problem.metric)
     head = ["Method", "Given setting", f"{metric.label} there", "Tuned setting", f"{metric.label} tuned"]
     head += ["At an edge"] + (["Paper's number"] if problem.published else [])
     rows: list[list[Any]] = []

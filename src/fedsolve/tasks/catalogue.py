@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsolve.config.catalogue import load_home
-from fedsolve.config.references import construct, is_reference, load
+from fedsolve.config.references import construct, is_reference, load_reference
 from fedsolve.config.signature_types import checked, hints
 from fedsolve.core.building.registry import Registry
 from fedsolve.core.errors import InvalidInput, of_type, unknown
@@ -192,4 +192,4 @@ class _Own(TaskEntry):
     @property
     def builder(self) -> Callable[..., Task]:
         """The function or class, imported; `InvalidInput` if that cannot be."""
-        return load("task", self.home, Task)
+        return load_reference("task", self.home, Task)

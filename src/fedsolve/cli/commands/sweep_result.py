@@ -14,7 +14,7 @@ from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.sweep_prepare import command_as_written, prepare_sweep
 from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
-from fedsolve.cli.terminal.folders import TRIALS as LANES
+from fedsolve.cli.terminal.folders import TRIAL_FOLDERS
 from fedsolve.cli.terminal.folders import how_to_resume
 from fedsolve.cli.terminal.outputs import can_draw
 from fedsolve.core.errors import Diverged
@@ -22,7 +22,7 @@ from fedsolve.engine.sweep.sweep_store import results_so_far
 from fedsolve.folders.lock import held
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.running import SoFar, written_meanwhile
-from fedsolve.report.sweeps.sweep_page import PAGE, write_page, write_report
+from fedsolve.report.sweeps.sweep_page import PAGE, write_page, write_sweep_page
 from fedsolve.report.sweeps.sweep_table import outcome_lines, rule_text, setting_rows, setting_table
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, summary
@@ -47,7 +47,7 @@ def print_sweep(
 
 def save_page(folder: Path, found: SweepRecord, title: str, command: str) -> None:
     """Write the page and the plots of a sweep."""
-    write_report(folder, found, title=title, command=command, draw=can_draw())
+    write_sweep_page(folder, found, title=title, command=command, draw=can_draw())
 
 
 def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
@@ -57,14 +57,14 @@ def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
         InvalidInput: its checkpoint is damaged.
     """
     assert config.sweep is not None
-    if not (folder / LANES / SWEEP.file).exists():
+    if not (folder / TRIAL_FOLDERS / SWEEP.file).exists():
         return None
     run, section = config.run, config.sweep
     seeds = section.seeds if isinstance(section.seeds, list) else []
     grid = {axis: tuple(None if v == "none" else v for v in values) for axis, values in section.grid.items()}
     rounds = np.unique([*range(0, run.rounds, run.eval_every or run.rounds), run.rounds])
     shape = (math.prod(map(len, grid.values())), len(seeds), len(rounds))
-    metrics, diverged, seconds = results_so_far(folder / LANES, shape)
+    metrics, diverged, seconds = results_so_far(folder / TRIAL_FOLDERS, shape)
     seen = ~np.isnan(metrics["train_loss"]) | (diverged >= 0)[..., None]
     count = int(np.cumprod(seen.all((0, 1))).sum())
     if not count:
@@ -87,7 +87,7 @@ def sweep_page_meanwhile(config: Config, folder: Path) -> AbstractContextManager
     last: list[object] = []
 
     def write(goes_on: bool) -> bool:
-        found = sweep_so_far(config, folder) if held(folder / LANES) or not goes_on else None
+        found = sweep_so_far(config, folder) if held(folder / TRIAL_FOLDERS) or not goes_on else None
         if found is None or last == (now := [goes_on, len(found.rounds)]):
             return False
         so_far = SoFar(f"all runs after round {found.rounds[-1]:,} of {config.run.rounds:,}", goes_on)
@@ -112,7 +112,7 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
         if imports and not as_json:
             emit("\n".join(imports_lines(config)))
         return
-    standing = "running" if held(folder / LANES) else "unfinished"
+    standing = "running" if held(folder / TRIAL_FOLDERS) else "unfinished"
     if as_json:
         facts: dict[str, Any] = {"status": standing, "folder": str(folder), "task": config.task}
         facts |= {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}}

@@ -11,7 +11,7 @@ from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.requests import SweepRequest
 from fedsolve.cli.configuration.sweep_prepare import PreparedSweep, prepare_sweep
 from fedsolve.cli.terminal.console import say
-from fedsolve.cli.terminal.folders import TRIALS, begun, how_to_resume
+from fedsolve.cli.terminal.folders import TRIAL_FOLDERS, begun, how_to_resume
 from fedsolve.cli.terminal.sweep_progress import open_sweep_display
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.sweep.sweep import run_sweep
@@ -47,7 +47,7 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
 
 def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
     """The sweep itself, from where its folder is."""
-    label, trials = prepared.method.shown, folder / TRIALS
+    label, trials = prepared.method.shown, folder / TRIAL_FOLDERS
     if not as_json:
         sizes = " x ".join(f"{len(values)} {axis}" for axis, values in prepared.grid.items())
         seeds = prepared.section.seeds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsolve.cli.configuration.config import Configured
 from fedsolve.cli.terminal.console import say
-from fedsolve.config.references import homes, is_reference, load, split_reference
+from fedsolve.config.references import homes, is_reference, load_reference, split_reference
 from fedsolve.core.errors import InvalidInput
 
 
@@ -80,7 +80,7 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
         )
     if module not in sys.modules:
         say(f"importing {file or module} for the {kind} {reference} of {origin}")
-    found = load(kind, reference, wanted, folder if file is not None else None)
+    found = load_reference(kind, reference, wanted, folder if file is not None else None)
     if file is not None:
         _check_place(f"{kind} {reference} of {origin}", module, folder)
     for home in homes(found):

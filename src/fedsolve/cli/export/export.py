@@ -66,17 +66,17 @@ def export(
     """
     card = _check(to, out, module, source)
     start_jax()
-    from fedsolve.cli.export import weight_files
     from fedsolve.cli.export.model_card import card_text
+    from fedsolve.cli.export.weight_files import as_safetensors, as_state_dict, named_module
     from fedsolve.folders.files import write_atomically
 
     task = own_task(folder, trust) if to != "safetensors" and module is None else None
-    result = one_run(folder, task, None if module is None else weight_files.named_module(module))
+    result = one_run(folder, task, None if module is None else named_module(module))
     _check_model(result)
     if to == "safetensors":
-        exported = weight_files.as_safetensors(result)
+        exported = as_safetensors(result)
     elif to == "torch":
-        exported = weight_files.as_state_dict(result, folder)
+        exported = as_state_dict(result, folder)
     else:
         exported = _as_onnx(result, folder, task, source)
     text = card_text(result.history, exported, out.name)

@@ -14,12 +14,12 @@ def start_jax(devices: int | None = 1) -> None:
     import jax
 
     from fedsolve.core.xla.compile_cache import use_compile_cache
-    from fedsolve.core.xla.cpu_devices import VARIABLE, cores, make_cores_devices
+    from fedsolve.core.xla.cpu_devices import DEVICES_VARIABLE, cores, make_cores_devices
 
     use_compile_cache()
     if devices is None:
         make_cores_devices()
-    elif devices > 1 and VARIABLE not in os.environ:
+    elif devices > 1 and DEVICES_VARIABLE not in os.environ:
         try:
             jax.config.update("jax_num_cpu_devices", min(devices, cores()))  # the engine refuses what is more
         except RuntimeError:  # JAX has started: the engine says how many devices there are

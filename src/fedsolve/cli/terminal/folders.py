@@ -21,7 +21,7 @@ from fedsolve.folders.sealed_json import LARGEST
 from fedsolve.folders.untrusted import read_bytes
 from fedsolve.results.record_files import FAILURE, HISTORY, method_folders, seed_folder
 
-TRIALS = "lanes"
+TRIAL_FOLDERS = "lanes"
 """Where a sweep keeps its checkpoints."""
 FLOWER = "flower"
 """What a real federation of `fedsolve federate demo` leaves beside its runs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-VARIABLE = "FEDSOLVE_CACHE"
+CACHE_VARIABLE = "FEDSOLVE_CACHE"
 """`off` keeps no compiled programs; a folder keeps them there."""
 _FOLDER_OF_JAX = "JAX_COMPILATION_CACHE_DIR"
 _SECONDS_OF_JAX = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -36,7 +36,7 @@ def use_compile_cache() -> Path | None:
         return None
     if given := jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
         return Path(given)
-    folder = None if os.environ.get(VARIABLE, "").lower() == "off" else _writable_folder()
+    folder = None if os.environ.get(CACHE_VARIABLE, "").lower() == "off" else _writable_folder()
     if folder is None:
         return None
     tidy(folder)
@@ -102,7 +102,7 @@ def _writable_folder() -> Path | None:
     """The folder for compiled programs, the user's alone; None where it cannot be written."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
-        given = os.environ.get(VARIABLE)
+        given = os.environ.get(CACHE_VARIABLE)
         folder = (
             Path(given) if given else (Path(base) if base else Path.home() / ".cache") / "fedsolve" / "jax"
         )

@@ -6,7 +6,7 @@ import os
 
 import jax
 
-VARIABLE = "JAX_NUM_CPU_DEVICES"
+DEVICES_VARIABLE = "JAX_NUM_CPU_DEVICES"
 _FLAG = "xla_force_host_platform_device_count"
 
 
@@ -20,7 +20,7 @@ def is_number_given() -> bool:
     given = jax.config.jax_num_cpu_devices >= 0  # pyright: ignore[reportAttributeAccessIssue]
     return (
         given
-        or VARIABLE in os.environ
+        or DEVICES_VARIABLE in os.environ
         or _FLAG in os.environ.get("XLA_FLAGS", "")
         or jax.distributed.is_initialized()
     )

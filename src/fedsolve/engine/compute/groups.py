@@ -7,9 +7,10 @@ shorter.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,7 +71,9 @@ def works_by_size(work: LocalWork, counts: np.ndarray, steps: np.ndarray) -> tup
         if passes and counts[members].min() > batch:
             passes = math.ceil((steps[members] / -(-counts[members] // batch)).max())
         works.append(
-            replace(work, rows=size, max_steps=most, passes=passes, batch_size=batch if work.passes else size)
+            dataclasses.replace(
+                work, rows=size, max_steps=most, passes=passes, batch_size=batch if work.passes else size
+            )
         )
     return tuple(works)
 

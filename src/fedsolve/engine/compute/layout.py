@@ -18,7 +18,7 @@ from fedsolve.core.checks import check_integer, is_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Batch, Params, Scalar
-from fedsolve.core.xla.cpu_devices import VARIABLE, cores, is_number_given
+from fedsolve.core.xla.cpu_devices import DEVICES_VARIABLE, cores, is_number_given
 from fedsolve.core.xla.programs import Program, equations_of, programs_inside
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.processes import several
@@ -166,7 +166,7 @@ def devices_by_layout(
         return min(found, wanted), ""
     return found, (
         f"clients train one after another on {found} of {cores()} cores, since JAX had begun: set "
-        f"{VARIABLE}={cores()} before Python starts, or call fs.run before JAX computes anything else"
+        f"{DEVICES_VARIABLE}={cores()} before Python starts, or call fs.run before JAX computes anything else"
     )
 
 

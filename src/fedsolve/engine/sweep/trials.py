@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ class Trials:
     def without_nonfinite_clients(self) -> Trials:
         """Without clients whose loss is not finite at the initial model, in training and validation metrics."""
         prepared = without_nonfinite_clients(self.prepared)
-        return self if prepared is self.prepared else replace(self, prepared=prepared)
+        return self if prepared is self.prepared else dataclasses.replace(self, prepared=prepared)
 
     @property
     def evaluated(self) -> np.ndarray:
@@ -126,7 +127,7 @@ class RunningBatch:
             )
             check_round(first_trial, state)
             raise
-        return replace(self, states=jax.block_until_ready(states))
+        return dataclasses.replace(self, states=jax.block_until_ready(states))
 
     def evaluate(self) -> dict[str, np.ndarray]:
         """All metrics, each of shape (L, S), NaN where a trial has diverged."""
@@ -169,7 +170,7 @@ class RunningBatch:
             return jax.tree.map(lambda *each: picked(axis, *each), *trees)
 
         settings = np.stack([b.batch.settings for b in batches])[source, columns]
-        return replace(
+        return dataclasses.replace(
             self,
             batch=TrialBatch(settings, self.batch.seeds),
             algorithms=of(0, [b.algorithms for b in batches]),

@@ -19,7 +19,7 @@ from fedsolve.core.types import Scalar
 from fedsolve.methods.privacy.gaussian import gaussian_epsilon, gaussian_mu
 
 _A_DOUBLING, _DOUBLINGS = 16, 14
-ENTRIES = _A_DOUBLING * _DOUBLINGS + 1
+TABLE_ENTRIES = _A_DOUBLING * _DOUBLINGS + 1
 """Entries of a table: t = 1 to 2^14; after that mu_t^2 / t is that of 2^14, rather too large than too small."""
 
 _LARGEST = 500.0  # epsilon above which no distribution is composed
@@ -27,12 +27,12 @@ _LARGEST = 500.0  # epsilon above which no distribution is composed
 
 def constant_table(mu: float) -> np.ndarray:
     """The table where every round is the Gaussian mechanism with parameter mu; infinite where nothing is known."""
-    return np.full(ENTRIES, mu**2)
+    return np.full(TABLE_ENTRIES, mu**2)
 
 
 @lru_cache(maxsize=256)
 def sampled_table(z: float, q: float, delta: float, first: float) -> tuple[float, ...]:
-    """mu_t^2 / t at delta of t rounds of Poisson sampling with probability q < 1, shape (ENTRIES,).
+    """mu_t^2 / t at delta of t rounds of Poisson sampling with probability q < 1, shape (TABLE_ENTRIES,).
 
     Args:
         z: noise multiplier relative to what one client adds, above 0.
@@ -54,9 +54,9 @@ def sampled_table(z: float, q: float, delta: float, first: float) -> tuple[float
             break
         counts.append(math.log2(t))
         found.append(math.log(gaussian_mu(epsilon, at) ** 2 / t))
-    places = np.minimum(np.arange(ENTRIES) / _A_DOUBLING, counts[-1] if counts else 0)
+    places = np.minimum(np.arange(TABLE_ENTRIES) / _A_DOUBLING, counts[-1] if counts else 0)
     if len(counts) < 2:
-        return tuple(np.full(ENTRIES, math.exp(found[0]) if found else math.inf).tolist())
+        return tuple(np.full(TABLE_ENTRIES, math.exp(found[0]) if found else math.inf).tolist())
     return tuple(np.exp(CubicSpline(counts, found)(places)).tolist())
 
 
@@ -88,6 +88,6 @@ def tabled_epsilon(table: Any, rounds: Scalar, delta: Scalar) -> Any:
     """Epsilon of so many rounds at delta, from the table of one; infinite where that is. Inside programs too."""
     table, rounds = jnp.asarray(table), jnp.asarray(rounds)
     place = _A_DOUBLING * jnp.log2(jnp.maximum(rounds, 1))
-    mu = jnp.sqrt(jnp.interp(place, jnp.arange(ENTRIES), table) * rounds)
+    mu = jnp.sqrt(jnp.interp(place, jnp.arange(TABLE_ENTRIES), table) * rounds)
     epsilon = gaussian_epsilon(jnp.where(mu == 0, 1, mu), delta)  # NaN of what is infinite
     return jnp.where(mu == 0, 0, jnp.where(epsilon >= 0, epsilon, jnp.inf))

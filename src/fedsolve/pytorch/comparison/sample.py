@@ -23,7 +23,7 @@ def telling_rows(x: Any, y: Any, least: int, most: int) -> np.ndarray:
         least, most: how many numbers to give; up to `most` only as long as rows tell something.
     """
     total = len(jax.tree.leaves(y)[0])
-    found = dict.fromkeys(int(row) for row in _rows(x, y))
+    found = dict.fromkeys(int(row) for row in _row_keys(x, y))
     chosen = list(found)[:most]
     spread = np.linspace(0, total - 1, least).astype(int)
     chosen += [int(row) for row in spread if row not in found]
@@ -31,7 +31,7 @@ def telling_rows(x: Any, y: Any, least: int, most: int) -> np.ndarray:
     return np.resize(np.array(chosen), max(least, len(chosen)))
 
 
-def _rows(x: Any, y: Any) -> Iterator[int]:
+def _row_keys(x: Any, y: Any) -> Iterator[int]:
     for leaf in jax.tree.leaves(y):
         yield from _of_leaf(np.asarray(leaf), 32 * _LOOK, every=True)
     for leaf in jax.tree.leaves(x):

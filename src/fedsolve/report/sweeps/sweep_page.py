@@ -76,7 +76,7 @@ def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
     return drawn
 
 
-def write_report(
+def write_sweep_page(
     folder: str | Path, sweep: SweepRecord, *, title: str = "", command: str = "", draw: bool = True
 ) -> list[Path]:
     """Write the plots (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
@@ -109,7 +109,7 @@ def write_page(
 ) -> Path:
     """Write the page of a sweep to `path`, atomically, and return the path.
 
-    Plots (figures or PNGs) come by their caption; texts are as those of `write_report`. `so_far` says how far it is.
+    Plots (figures or PNGs) come by their caption; texts are as those of `write_sweep_page`. `so_far` says how far it is.
     """
     settings, seeds = sweep.scores.shape
     axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())

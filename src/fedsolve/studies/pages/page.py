@@ -75,7 +75,11 @@ def write_results(
     if experiment.citation:
         named = title(experiment.citation)  # "" of a key that is none of ours
         paper = short(experiment.citation) + (f", “{named}”" if named else "")
-    first = f"{QUICK}: no claim has a verdict." if quick else summary.outcome(outcome.claims, without_paper)
+    first = (
+        f"{QUICK}: no claim has a verdict."
+        if quick
+        else summary.outcome_sentence(outcome.claims, without_paper)
+    )
     settings = {str(key): dumps(value).strip('"') for key, value in outcome.settings.items()}
     parts = {
         "title": text(experiment.title),

@@ -19,11 +19,11 @@ _SAID = {
 }
 
 
-def outcome(claims: Sequence[Claim], without_paper: bool = False) -> str:
+def outcome_sentence(claims: Sequence[Claim], without_paper: bool = False) -> str:
     """How many claims have which verdict, in one sentence; "" where none has any.
 
     >>> claims = [Claim("", "Table 1", "", "reproduced"), Claim("", "Table 1", "", "underpowered")]
-    >>> outcome([*claims, Claim("", "Table 2", "", "reproduced", provisional="few seeds")])
+    >>> outcome_sentence([*claims, Claim("", "Table 2", "", "reproduced", provisional="few seeds")])
     'Of 3 statements of the paper 2 are reproduced (1 provisional) and 1 is underpowered.'
     """
     judged = [claim for claim in claims if claim.verdict is not None]

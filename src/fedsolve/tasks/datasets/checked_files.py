@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and LIBSVM's sets: their files are checked, and zipped as tasks read them."""
+"""IDX_SHA256, Fashion-IDX_SHA256 and LIBSVM's sets: their files are checked, and zipped as tasks read them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fedsolve.tasks.images.fashion import CONTENT as FASHION
 from fedsolve.tasks.images.fashion import FOLDER
 from fedsolve.tasks.images.mnist import SHA256
 
-MNIST = {
+IDX_SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""SHA-256 of MNIST's idx files, unzipped."""
+"""SHA-256 of IDX_SHA256's idx files, unzipped."""
 COUNTS = {"train": 60_000, "test": 10_000}
-"""Digits of each split; QMNIST has 60,000 test digits, whose first 10,000 are MNIST's."""
+"""Digits of each split; QMNIST has 60,000 test digits, whose first 10,000 are IDX_SHA256's."""
 _MOST = 60_000_000
 
 
 def mnist(folder: Path, to: Path) -> list[Path]:
     """The idx files, gzipped or not, into `mnist/`, and `mnist_writers.npz` from QMNIST's label files."""
     written = []
-    for name, sha256 in MNIST.items():
+    for name, sha256 in IDX_SHA256.items():
         path = find(folder, [f"{name}.gz", name, name.replace("-idx", ".idx")])
         content = unzipped(path, _MOST)
         refuse(_sum(content) != sha256, path, "its content has another check sum")
@@ -48,7 +48,7 @@ def mnist(folder: Path, to: Path) -> list[Path]:
         )
         labels = read_idx(to / "mnist" / f"{split.replace('test', 't10k')}-labels-idx1-ubyte.gz")
         table = table[:count]
-        refuse(bool((table[:, 0] != labels).any()), path, "its digits are not MNIST's")
+        refuse(bool((table[:, 0] != labels).any()), path, "its digits are not IDX_SHA256's")
         arrays[f"{split}_writer"], arrays[f"{split}_hsf"] = (
             table[:, 2].astype("<i2"),
             table[:, 1].astype(np.uint8),

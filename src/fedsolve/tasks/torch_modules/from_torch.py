@@ -134,7 +134,7 @@ def from_torch(
         local_steps=local_steps,
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
-        assemble=Complete(parts.frozen) if parts.frozen else _same,
+        assemble=Complete(parts.frozen) if parts.frozen else _unchanged,
         module=partial(trained_copy, copied(module)),
         labels=likeliest if classes else None,
         notes=notes,
@@ -169,7 +169,7 @@ class _Start:
         return self.params
 
 
-def _same(params: Any) -> Any:
+def _unchanged(params: Any) -> Any:
     return params
 
 

@@ -53,7 +53,7 @@ def _evaluate(jaxpr: core.Jaxpr, constants: Sequence[Any], *arguments: Any) -> l
             called = equation.params["call_jaxpr"]
             results = _evaluate(called.jaxpr, called.consts, *values)
         else:
-            params = {name: _rewritten(value) for name, value in equation.params.items()}
+            params = {name: _in_bf16(value) for name, value in equation.params.items()}
             results = bind(equation.replace(params=params), values)
         known.update(zip(equation.outvars, results, strict=True))
     return [v.val if isinstance(v, core.Literal) else known[v] for v in jaxpr.outvars]
@@ -68,13 +68,13 @@ def _has_products(program: core.ClosedJaxpr | core.Jaxpr) -> bool:
     return any(map(_is_product, all_equations(program)))
 
 
-def _rewritten(value: Any) -> Any:
+def _in_bf16(value: Any) -> Any:
     """A parameter of an operation, the programs in it rewritten; they keep their types."""
     if isinstance(value, core.ClosedJaxpr):
         return jax.make_jaxpr(partial(_evaluate, value.jaxpr, value.consts))(*value.in_avals)
     if isinstance(value, core.Jaxpr):
-        return _rewritten(core.ClosedJaxpr(value, ())).jaxpr
-    return type(value)(map(_rewritten, value)) if type(value) in (tuple, list) else value
+        return _in_bf16(core.ClosedJaxpr(value, ())).jaxpr
+    return type(value)(map(_in_bf16, value)) if type(value) in (tuple, list) else value
 
 
 def _product(equation: core.JaxprEqn, values: list[Any]) -> Any:
