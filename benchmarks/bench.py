@@ -50,7 +50,7 @@ SECONDS = 900  # of a work at most
 
 def one(name: str, setting: Setting) -> None:
     """A work, in this process."""
-    from fedsolve.core.xla.cpu_devices import make_cores_devices
+    from fedsolve.core.xla.compiler import make_cores_devices
 
     module, function = (WORKS | APART)[name]
     make_cores_devices()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.core.fleets.events import asynchronous
+from fedsolve.core.fleets import asynchronous
 from fedsolve.core.types import replace
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare

@@ -28,8 +28,7 @@ from torch import nn
 
 import fedsolve as fs
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.core.xla.cpu_devices import cores
+from fedsolve.core.xla.compiler import compiler_options, cores
 from fedsolve.deploy.oracles.torch import TorchOracle
 from measure import Setting, compare
 

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import fedsolve as fs
-from fedsolve.core.xla.cpu_devices import cores
+from fedsolve.core.xla.compiler import cores
 from measure import Setting, compare, library
 from networks import PER_THOUSAND, RATE
 from torch_works import Recurrent, program

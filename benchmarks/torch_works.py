@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedsolve.core.xla.cpu_devices import cores
+from fedsolve.core.xla.compiler import cores
 
 RATE, COHORT = 0.1, 10
 

@@ -12,7 +12,7 @@ from fedsolve.config.build import arguments, build, example_of
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 from fedsolve.config.naming import named
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.building.build_record import Made, record_of
+from fedsolve.core.building import Made, record_of
 from fedsolve.core.types import module
 from fedsolve.engine.records.identity import describe
 from fedsolve.geometry import L1

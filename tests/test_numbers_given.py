@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.schedules import as_rate
 from fedsolve.geometry import L1, L1Ball
 

@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.config.config_objects import from_plain, registries
 from fedsolve.config.naming import to_plain
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 from fedsolve.geometry.mirrors import Mirror
 
 

@@ -12,7 +12,7 @@ import pytest
 from cli_small import SMALL
 
 import fedsolve as fs
-from fedsolve.core.xla.cpu_devices import cores
+from fedsolve.core.xla.compiler import cores
 
 COMMAND = (sys.executable, "-c", "import sys; from fedsolve.cli.main import main; sys.exit(main())")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.checks import check_seed
+from fedsolve.core.errors import check_seed
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import on_device

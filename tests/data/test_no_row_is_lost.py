@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve.cli.commands.prediction_files import read_inputs
-from fedsolve.core.arrays.leaf import is_missing
+from fedsolve.core.trees import is_missing
 from fedsolve.data import FederatedData, Schema
 from fedsolve.data.csv_cells import Column, is_number
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.fleets.timeline import Timeline, as_tasks
+from fedsolve.core.fleets import Timeline, as_tasks
 from fedsolve.core.types import module, static
 from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
 from fedsolve.engine.compute import train

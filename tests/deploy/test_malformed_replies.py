@@ -15,8 +15,7 @@ import fedsolve as fs
 from deploy_small import deploy
 from fake_grid import over_the_wire
 from fedsolve import wire
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_same
 from fedsolve.core.types import replace
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.codec import to_record

@@ -15,7 +15,7 @@ import fedsolve as fs
 from conformance.entries import METHODS
 from conformance.properties import task as nested
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.checks import check_same
+from fedsolve.core.errors import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_needs
 from fedsolve.engine.compute.client_oracle import client_oracle

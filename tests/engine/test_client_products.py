@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 
 import fedsolve as fs
-from fedsolve.core.xla.products import client_products
-from fedsolve.core.xla.products.client_products import with_client_products
-from fedsolve.core.xla.programs import all_equations
+from fedsolve.core.xla import products as client_products
+from fedsolve.core.xla.compiler import all_equations
+from fedsolve.core.xla.products import with_client_products
 from fedsolve.tasks import MLP, CrossEntropy
 from harness import crossed
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsolve.core.xla import compiler
-from fedsolve.core.xla.compile_cache import tidy, use_compile_cache
+from fedsolve.core.xla.compiler import tidy, use_compile_cache
 
 SECONDS = "jax_persistent_cache_min_compile_time_secs"
 

@@ -13,7 +13,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.xla.direct import direct
-from fedsolve.core.xla.products.bf16_matmul import with_half_products
+from fedsolve.core.xla.products import with_half_products
 from fedsolve.deploy.oracles.jax import JaxOracle
 
 RNG = np.random.default_rng(0)

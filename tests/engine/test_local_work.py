@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.sampling import Uniform
-from fedsolve.core.sampling.sampling import shuffled
+from fedsolve.core.sampling import Uniform, shuffled
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import pack

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.core.fleets import Fleet
 from fedsolve.engine.compute.keys import in_run
 from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets

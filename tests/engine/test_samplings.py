@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.sampling import Bernoulli, Sampling, Trace, Uniform, Weighted
-from fedsolve.core.sampling.equal_chances import TAG_SECOND_WORD, draw_binomial, most_successes
-from fedsolve.core.sampling.weighted import exponentials
+from fedsolve.core.sampling import (
+    TAG_SECOND_WORD,
+    Bernoulli,
+    Sampling,
+    Trace,
+    Uniform,
+    Weighted,
+    draw_binomial,
+    exponentials,
+    most_successes,
+)
 from fedsolve.core.types import module
 from fedsolve.engine.compute.cast import cast
 from harness import engine, make_clients, make_task

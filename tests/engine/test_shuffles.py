@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.sampling import Uniform
-from fedsolve.core.sampling.sampling import _first_different, choose, shuffled, true_first
+from fedsolve.core.sampling import Uniform, _first_different, choose, shuffled, true_first
 from harness import engine, make_clients, make_task
 
 PATHS = pytest.mark.parametrize("capacity", [4, 12, 300], ids=["exact", "rank", "sort"])

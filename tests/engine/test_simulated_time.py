@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.fleets import PROFILES, Fleet
-from fedsolve.core.fleets.events import asynchronous
-from fedsolve.core.fleets.timeline import synchronous
+from fedsolve.core.fleets import PROFILES, Fleet, asynchronous, synchronous
 from fedsolve.engine.options import FLEETS
 from harness import BATCH, EPOCHS, SIZES, Listed, make_clients, make_task
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from engine.test_samplings import cohorts_are_distinct, near, near_chi_square
-from fedsolve.core.sampling import Trace, Weighted
-from fedsolve.core.sampling.weighted import _client_of, bounds_of
+from fedsolve.core.sampling import Trace, Weighted, _client_of, bounds_of
 from harness import crossed
 
 CLIENTS, DRAWS = 5000, 6000

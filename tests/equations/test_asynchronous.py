@@ -16,8 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 import fedsolve as fs
 from equations.transcript import Federation, LocalSGD
-from fedsolve.core.fleets import Fleet
-from fedsolve.core.fleets.events import asynchronous
+from fedsolve.core.fleets import Fleet, asynchronous
 from fedsolve.core.sampling import Uniform
 from fedsolve.engine import prepare as engine_prepare
 from fedsolve.engine.options import RunOptions

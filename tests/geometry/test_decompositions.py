@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.core.xla.decompositions import eigh, singular_values, svd
+from fedsolve.core.xla.products import eigh, singular_values, svd
 from fedsolve.geometry import NuclearNorm
 
 SOURCE = Path(__file__).parents[2] / "src" / "fedsolve"
@@ -84,4 +84,4 @@ def test_nothing_else_decomposes_matrices():
         for line in path.read_text().splitlines()
         if asks.search(line) and "np.linalg" not in line.replace("jnp.", "")
     }
-    assert asking == {"core/xla/decompositions.py"}
+    assert asking == {"core/xla/products.py"}

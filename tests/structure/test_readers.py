@@ -43,7 +43,7 @@ LISTED = {
     "cli/processes/local_processes.py": {"read_text": PROCESS, "open": PROCESS},
     "cli/terminal/console.py": {"os.open": OWN},
     "config/bibliography.py": {"read_text": OWN},
-    "core/xla/compile_cache.py": {"read_bytes": "the cache of compiled programs, which this user's programs wrote"},
+    "core/xla/compiler.py": {"read_bytes": "the cache of compiled programs, which this user's programs wrote"},
     "core/xla/compiler.py": {"read_text": OWN, "read_bytes": OWN},
     "data/grouping.py": {"open": WRITING},
     "data/on_disk/writing.py": {"np.memmap": "a file that it has just written"},

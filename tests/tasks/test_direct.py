@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from fedsolve.core.xla import direct as form
-from fedsolve.core.xla import tiles
+from fedsolve.core.xla import direct as tiles
 from fedsolve.core.xla.convolutions import conv
 from fedsolve.core.xla.direct import direct
 

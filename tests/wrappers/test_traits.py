@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.algorithm import RENAMED, Algorithm, Traits, merge_traits, name_of
 from fedsolve.core.buffers import Buffers
-from fedsolve.core.traits import RENAMED, Traits, merge_traits
 from fedsolve.core.types import module, static
 from fedsolve.methods.algorithms.fedexprox import ExtrapolatedProximal
 from fedsolve.methods.compression.scafcom import Scafcom

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.config.references import is_reference, load_reference
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:

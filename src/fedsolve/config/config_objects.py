@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from fedsolve.config.signature_types import given_types
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 
 
 def from_plain(where: str, value: Any, hint: Any) -> Any:

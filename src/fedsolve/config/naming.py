@@ -15,7 +15,7 @@ from fedsolve.config.config_objects import registries
 from fedsolve.config.references import is_reference
 from fedsolve.config.schedule_names import OptaxSchedule
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.building.build_record import record_of
+from fedsolve.core.building import record_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.geometry.blocks import Blocks
 

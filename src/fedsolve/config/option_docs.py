@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
 from typing import Any, TypeGuard
 
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, check_number, shown
 
 
 @dataclass(frozen=True)

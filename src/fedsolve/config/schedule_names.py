@@ -11,9 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fedsolve.core.building.registry import Registry
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, check_known, shown
+from fedsolve.core.building import Registry
+from fedsolve.core.errors import InvalidInput, check_known, check_range, shown
 from fedsolve.core.schedules import (
     Exponential,
     InverseSqrt,

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_range, is_plain_number
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_range, is_plain_number, shown
 from fedsolve.core.metric_direction import improvements, signed
 from fedsolve.core.types import Scalar, is_module, module, replace, static
 

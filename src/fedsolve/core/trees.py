@@ -6,7 +6,7 @@ The path of a leaf is written with dots; a pattern matches a path or the end of 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,7 +17,7 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array
 
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.types import Params, Scalar
 
 _JOINED = 2**14  # entries of a leaf below which it is looked at with others
@@ -173,3 +173,275 @@ def matching(paths: list[str], pattern: str) -> list[int]:
     return [
         i for i, path in enumerate(paths) if fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
     ]
+
+
+# One leaf of a user's examples as an array of numbers: tables by column, missing entries, and what rounding loses.
+#
+# Tables of pandas, Polars and Arrow are told by their attributes: none of these packages need be installed.
+
+
+_FEW = 2**16  # numbers of float32 within a column's range, above which a difference that is lost is noise
+_LARGEST = 2.0**127
+_EXACT = 2**24  # integers up to here are numbers of float32
+
+
+def first_beyond(array: np.ndarray, dtype: Any) -> int | None:
+    """The first row with a number outside the range of a type, or NaN; None if there is none."""
+    to = np.dtype(dtype)
+    limits: Any = np.iinfo(to) if to.kind in "iu" else np.finfo(to)
+    if not array.size or (array.max() <= limits.max and array.min() >= limits.min):
+        return None
+    bad = ~((array <= limits.max) & (array >= limits.min))
+    return int(np.argmax(bad.reshape(len(array), -1).any(axis=1)))
+
+
+def is_rounded(array: np.ndarray, dtype: Any) -> bool:
+    """Whether integers become floats that cannot hold them, as NumPy makes of both together."""
+    if array.dtype.kind not in "iu" or np.dtype(dtype).kind != "f" or not array.size:
+        return False
+    return max(int(array.max()), -int(array.min())) > 2**53
+
+
+def first_merged(array: np.ndarray) -> tuple[int, int] | None:
+    """The column and the row of a number that float32 cannot tell from another one in its column.
+
+    Only columns count within whose range float32 has fewer than 2^16 numbers, such as Unix time within a year: there
+    are 128 seconds from one to the next.
+
+    Args:
+        array: of shape (rows, ...), finite; an entry of a row is a column.
+
+    Returns:
+        Column (of a row as one axis) and row; None if there is none.
+
+    >>> first_merged(1.7e9 + 10 * np.arange(6.0)), first_merged(10 * np.arange(6.0))
+    ((0, 1), None)
+    """
+    wide = (array.dtype.kind in "iu" and array.itemsize > 2) or (
+        array.dtype.kind == "f" and array.itemsize > 4
+    )
+    if not wide or not array.size:
+        return None
+    columns = array.reshape(len(array), -1)
+    low, high = columns.min(axis=0).astype(np.float64), columns.max(axis=0).astype(np.float64)
+    most = np.maximum(np.abs(low), np.abs(high))
+    if array.dtype.kind in "iu" and most.max() <= _EXACT:
+        return None
+    fits = most < _LARGEST  # a run refuses the others
+    apart = np.spacing(np.where(fits, most, 1).astype(np.float32)).astype(np.float64)
+    for column in np.flatnonzero(fits & (high > low) & (high - low < _FEW * apart)):
+        order = np.argsort(columns[:, column], kind="stable")
+        exact = columns[order, column]
+        rounded = exact.astype(np.float32)
+        lost = (exact[1:] != exact[:-1]) & (rounded[1:] == rounded[:-1])
+        if lost.any():
+            return int(column), int(order[1 + int(np.argmax(lost))])
+    return None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether one value stands for none: None, NaN, NaT or pandas' NA.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing(np.datetime64("NaT")), is_missing("")
+    (True, True, True, False)
+    """
+    if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
+        return True
+    try:
+        return bool(value != value)  # NaN and NaT alone are not what they are
+    except (TypeError, ValueError):
+        return False
+
+
+def missing(values: Any) -> np.ndarray:
+    """Which entries of an array, or of a column of pandas, Polars or Arrow, stand for no value.
+
+    Args:
+        values: an array of any type, whose masked entries are missing too, or a column, in which nulls are.
+
+    Returns:
+        Booleans of its shape.
+    """
+    array = np.asarray(values)
+    kind = array.dtype.kind
+    if kind in "fc":
+        none = np.isnan(array)
+    elif kind in "mM":
+        none = np.isnat(array)
+    elif kind in "OT":
+        none = np.fromiter(map(is_missing, array.reshape(-1).tolist()), bool, array.size).reshape(array.shape)
+    else:
+        none = np.zeros(array.shape, bool)
+    if isinstance(values, np.ma.MaskedArray):
+        return none | np.ma.getmaskarray(values)
+    for own in ("is_null", "isna"):  # Arrow and Polars, pandas
+        if hasattr(values, own):
+            none = none | np.asarray(getattr(values, own)(), bool)
+    return none
+
+
+def columns_of(value: Any) -> list[tuple[Any, Any]] | None:
+    """The label and the content of each column of a table, in order; None if it is no table."""
+    if hasattr(value, "column_names") and hasattr(value, "columns"):  # Arrow's Table and RecordBatch
+        return list(zip(value.column_names, value.columns, strict=True))
+    if hasattr(value, "get_columns"):  # Polars
+        return [(column.name, column) for column in value.get_columns()]
+    if hasattr(value, "columns") and hasattr(value, "items") and hasattr(value, "to_numpy"):  # pandas
+        return list(value.items())
+    return None
+
+
+def check_same_rows(parts: Iterable[tuple[str, Any]]) -> None:
+    """Compare the row labels of what stands side by side, where it has some (pandas' index).
+
+    Rows go by position. Labels that are 0, 1, ... in order may be pandas' own, so that others beside them say nothing,
+    unless they are the same in another order.
+
+    Args:
+        parts: what an error calls each, and its array, column or table.
+
+    Raises:
+        InvalidInput: the same labels in another order, or two different sets of labels.
+    """
+    of, first = "", None
+    for name, value in parts:
+        labels = getattr(value, "index", None)
+        if not hasattr(value, "iloc") or labels is None:
+            continue
+        if first is None:
+            of, first = name, labels
+        if len(labels) != len(first) or labels.equals(first):
+            continue
+        has_own = [list(one) != list(range(len(one))) for one in (labels, first)]
+        if set(labels) == set(first):
+            raise InvalidInput(
+                f"{name} has its rows in another order than {of}, by their index: sort both alike, or, if they belong "
+                "together by position, reset_index(drop=True)"
+            )
+        if all(has_own):
+            raise InvalidInput(
+                f"{name} has other rows than {of}, by their index: give the same ones, or, if they belong together by "
+                "position, reset_index(drop=True)"
+            )
+
+
+def of_table(name: str, value: Any, columns: list[tuple[Any, Any]]) -> np.ndarray:
+    """The numbers of a table, shape (rows, columns).
+
+    Raises:
+        InvalidInput: a column that holds no numbers, or lacks one (it is named).
+    """
+    kinds = set(getattr(value, "dtypes", ()))  # of columns alike pandas has one array
+    if len(kinds) == 1 and isinstance(kind := kinds.pop(), np.dtype) and kind.kind in "biuf":
+        return np.asarray(value)
+    if not columns:
+        raise InvalidInput(f"{name} is a table without columns: give those of the inputs")
+    labels = [f"column {shown(label)} of {name}" for label, _ in columns]
+    return side_by_side(
+        labels, [_numbers(where, column) for where, (_, column) in zip(labels, columns, strict=True)]
+    )
+
+
+def side_by_side(labels: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Columns as one array, shape (rows, columns); `InvalidInput` where their common type would round integers."""
+    array = np.stack(columns, axis=1)
+    for where, column in zip(labels, columns, strict=True):
+        if is_rounded(column, array.dtype):
+            raise InvalidInput(
+                f"{where} has integers beyond 2^53, which floats beside it would round: leave it out, or number them"
+            )
+    return array
+
+
+def _numbers(where: str, column: Any) -> np.ndarray:
+    kind = getattr(getattr(column, "dtype", None), "numpy_dtype", None)  # of pandas' nullable types
+    none = missing(column)
+    if none.any() and (kind is not None or np.asarray(column).dtype.kind not in "f"):
+        raise InvalidInput(f"{where} has no value in row {int(none.argmax())}: fill it or leave the row out")
+    array = np.asarray(column) if kind is None else column.to_numpy(dtype=kind)
+    if array.dtype.kind not in "biuf" or array.ndim != 1:
+        raise InvalidInput(f"{where} holds no numbers ({array.dtype}): encode it as numbers, or leave it out")
+    return array
+
+
+_DATA_SETS = ("torch.utils.data", "datasets.")
+"""Packages whose objects look like sequences to NumPy, which would take inputs and targets for one array."""
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """`values` as an array of numbers or truths in the machine's byte order.
+
+    Args:
+        name: what an error calls it.
+        values: an array of any package, a PyTorch tensor (without its gradient), numbers in lists of one length, or a
+            table of pandas, Polars or Arrow whose columns hold numbers.
+
+    Raises:
+        InvalidInput: anything else, missing entries that NumPy cannot keep, or a type that JAX does not have.
+
+    >>> as_array("x", np.ma.masked_less([1.0, -1.0], 0))
+    Traceback (most recent call last):
+    ...
+    fedsolve.InvalidInput: x has masked entries, which an array cannot keep: fill them or leave their rows out
+    """
+    if np.ma.is_masked(values):
+        raise InvalidInput(
+            f"{name} has masked entries, which an array cannot keep: fill them or leave their rows out"
+        )
+    columns = columns_of(values)
+    array = to_numpy(name, values) if columns is None else of_table(name, values, columns)
+    if array.dtype.kind == "O" and array.ndim and (none := missing(array)).any():
+        row = int(np.argwhere(none)[0, 0])
+        raise InvalidInput(
+            f"{name} must be an array of numbers, and row {row} lacks one: fill it or leave the row out"
+        )
+    if array.dtype.kind not in "biufcVO" or array.dtype.names is not None:
+        raise InvalidInput(f"{name} has type {array.dtype}: give arrays of numbers{_remedy(values)}")
+    if array.dtype.kind == "O":
+        raise _no_array(name, values)
+    if array.dtype in (np.longdouble, np.clongdouble):
+        raise InvalidInput(f"{name} has type {array.dtype}, which JAX does not have: convert it to float64")
+    return array
+
+
+def to_numpy(name: str, values: Any) -> np.ndarray:
+    """`values` as an array of NumPy in the machine's byte order, of whatever type."""
+    is_set = any(c.__module__.startswith(_DATA_SETS) for c in type(values).__mro__)
+    if not is_set or hasattr(values, "__array__"):
+        try:
+            if hasattr(values, "detach"):  # a tensor that may have a gradient, or lie on a GPU
+                values = values.detach().cpu()
+            array = np.asarray(values)
+            return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+        except (TypeError, ValueError, RuntimeError):
+            pass  # rows of different lengths, a random key, a sparse tensor
+    raise _no_array(name, values)
+
+
+def _no_array(name: str, values: Any) -> InvalidInput:
+    remedy = _remedy(values) or ": convert it, such as by array.astype(float)"
+    return InvalidInput(f"{name} is {of_type(values)} and not an array of numbers{remedy}")
+
+
+def _remedy(values: Any) -> str:
+    """What else to give, after a colon."""
+    module = type(values).__module__
+    if hasattr(values, "toarray"):
+        return ": give fs.SparseRows.from_csr(matrix.tocsr(), entries), or matrix.toarray()"
+    if hasattr(values, "to_dense"):
+        return ": give tensor.to_dense(), in float32 or float64"
+    if any(c.__module__.startswith("torch.utils.data") for c in type(values).__mro__):
+        return ": give its arrays, such as dataset.tensors, or the data set to fs.tasks.from_torch"
+    if module.startswith("datasets."):
+        return ": give its columns, dataset.with_format('numpy')['x'][:], or its folder to fs.data.from_table"
+    if hasattr(values, "collect"):
+        return ": give frame.collect()"
+    if hasattr(values, "__next__"):
+        return ": give np.array(list(...)) of what it makes"
+    if isinstance(values, Mapping):
+        return ": give the arrays in it"
+    if isinstance(values, list | tuple):
+        return ": give rows of one length, np.array(rows)"
+    if getattr(getattr(values, "dtype", None), "names", None):
+        return ", numpy.lib.recfunctions.structured_to_unstructured(array)"
+    return ""

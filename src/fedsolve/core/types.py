@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, is_one_of
 
 if TYPE_CHECKING:  # to type checkers jaxtyping's is an unknown type, which strict users are told of
     Params: TypeAlias = Any

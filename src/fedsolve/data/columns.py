@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, check_same_rows, columns_of, is_rounded
-from fedsolve.core.checks import is_integer
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import InvalidInput, is_integer, of_type
+from fedsolve.core.trees import as_array, check_same_rows, columns_of, is_rounded
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import in_words
 from fedsolve.folders.user_text import composed

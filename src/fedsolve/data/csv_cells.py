@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import first_beyond
 from fedsolve.core.errors import ConfidentialError, InvalidInput, nearest, shown
+from fedsolve.core.trees import first_beyond
 from fedsolve.folders.user_text import check_once, csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

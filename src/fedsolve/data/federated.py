@@ -12,9 +12,8 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, check_same_rows, first_merged
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import InvalidInput, check_integer, check_number, of_type
+from fedsolve.core.trees import as_array, check_same_rows, first_merged
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, check_list, in_order, named_arrays, one_type, same_form
 from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import side_by_side
-from fedsolve.core.checks import check_flag, check_path
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_flag, check_path, shown
+from fedsolve.core.trees import side_by_side
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData

@@ -9,8 +9,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, missing, to_numpy
 from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.trees import as_array, missing, to_numpy
 from fedsolve.folders.user_text import composed
 
 

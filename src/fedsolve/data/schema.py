@@ -16,9 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, first_beyond
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import ConfidentialError, InvalidInput, of_type, shown, shown_label, unknown
+from fedsolve.core.errors import (
+    ConfidentialError,
+    InvalidInput,
+    check_path,
+    of_type,
+    shown,
+    shown_label,
+    unknown,
+)
+from fedsolve.core.trees import as_array, first_beyond
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.csv_cells import (
     Column,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_path
 from fedsolve.folders import untrusted
 
 VARIABLE = "FEDSOLVE_DATA"

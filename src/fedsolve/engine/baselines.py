@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, check_range, shown
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.data.federated import FederatedData

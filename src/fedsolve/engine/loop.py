@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from fedsolve.core.errors import Interrupted
-from fedsolve.core.xla.collection import collection_paused
+from fedsolve.core.xla.compiler import collection_paused
 from fedsolve.engine.compute.processes import is_first, process_allgather
 from fedsolve.engine.records.record import Recorder
 from fedsolve.results.callbacks import Callback, Evaluated, stop_reason

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Required, TypedDict, TypeVar, cast
 
 from fedsolve.config.option_docs import About, about_of, with_lines, with_options
-from fedsolve.core.checks import SEED_BITS
-from fedsolve.core.errors import InvalidInput, nearest
+from fedsolve.core.errors import SEED_BITS, InvalidInput, nearest
 
 if TYPE_CHECKING:
-    from fedsolve.core.fleets.fleet import Fleet
+    from fedsolve.core.fleets import Fleet
     from fedsolve.core.sampling import Sampling
     from fedsolve.tasks.task import Task
 

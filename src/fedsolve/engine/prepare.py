@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.fleets.fleet import PROFILES
-from fedsolve.core.xla.collection import collection_paused
-from fedsolve.core.xla.compile_cache import use_compile_cache
-from fedsolve.core.xla.compiler import make_room
+from fedsolve.core.fleets import PROFILES
+from fedsolve.core.xla.compiler import collection_paused, make_room, use_compile_cache
 from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.engine.compute.keys import in_run, start_params
 from fedsolve.engine.compute.processes import replicate

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedsolve.core.checks import check_path, is_integer
-from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.errors import InvalidInput, check_path, is_integer, shown
+from fedsolve.core.fleets import Timeline
 from fedsolve.core.types import Params
 from fedsolve.engine.evaluation.client_models import ClientModels
 from fedsolve.engine.outcomes.stored_task import StoredTask, facts_of

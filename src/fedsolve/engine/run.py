@@ -8,9 +8,8 @@ from typing import Unpack, overload
 
 from fedsolve.config.option_docs import takes
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.core.errors import InvalidInput, check_path, shown
+from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.outcomes.several_methods import Results

@@ -12,13 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.algorithm import Algorithm, declares, name_of
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.fleets.events import asynchronous
-from fedsolve.core.fleets.fleet import Fleet, profile
-from fedsolve.core.fleets.timeline import Timeline, synchronous
+from fedsolve.core.fleets import Fleet, Timeline, asynchronous, profile, synchronous
 from fedsolve.core.sampling import Sampling, Uniform
-from fedsolve.core.traits import declares
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.options import RunOptions

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_path
 
 _REMEDY = "what was saved before is intact: free space or choose another folder"
 _BEGUN = time.time()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry.blocks import Block, Blocks, Geometry, as_blocks
 from fedsolve.geometry.mirrors import DiagonalQuadratic, Entropy, Euclidean, Mirror, PNorm, Quadratic

@@ -17,8 +17,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.geometry.blocks import Blocks
 from fedsolve.geometry.regularizer import Penalty

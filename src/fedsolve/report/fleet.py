@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.fleets import Timeline
 from fedsolve.report.plots import new_figure, tidy
 from fedsolve.report.style import LIGHT
 

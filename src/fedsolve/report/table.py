@@ -15,8 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.core.errors import InvalidInput, check_range, shown, unknown
 from fedsolve.report.number_text import count_text, human_bytes, human_time, number_writer, plus_minus
 from fedsolve.report.style import distinct_names
 from fedsolve.results.history import History

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import Diverged, InvalidInput, check_known
+from fedsolve.core.errors import Diverged, InvalidInput, check_integer, check_known
 from fedsolve.core.metric_direction import check_recorded
 from fedsolve.results.metrics import describe
 

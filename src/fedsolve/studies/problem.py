@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.results.sweep import Selection
 
 if TYPE_CHECKING:

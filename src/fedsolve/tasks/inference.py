@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.building.build_record import Made
+from fedsolve.core.building import Made
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.data.columns import Columns

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array, first_beyond
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.trees import as_array, first_beyond
 from fedsolve.data.columns import Columns, named_arrays
 from fedsolve.data.examples import Examples, SparseRows, in_words
 from fedsolve.data.federated import FederatedData

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.buffers import WithBuffers
-from fedsolve.core.building.loss_checks import check_wide
 from fedsolve.core.errors import InvalidInput, shown, with_article
+from fedsolve.core.loss_checks import check_wide
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Batch, Params, module, replace
 from fedsolve.tasks.loss_arguments import asked

@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.building.build_record import Made, made
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.building import Made, made
+from fedsolve.core.errors import InvalidInput, is_one_of, unknown
 from fedsolve.core.types import Batch, Params, Scalar
-from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.wrappers.buffers import keeps_buffers

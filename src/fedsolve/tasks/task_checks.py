@@ -10,10 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.core.metric_direction import check_direction
+from fedsolve.core.trees import as_array
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.examples import in_words
 from fedsolve.data.federated import FederatedData, first_bad_row

@@ -95,7 +95,7 @@ def _device() -> Line:
 
 
 def _cache() -> Line:
-    from fedsolve.core.xla.compile_cache import use_compile_cache
+    from fedsolve.core.xla.compiler import use_compile_cache
 
     folder = use_compile_cache()
     if folder is None:

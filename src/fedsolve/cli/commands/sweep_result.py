@@ -14,8 +14,7 @@ from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.sweep_prepare import command_as_written, prepare_sweep
 from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
-from fedsolve.cli.terminal.folders import TRIAL_FOLDERS
-from fedsolve.cli.terminal.folders import how_to_resume
+from fedsolve.cli.terminal.folders import TRIAL_FOLDERS, how_to_resume
 from fedsolve.cli.terminal.outputs import can_draw
 from fedsolve.core.errors import Diverged
 from fedsolve.engine.sweep.sweep_store import results_so_far

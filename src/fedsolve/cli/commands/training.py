@@ -130,7 +130,7 @@ def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
     """The configuration of a run that goes on in a folder: on as many devices as it had, where none are given."""
     if folder is None or config.run.devices is not None or config.run.mesh is not None:
         return config
-    from fedsolve.core.xla.cpu_devices import cores
+    from fedsolve.core.xla.compiler import cores
     from fedsolve.folders.run_folder import RUN
     from fedsolve.folders.store import read_manifest
 

@@ -19,8 +19,7 @@ from pydantic import (
 
 from fedsolve.cli.configuration.values import check_labels
 from fedsolve.config.catalogue import current_name
-from fedsolve.core.checks import SEED_BITS
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import SEED_BITS, InvalidInput, unknown
 from fedsolve.engine.options import RunOptions, WrittenOption, exclusive_options, written_options
 from fedsolve.folders.user_text import read_user_toml
 from fedsolve.results.record_files import CONFIG

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fedsolve.core.checks import check_different
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_different
 from fedsolve.folders.untrusted import loads_toml
 
 EXAMPLE = "--grid client_lr=1e-3:1:7log --grid server_lr=0.1,1,10"

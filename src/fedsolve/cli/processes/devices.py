@@ -13,8 +13,7 @@ def start_jax(devices: int | None = 1) -> None:
     """
     import jax
 
-    from fedsolve.core.xla.compile_cache import use_compile_cache
-    from fedsolve.core.xla.cpu_devices import DEVICES_VARIABLE, cores, make_cores_devices
+    from fedsolve.core.xla.compiler import DEVICES_VARIABLE, cores, make_cores_devices, use_compile_cache
 
     use_compile_cache()
     if devices is None:

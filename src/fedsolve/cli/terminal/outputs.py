@@ -13,7 +13,7 @@ import numpy as np
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.terminal.console import emit, emit_rich, say
 from fedsolve.cli.terminal.folders import run_folders
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.fleets import Timeline
 from fedsolve.engine.running.page_so_far import page_so_far
 from fedsolve.folders.files import write_atomically
 from fedsolve.report import plots

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import os
-from collections.abc import Callable
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 T = TypeVar("T")
 _ALLOWED = Path("/proc/sys/vm/max_map_count")
@@ -93,3 +100,204 @@ def make_room() -> None:
         jax.clear_caches()
         held = 0
     _AHEAD["runs"] = (half - held) // _A_RUN
+
+
+# Compiled programs in the user's cache folder: what one process compiled, the next one loads.
+
+
+CACHE_VARIABLE = "FEDSOLVE_CACHE"
+"""`off` keeps no compiled programs; a folder keeps them there."""
+_FOLDER_OF_JAX = "JAX_COMPILATION_CACHE_DIR"
+_SECONDS_OF_JAX = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+_MOST_BYTES = 2**30
+_SHORTEST = 0.0  # seconds: a start has dozens of single operations, each loaded faster than it is compiled
+_CHECKED = ".checked"  # its time: entries that are not newer have been read
+_ZLIB = b"\x78"
+
+
+@functools.cache
+def use_compile_cache() -> Path | None:
+    """Let JAX keep the programs that it compiles from here on; once a process.
+
+    The folder is `~/.cache/fedsolve/jax`, or what `FEDSOLVE_CACHE` names. JAX's own settings stand: a folder that it
+    has been given already, or `jax_enable_compilation_cache`.
+
+    Returns:
+        The folder that JAX uses, None where nothing is kept.
+    """
+    if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    if given := jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
+        return Path(given)
+    folder = None if os.environ.get(CACHE_VARIABLE, "").lower() == "off" else _writable_folder()
+    if folder is None:
+        return None
+    tidy(folder)
+    # an entry that another process is writing is compiled here too
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if _SECONDS_OF_JAX not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST)
+    return folder
+
+
+def tidy(folder: Path, most_bytes: int = _MOST_BYTES) -> None:
+    """Remove entries that are damaged, and those not used for longest once all have more than `most_bytes`.
+
+    Only entries that are newer than the last call are read. A process that was killed leaves a damaged entry, which JAX
+    would neither load nor replace. Other processes may use the folder meanwhile: they compile what is gone.
+
+    Args:
+        folder: of JAX's entries.
+        most_bytes: of all entries; the most recently used ones that have three quarters of it stay.
+    """
+    stamp, now = folder / _CHECKED, time.time()
+    since = stamp.stat().st_mtime if stamp.exists() else 0.0
+    entries = []
+    for path, facts in _entries(folder):
+        if facts.st_mtime >= since and not _is_whole(path):
+            path.unlink(missing_ok=True)
+        else:
+            entries.append((max(facts.st_atime, facts.st_mtime), facts.st_size, path))
+    stamp.touch()
+    os.utime(stamp, (now, now))
+    left = sum(size for _, size, _ in entries)
+    if left <= most_bytes:
+        return
+    for _, size, path in sorted(entries):
+        if left <= 0.75 * most_bytes:
+            return
+        path.unlink(missing_ok=True)
+        left -= size
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Files of compiled programs; those that another process removes meanwhile are left out."""
+    for path in folder.glob("*-cache"):
+        try:
+            yield path, path.stat()
+        except OSError:
+            continue
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an entry can be decompressed; one that JAX did not compress by zlib is taken as it is."""
+    try:
+        data = path.read_bytes()
+        if data[:1] in (b"", _ZLIB):
+            zlib.decompress(data)
+    except (OSError, zlib.error):
+        return False
+    return True
+
+
+def _writable_folder() -> Path | None:
+    """The folder for compiled programs, the user's alone; None where it cannot be written."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        given = os.environ.get(CACHE_VARIABLE)
+        folder = (
+            Path(given) if given else (Path(base) if base else Path.home() / ".cache") / "fedsolve" / "jax"
+        )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+# The cores of a CPU as devices of JAX: how many there are, and that JAX begins with all of them.
+
+
+DEVICES_VARIABLE = "JAX_NUM_CPU_DEVICES"
+_FLAG = "xla_force_host_platform_device_count"
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_number_given() -> bool:
+    """Whether the number of devices of a CPU is given: in JAX's own settings, or by starting several processes."""
+    given = jax.config.jax_num_cpu_devices >= 0  # pyright: ignore[reportAttributeAccessIssue]
+    return (
+        given
+        or DEVICES_VARIABLE in os.environ
+        or _FLAG in os.environ.get("XLA_FLAGS", "")
+        or jax.distributed.is_initialized()
+    )
+
+
+def make_cores_devices() -> bool:
+    """Let each core of a CPU be a device of JAX, where nobody gave another number and JAX has not begun.
+
+    Returns:
+        Whether it could: False where JAX has begun.
+    """
+    if is_number_given():
+        return True
+    try:
+        jax.config.update("jax_num_cpu_devices", cores())
+    except RuntimeError:  # JAX has begun
+        return False
+    return True
+
+
+# Python's cyclic garbage collector, paused where many objects are made that live on.
+#
+# Importing JAX and tracing a network make about a million of them. The collector looks through all objects whenever
+# their number has grown by a quarter: a tenth of the start of a network (benchmarks/FINDINGS.md).
+
+
+_LOCK = Lock()
+_PAUSED = {"by": 0, "enabled": True}  # how many pauses are under way, and whether it was on before the first
+
+
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the collector, in all threads, until the last of several such blocks ends; one that is off stays off."""
+    with _LOCK:
+        if not _PAUSED["by"]:
+            _PAUSED["enabled"] = gc.isenabled()
+            gc.disable()
+        _PAUSED["by"] += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _PAUSED["by"] -= 1
+            if not _PAUSED["by"] and _PAUSED["enabled"]:
+                gc.enable()
+
+
+# Programs that JAX has traced, and those inside them: the bodies of loops, the branches, what is called.
+
+
+Program = ClosedJaxpr | Jaxpr
+
+
+def equations_of(program: Any) -> list[JaxprEqn]:
+    """The operations of a program, without those of programs inside."""
+    return (program.jaxpr if isinstance(program, ClosedJaxpr) else program).eqns
+
+
+def programs_inside(equation: JaxprEqn) -> Iterator[Program]:
+    """The programs of an operation: of a loop, a branch, a call."""
+    for value in equation.params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, ClosedJaxpr | Jaxpr):
+                yield one
+
+
+def all_programs(program: Program) -> Iterator[Program]:
+    """A program and all that are inside it."""
+    yield program
+    for equation in equations_of(program):
+        for inside in programs_inside(equation):
+            yield from all_programs(inside)
+
+
+def all_equations(program: Program) -> Iterator[JaxprEqn]:
+    """The operations of a program and of all that are inside it."""
+    for part in all_programs(program):
+        yield from equations_of(part)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data.column_statistics.messages import (
     Categories,
     Describe,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import missing, to_numpy
 from fedsolve.core.errors import InvalidInput, of_type, shown, unknown
+from fedsolve.core.trees import missing, to_numpy
 from fedsolve.data.column_statistics.messages import (
     LARGEST,
     LONGEST_CATEGORY,

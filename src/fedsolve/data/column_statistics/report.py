@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsolve.core.checks import check_number
-from fedsolve.core.errors import InvalidInput, check_known
+from fedsolve.core.errors import InvalidInput, check_known, check_number
 
 
 class Quantile(NamedTuple):

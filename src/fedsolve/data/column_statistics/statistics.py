@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown
 from fedsolve.data.column_statistics.messages import BINS, LARGEST, MOST_BINS, Describe, Measure, Request
 from fedsolve.data.column_statistics.pooled import Minimum, from_replies
 from fedsolve.data.column_statistics.replies import join_bins, replies_to

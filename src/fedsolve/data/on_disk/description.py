@@ -16,8 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.checks import is_integer
-from fedsolve.core.errors import InvalidInput, shown, with_article
+from fedsolve.core.errors import InvalidInput, is_integer, shown, with_article
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns
 from fedsolve.data.examples import Examples, SparseRows

@@ -14,8 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedsolve.core.checks import check_flag, check_path
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_flag, check_path
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.names import Numbered
 from fedsolve.data.on_disk.description import (

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from fedsolve.core.checks import check_flag, check_path
-from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.errors import InvalidInput, check_flag, check_path, of_type
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, named_arrays
 from fedsolve.data.federated import FederatedData, first_bad_row

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, check_number
 from fedsolve.data.names import check_column
 from fedsolve.data.partitioning.partition import Partition, begin, finish
 

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data.names import check_column
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.registry import Registry
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.building import Registry
+from fedsolve.core.errors import InvalidInput, check_integer, check_number, unknown
 from fedsolve.data.names import check_column
 from fedsolve.data.partitioning.pachinko import Pachinko
 from fedsolve.data.partitioning.partition import Partition, begin, fill_empty, finish

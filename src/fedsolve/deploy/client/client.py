@@ -12,8 +12,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import FedsolveError, InvalidInput
+from fedsolve.core.errors import FedsolveError, InvalidInput, check_integer
 from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget

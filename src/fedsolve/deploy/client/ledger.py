@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.deploy.messages.message import TrainReply, TrainRequest
 from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.folders.lock import locked

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.buffers import Memory
-from fedsolve.core.building.loss_checks import why_not_finite
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.loss_checks import why_not_finite
 from fedsolve.core.oracle import WrappedOracle
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.messages.message import EvaluateRequest, TrainRequest

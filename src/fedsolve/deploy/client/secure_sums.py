@@ -13,8 +13,7 @@ from flwr.app import RecordDict
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_flag, check_integer, check_path
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_path
 from fedsolve.core.types import replace
 from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.messages.fact_checks import check_metric_names

@@ -10,8 +10,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown
 from fedsolve.data.column_statistics.messages import Refused
 from fedsolve.data.column_statistics.replies import join_bins, replies_to
 from fedsolve.data.column_statistics.summed_columns import check_summable, to_numbers

@@ -14,8 +14,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput, Unavailable, from_where_they_differ
+from fedsolve.core.errors import InvalidInput, Unavailable, check_same, from_where_they_differ
 from fedsolve.core.sampling import Uniform
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.jobs.job import Job, job_folder

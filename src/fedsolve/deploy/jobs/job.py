@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.checks import check_flag
-from fedsolve.core.errors import FedsolveError, InvalidInput, check_known
+from fedsolve.core.errors import FedsolveError, InvalidInput, check_flag, check_known
 from fedsolve.data.column_statistics.messages import Request
 from fedsolve.data.column_statistics.pooled import Minimum
 from fedsolve.data.column_statistics.statistics import asked_columns

@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fedsolve.core.buffers import Buffers, WithBuffers
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_same, shown
 from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData

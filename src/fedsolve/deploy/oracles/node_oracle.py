@@ -13,8 +13,7 @@ from jaxtyping import Array
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.buffers import Buffers
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_same
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.messages.message import PartMetrics

@@ -11,9 +11,15 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.arrays.leaf import as_array, columns_of
-from fedsolve.core.checks import check_integer, check_same
-from fedsolve.core.errors import ConfidentialError, InvalidInput, shown, shown_label
+from fedsolve.core.errors import (
+    ConfidentialError,
+    InvalidInput,
+    check_integer,
+    check_same,
+    shown,
+    shown_label,
+)
+from fedsolve.core.trees import as_array, columns_of
 from fedsolve.data.columns import check_same_columns
 from fedsolve.data.names import check_column
 from fedsolve.deploy.oracles.jax import JaxOracle

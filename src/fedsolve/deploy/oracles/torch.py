@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Array
 from torch import Tensor, nn
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.messages.message import PartMetrics, Sums

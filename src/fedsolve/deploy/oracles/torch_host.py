@@ -14,9 +14,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_slope
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import ConfidentialError, InvalidInput
+from fedsolve.core.errors import ConfidentialError, InvalidInput, check_same
+from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.pytorch.callback.batch_losses import are_classes, mean_of, value_or_zero

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure.attempt import AttemptLog, Words
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import check_integer
 from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure.attempt import KINDS, Attempt
 from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, names, number

@@ -11,8 +11,7 @@ from typing import Any
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.deploy.messages.codec import Expected, record_to_reply
 from fedsolve.deploy.messages.fact_checks import check_evaluate_reply
 from fedsolve.deploy.messages.message import EVALUATE, EvaluateReply, EvaluateRequest, PartMetrics

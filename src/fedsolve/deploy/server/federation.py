@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm, check_shares
 from fedsolve.core.sampling import Sampling
-from fedsolve.core.traits import check_shares
 from fedsolve.deploy.secret_keys import new_secret, round_key
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import run_key

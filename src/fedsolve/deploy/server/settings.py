@@ -10,10 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.arrays.leaf import as_array
-from fedsolve.core.checks import SEED_BITS, check_flag, check_integer, check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import SEED_BITS, InvalidInput, check_flag, check_integer, check_range, shown
 from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.core.trees import as_array
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import option, options_class, spec_of
 from fedsolve.deploy.messages.fact_checks import check_metric_names, check_unprotected

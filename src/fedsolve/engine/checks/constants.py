@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params
-from fedsolve.core.xla.programs import all_programs, equations_of, programs_inside
+from fedsolve.core.xla.compiler import all_programs, equations_of, programs_inside
 from fedsolve.tasks.loss_arguments import call
 
 Function = Callable[..., Any]

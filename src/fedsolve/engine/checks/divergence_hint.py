@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedsolve.core.building.loss_checks import why_not_finite
+from fedsolve.core.loss_checks import why_not_finite
 from fedsolve.core.optax_bridge import Transformation
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Batch, is_module

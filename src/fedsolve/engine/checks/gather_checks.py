@@ -16,7 +16,7 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
-from fedsolve.core.xla.programs import all_equations
+from fedsolve.core.xla.compiler import all_equations
 from fedsolve.engine.checks.constants import of_call
 from fedsolve.engine.checks.gathers import Reader
 from fedsolve.engine.checks.loss_contract import compile_options, steps_of

@@ -16,7 +16,7 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.types import Batch, Params, replace
-from fedsolve.core.xla.programs import all_equations
+from fedsolve.core.xla.compiler import all_equations
 from fedsolve.engine.checks.constants import closes_over_floats, of_call
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.tasks.leaves import with_frozen

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
-from fedsolve.core.building.loss_checks import check_mean, check_slope, check_value, fails
 from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.loss_checks import check_mean, check_slope, check_value, fails
 from fedsolve.core.trees import all_finite, dtype_of
 from fedsolve.core.types import Batch, Params
 from fedsolve.engine.checks.constants import check_frozen, renew

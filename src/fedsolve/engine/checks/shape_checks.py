@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedsolve.core.algorithm import Algorithm, Cohort, name_of
+from fedsolve.core.algorithm import Algorithm, Cohort, check_shares, name_of
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import check_shares
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module
 from fedsolve.engine.compute.clients import LocalWork

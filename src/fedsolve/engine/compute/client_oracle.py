@@ -14,9 +14,9 @@ from jaxtyping import Array, Int
 
 from fedsolve.core.buffers import Memory
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.sampling.sampling import DIFFERENT_EPOCHS, shuffled
+from fedsolve.core.sampling import DIFFERENT_EPOCHS, shuffled
 from fedsolve.core.types import Batch, Params, Scalar
-from fedsolve.core.xla.products.bf16_matmul import with_half_products
+from fedsolve.core.xla.products import with_half_products
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.mean_loss import mean_loss
 from fedsolve.tasks.loss_arguments import asked

@@ -17,11 +17,10 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedsolve.core import trees
-from fedsolve.core.arrays.leaf import first_beyond
 from fedsolve.core.buffers import with_buffers
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.sampling import Sampling
+from fedsolve.core.trees import first_beyond
 from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaves import with_frozen

@@ -14,12 +14,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_integer, is_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, is_integer
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Batch, Params, Scalar
-from fedsolve.core.xla.cpu_devices import DEVICES_VARIABLE, cores, is_number_given
-from fedsolve.core.xla.programs import Program, equations_of, programs_inside
+from fedsolve.core.xla.compiler import (
+    DEVICES_VARIABLE,
+    Program,
+    cores,
+    equations_of,
+    is_number_given,
+    programs_inside,
+)
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Scalar
-from fedsolve.core.xla.products.client_products import with_client_products
+from fedsolve.core.xla.products import with_client_products
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group

@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import Window, local_work
 from fedsolve.engine.compute.round import RunState

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.buffers import WithBuffers, bare
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.types import Params
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from fedsolve.core.types import Batch, Params
-from fedsolve.core.xla.compiler import compiled
+from fedsolve.core.xla.compiler import all_equations, compiled
 from fedsolve.core.xla.direct import DIRECT
-from fedsolve.core.xla.programs import all_equations
 from fedsolve.engine.compute.clients import Loss
 from fedsolve.engine.compute.mean_loss import per_example
 from fedsolve.engine.compute.processes import own_devices

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import jax
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.fleets import Timeline
 from fedsolve.core.types import Batch, Params
 from fedsolve.engine.compute.round import RunState, client_state_bytes
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients

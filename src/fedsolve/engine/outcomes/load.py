@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_path, shown
 from fedsolve.engine.outcomes.several_methods import Results
 from fedsolve.engine.outcomes.several_seeds import Seeds
 from fedsolve.engine.outcomes.stored_task import StoredTask, as_trained, in_task, is_personal, of_module

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import is_integer
-from fedsolve.core.errors import Diverged, InvalidInput, shown
+from fedsolve.core.errors import Diverged, InvalidInput, is_integer, shown
 from fedsolve.core.types import Params
 from fedsolve.engine.result import Result
 from fedsolve.report.records import Records

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput, require, shown
+from fedsolve.core.errors import InvalidInput, check_same, require, shown
 from fedsolve.core.types import Params
 from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.engine.compute.keys import start_params

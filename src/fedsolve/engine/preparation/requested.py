@@ -14,10 +14,10 @@ from jax.sharding import Mesh
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.core.fleets import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
-from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.engine.checks.loss_contract import calls_host
 from fedsolve.engine.checks.shape_checks import check_method
 from fedsolve.engine.compute.clients import LocalWork, local_work

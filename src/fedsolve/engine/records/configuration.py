@@ -14,7 +14,7 @@ import tomli_w
 
 from fedsolve.config.naming import named, to_plain
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.building.build_record import Made
+from fedsolve.core.building import Made
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitioning.partition import Partition

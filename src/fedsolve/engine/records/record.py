@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.fleets import Timeline
 from fedsolve.engine.compute.round import SENT
 from fedsolve.engine.records.message_sizes import Traffic
 from fedsolve.folders.append_log import AppendLog

@@ -13,8 +13,15 @@ import numpy as np
 
 from fedsolve.config.build import arguments, build
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.checks import check_different, check_integer, check_seed, is_integer
-from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.core.errors import (
+    InvalidInput,
+    check_different,
+    check_integer,
+    check_seed,
+    is_integer,
+    shown,
+    unknown,
+)
 from fedsolve.engine.options import RunOptions
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.results.sweep import Selection

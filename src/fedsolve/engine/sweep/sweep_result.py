@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from fedsolve.core.checks import check_path, is_integer
-from fedsolve.core.errors import InvalidInput, check_known, shown
+from fedsolve.core.errors import InvalidInput, check_known, check_path, is_integer, shown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.sweeps.sweep_plots import best_over_grid, sensitivity
 from fedsolve.report.sweeps.sweep_records import sweep_html, sweep_latex

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.types import Scalar, given, module
 from fedsolve.geometry.blocks import Blocks, as_blocks
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point

@@ -5,11 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.trees import chosen_leaves
 from fedsolve.core.types import Params, Scalar, module, static
-from fedsolve.core.xla.decompositions import singular_values
+from fedsolve.core.xla.products import singular_values
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedsolve.core.xla.decompositions import svd
+from fedsolve.core.xla.products import svd
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Jordan's coefficients: steepest at 0, and then no nearer to 1 than 0.7 to 1.2."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_range, is_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range, is_integer
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.geometry.regularizer import Penalty
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module
-from fedsolve.core.xla.decompositions import singular_values, svd
+from fedsolve.core.xla.products import singular_values, svd
 from fedsolve.geometry.regularizer import Penalty
 
 

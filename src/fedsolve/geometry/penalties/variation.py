@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module
 from fedsolve.geometry.regularizer import Penalty
 

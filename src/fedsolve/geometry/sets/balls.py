@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, given, module
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet

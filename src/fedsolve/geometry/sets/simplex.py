@@ -11,8 +11,7 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet

@@ -9,10 +9,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module, static
-from fedsolve.core.xla.decompositions import eigh, singular_values, svd
+from fedsolve.core.xla.products import eigh, singular_values, svd
 from fedsolve.geometry.numerics.polar import polar_factor
 from fedsolve.geometry.penalties.matrices import quiet
 from fedsolve.geometry.regularizer import ProjectableSet

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_range
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.methods.adaptive_local.moments import AdaptiveMoments, MomentBroadcast, running_mean

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, check_known
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_known, check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, given, module

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Unpack
 
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, check_known
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_known, check_range
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting, module
 from fedsolve.methods.client.conjugate import ConjugateGradient

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name, class_by_name
+from fedsolve.core.building import by_name, class_by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module

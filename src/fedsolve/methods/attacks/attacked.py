@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Scalar, module
 from fedsolve.data.federated import FederatedData

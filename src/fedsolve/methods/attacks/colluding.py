@@ -13,8 +13,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.checks import check_range, is_one_of
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range, is_one_of
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Scalar, Traced, module, reduced, static
 from fedsolve.methods.robust.outliers import Mean

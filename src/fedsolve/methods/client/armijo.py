@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range, is_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range, is_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, module, static
 from fedsolve.methods.client.solver import LocalSolver, Search, Solution, local_loop, mean_loss

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, module, static
 from fedsolve.methods.client.solver import LocalSolver, Solution

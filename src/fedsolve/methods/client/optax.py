@@ -11,8 +11,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_flag
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_flag
 from fedsolve.core.optax_bridge import (
     Transformation,
     asked_for,

@@ -8,8 +8,7 @@ from typing import ClassVar, TypedDict
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import check_range, unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, module

@@ -3,7 +3,7 @@
 fs.Compressed(fs.FedAvg(0.1), fs.compression.TopK(0.01), memory="feedback")
 """
 
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 from fedsolve.methods.compression.compressor import Compressor
 from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast, Sign
 from fedsolve.methods.compression.fewer_entries import PowerSGD, RandomK, TopK

@@ -9,9 +9,8 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
-from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_integer, check_range, is_one_of
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building import class_by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import LATER, Params, Scalar, module, static
 from fedsolve.methods.compression.compressor import Compressor

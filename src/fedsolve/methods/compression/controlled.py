@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, round_of
-from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Claim, Params, Traced, Weighting, module, reduced
 from fedsolve.methods.compression.compressor import Compressor

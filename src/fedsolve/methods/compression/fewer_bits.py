@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, is_one_of
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
-from fedsolve.core.xla.decompositions import orthonormal
+from fedsolve.core.xla.products import orthonormal
 from fedsolve.methods.compression.compressor import Compressor, blocks, check_bits, from_blocks
 from fedsolve.methods.compression.hadamard import hadamard, random_signs, row_size
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import check_integer
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
-from fedsolve.core.xla.decompositions import orthonormal
+from fedsolve.core.xla.products import orthonormal
 from fedsolve.methods.compression.compressor import Compressor, check_share
 
 

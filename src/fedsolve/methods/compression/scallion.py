@@ -7,9 +7,8 @@ from typing import ClassVar, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.methods.client.sgd import ClientOptions

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
+from fedsolve.core.building import by_name
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Traced, Weighting, module
 from fedsolve.geometry.mirrors import Entropy

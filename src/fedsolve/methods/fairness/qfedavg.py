@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_range, shown
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module
 from fedsolve.methods.client.sgd import SGD, ClientOptions, local_sgd

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Unpack
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_range
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd

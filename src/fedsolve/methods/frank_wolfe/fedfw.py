@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedsolve.core.building.build_record import by_name
+from fedsolve.core.building import by_name
 from fedsolve.geometry.requirements import WithLmo
 from fedsolve.methods.frank_wolfe.method import FrankWolfe
 from fedsolve.methods.frank_wolfe.split_sets import SplitSets

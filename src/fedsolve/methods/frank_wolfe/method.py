@@ -12,8 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Weighting, given, module, static
 from fedsolve.core.wire import OneOf

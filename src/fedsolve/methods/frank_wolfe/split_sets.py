@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.trees import as_array
 from fedsolve.core.types import module
 from fedsolve.geometry.requirements import require
 

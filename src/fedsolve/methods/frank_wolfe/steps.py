@@ -9,9 +9,8 @@ from abc import ABC, abstractmethod
 
 import jax.numpy as jnp
 
-from fedsolve.core.building.registry import Registry
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import Registry
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.schedules import Rate, Schedule, as_rate, rate_at
 from fedsolve.core.types import Scalar, module
 

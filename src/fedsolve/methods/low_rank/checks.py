@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import introspect
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_integer, check_range, is_one_of
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
 from fedsolve.core.types import Params
 from fedsolve.methods.compression.compressed import Compressed
 from fedsolve.methods.compression.compressor import is_compressed

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, client_update_of, round_of
-from fedsolve.core.building.build_record import class_by_name
+from fedsolve.core.building import class_by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, module
 from fedsolve.core.wire import Initial

@@ -8,8 +8,8 @@ import jax
 from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_range
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, module, reduced, replace
 from fedsolve.methods.adaptive_local.moments import AggregatedMoments, MomentBroadcast

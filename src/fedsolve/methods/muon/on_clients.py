@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_flag
+from fedsolve.core.errors import check_flag
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Params, Scalar, module, static

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_integer, check_range, shown
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar, Traced, module, static

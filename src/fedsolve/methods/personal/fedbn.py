@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.building.build_record import by_name, class_by_name
+from fedsolve.core.building import by_name, class_by_name
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.schedules import Rate
 from fedsolve.core.trees import matching, named_leaves

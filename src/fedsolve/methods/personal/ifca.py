@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, check_known, shown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_known, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module, reported, static

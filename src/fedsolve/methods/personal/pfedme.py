@@ -11,9 +11,8 @@ from jax import lax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_range
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Weighting, module, static

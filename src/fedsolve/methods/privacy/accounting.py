@@ -28,8 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput, check_known
+from fedsolve.core.errors import InvalidInput, check_integer, check_known, check_range
 from fedsolve.methods.privacy.gaussian import epsilon_of
 from fedsolve.methods.privacy.loss_distributions import constant_table, sampled_epsilon, sampled_table
 from fedsolve.methods.privacy.renyi import LEAST, Sampling, dp_accounting, renyi, renyi_bound

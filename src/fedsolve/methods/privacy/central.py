@@ -12,9 +12,8 @@ import numpy as np
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_range, is_plain_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import class_by_name
+from fedsolve.core.errors import InvalidInput, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Privacy, Scalar, Weighting, module, static
 from fedsolve.methods.privacy.accounting import check_setting, gaussian_table

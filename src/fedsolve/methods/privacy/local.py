@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import class_by_name
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Privacy, Scalar, Traced, module, reported, static
 from fedsolve.methods.privacy.gaussian import gaussian_epsilon, gaussian_multiplier

@@ -19,8 +19,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.checks import check_range, is_plain_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range, is_plain_number
 from fedsolve.core.types import Params, Scalar, reductions
 
 Bounds = tuple[tuple[str, float], ...]

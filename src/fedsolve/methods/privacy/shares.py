@@ -13,8 +13,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.checks import check_integer, check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, check_range
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.methods.compression.compressor import blocks
 from fedsolve.methods.compression.hadamard import hadamard, random_signs, row_size

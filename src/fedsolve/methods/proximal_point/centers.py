@@ -11,8 +11,7 @@ from jax import lax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_range, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module, replace, static
 from fedsolve.methods.client.solver import LocalSolver, Solution, refuse_stateful

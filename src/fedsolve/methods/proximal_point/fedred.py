@@ -8,9 +8,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_range, shown
 from fedsolve.core.oracle import MappedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Weighting, module, replace

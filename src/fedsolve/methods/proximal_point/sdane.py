@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_flag, check_range
-from fedsolve.core.errors import check_known
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_flag, check_known, check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, static

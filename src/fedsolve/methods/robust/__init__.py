@@ -3,7 +3,7 @@
 fs.robust.Robust(fs.FedAdam(0.1), fs.robust.Median())
 """
 
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 from fedsolve.methods.robust.clipping import CentredClipping
 from fedsolve.methods.robust.coordinates import Median, TrimmedMean
 from fedsolve.methods.robust.outliers import WithoutOutliers

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer, check_range
+from fedsolve.core.errors import check_integer, check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.methods.robust.reduction import OfVectors, middle
 from fedsolve.methods.robust.vectors import combination, lengths

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.types import Scalar, module, reductions
 from fedsolve.methods.robust.reduction import Reduction, column, middle
 from fedsolve.methods.robust.selection import of_rank, trimmed_means

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.building.build_record import class_by_name
+from fedsolve.core.building import class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import is_not_traced
 from fedsolve.core.types import Params, Scalar, Traced, given, module, reported

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of, round_of
-from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_integer, is_plain_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import class_by_name
+from fedsolve.core.errors import InvalidInput, check_integer, is_plain_number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Weighting, module, static
 from fedsolve.core.wire import Ring, ring_words

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import check_known
+from fedsolve.core.errors import check_known, check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, reported, static

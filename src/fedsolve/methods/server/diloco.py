@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_range
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Scalar, Weighting
 from fedsolve.methods.client.optax import Optax

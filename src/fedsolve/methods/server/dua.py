@@ -14,9 +14,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import check_known
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_known, check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import (

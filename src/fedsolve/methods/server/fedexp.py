@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from fedsolve.core.building.build_record import by_name
+from fedsolve.core.building import by_name
 from fedsolve.core.errors import check_known
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
+from fedsolve.core.building import by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Claim, Params, Traced, Weighting, claimed, module, reported

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_range, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported

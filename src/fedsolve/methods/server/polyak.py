@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.methods.client.solver import Solution

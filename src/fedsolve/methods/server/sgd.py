@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_flag, check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_flag, check_range
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 from fedsolve.core import trees
-from fedsolve.core.building.build_record import by_name, class_by_name
+from fedsolve.core.building import by_name, class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, client_update_of, round_of
-from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.oracle import MappedOracle, Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module

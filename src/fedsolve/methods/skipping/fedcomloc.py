@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from fedsolve.core import trees
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_integer
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Claim, Params, Scalar, Traced, module, reduced, static
 from fedsolve.methods.client.sgd import SGD

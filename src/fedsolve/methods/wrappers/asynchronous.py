@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import check_integer, check_range, is_one_of
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module, replace, static

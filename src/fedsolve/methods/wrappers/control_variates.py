@@ -9,9 +9,8 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
-from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import check_integer, is_one_of
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.errors import InvalidInput, check_integer, is_one_of
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, reduced, replace, static

@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_range
+from fedsolve.core.building import class_by_name
+from fedsolve.core.errors import check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Params, Scalar, module

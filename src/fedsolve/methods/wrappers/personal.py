@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Unpack
 import jax
 
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Weighting, module, static

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.building.build_record import class_by_name
+from fedsolve.core.building import class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, given, module, static
 from fedsolve.geometry.blocks import Blocks, Geometry

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fedsolve.core.algorithm import Algorithm, Cohort, name_of
+from fedsolve.core.algorithm import Algorithm, Cohort, Traits, declares, merge_traits, name_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Traits, declares, merge_traits
 from fedsolve.core.types import Params, replace
 
 

@@ -10,8 +10,8 @@ from jax import lax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import class_by_name
-from fedsolve.core.checks import check_integer
+from fedsolve.core.building import class_by_name
+from fedsolve.core.errors import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Params, Scalar, Traced, module, reported, static

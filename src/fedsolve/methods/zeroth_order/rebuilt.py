@@ -7,8 +7,7 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.checks import check_integer, check_range, is_one_of
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, replace, static
 

@@ -10,8 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from fedsolve.core.building.loss_checks import check_value
 from fedsolve.core.errors import of_type
+from fedsolve.core.loss_checks import check_value
 from fedsolve.pytorch.translation.arrays import of_data
 
 

@@ -13,7 +13,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from fedsolve.core.building.loss_checks import (
+from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.core.loss_checks import (
     REMEMBERED,
     check_again,
     check_mean,
@@ -21,7 +22,6 @@ from fedsolve.core.building.loss_checks import (
     fails,
     first_line,
 )
-from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.pytorch.callback.batch_losses import mean_of, row_of
 from fedsolve.pytorch.callback.seeds import all_seeded
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws

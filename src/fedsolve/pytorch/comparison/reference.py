@@ -16,8 +16,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedsolve.core.building.loss_checks import REMEMBERED, check_again, check_slope, first_line
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope, first_line
 from fedsolve.pytorch.callback.batch_losses import mean_of, tensors_of
 from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedsolve.core.building.loss_checks import check_wide
-from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_same, shown
+from fedsolve.core.loss_checks import check_wide
 
 _RUN: ContextVar[tuple[torch.dtype, Any] | None] = ContextVar("run", default=None)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedsolve.core.building.loss_checks import first_line
+from fedsolve.core.loss_checks import first_line
 
 _LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n\s+(?P<code>.+)')
 _NOT_THEIRS = "<", str(Path(torch.__file__).parent), str(Path(__file__).parents[2])

@@ -10,8 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from fedsolve.core.building.loss_checks import first_line
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.callback.batch_losses import row_of
 from fedsolve.pytorch.callback.seeds import all_seeded, global_states
 from fedsolve.pytorch.translation.arrays import check_weights, copied, mode_setter

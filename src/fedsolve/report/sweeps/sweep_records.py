@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_range, shown
 from fedsolve.report.markup import text
 from fedsolve.report.number_text import count_text, number_writer, plus_minus
 from fedsolve.report.records import latex_table

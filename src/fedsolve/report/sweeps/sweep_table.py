@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from fedsolve.core.checks import is_plain_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, is_plain_number
 from fedsolve.report.number_text import number_writer, power_of_ten
 from fedsolve.report.style import wrapped
 from fedsolve.report.table import narrow_table

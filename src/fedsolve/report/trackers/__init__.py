@@ -7,8 +7,8 @@ curves. Each needs its own package, an extra of the same name: `pip install 'fed
 from collections.abc import Callable
 from pathlib import Path
 
-from fedsolve.core.building.registry import Registry
-from fedsolve.core.checks import check_path
+from fedsolve.core.building import Registry
+from fedsolve.core.errors import check_path
 from fedsolve.report.trackers.services import MLflow, TensorBoard, WandB
 from fedsolve.report.trackers.tracking import Tracker
 

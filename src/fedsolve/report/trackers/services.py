@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, check_path, shown
 from fedsolve.report.trackers.tracking import CURVES, Tracker, package
 from fedsolve.results.columns import dumps
 from fedsolve.results.history import Setting

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer, check_number, is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_number, is_one_of, unknown
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partition import Partition

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer, check_number, is_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_number, is_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.geometry.diagnostics import RecoveryError, Support
 from fedsolve.tasks.losses.losses import SquaredError

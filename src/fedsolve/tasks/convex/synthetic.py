@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer, check_number
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.models.models import MLP, Softmax
 from fedsolve.tasks.shared import classification, pick

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.core.building.registry import Registry
+from fedsolve.core.building import Registry
 from fedsolve.tasks.convex.libsvm import SHA256 as LIBSVM
 from fedsolve.tasks.datasets import checked_files, cifar, leaf, news, voxels
 from fedsolve.tasks.images.fashion import CONTENT as FASHION

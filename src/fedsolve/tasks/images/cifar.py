@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.pachinko import Pachinko
 from fedsolve.data.partitioning.partition import Partition

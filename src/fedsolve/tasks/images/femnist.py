@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
+from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural

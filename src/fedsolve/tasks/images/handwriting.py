@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer, is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer, is_one_of, unknown
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.shared import by_owner, classification, pick

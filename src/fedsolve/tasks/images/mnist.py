@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data import sources
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import Natural, as_partition

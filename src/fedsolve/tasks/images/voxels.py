@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import BinaryAccuracy

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data.examples import SparseRows
 from fedsolve.tasks.losses.losses import Model, OfOutputs, check_shapes
 from fedsolve.tasks.models.models import dense_rows

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.arrays.leaf import as_array
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.trees import as_array
 from fedsolve.core.types import Batch, Params
 from fedsolve.tasks.losses.sums import of_batch
 

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_number
 from fedsolve.core.types import LATER, Params
 from fedsolve.core.xla.cross_entropy import cross_entropy
 from fedsolve.data.examples import SparseRows

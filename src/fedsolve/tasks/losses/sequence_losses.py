@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.types import Params
 from fedsolve.tasks.losses.losses import CrossEntropy, Model, OfOutputs, Pooled
 from fedsolve.tasks.targets import Classes, Targets

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer, check_number
 from fedsolve.tasks.metrics.sum_metric import SumMetric, columns_of_each, scores_of
 
 _MOST_BINS = 4096

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_flag
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_flag
 from fedsolve.core.types import Batch, Params
 from fedsolve.tasks.leaves import WithFrozen
 from fedsolve.tasks.loss_arguments import asked, call

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedsolve.core.checks import check_integer, check_number
-from fedsolve.core.errors import InvalidInput
-from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.core.errors import InvalidInput, check_integer, check_number
+from fedsolve.core.xla.compiler import make_cores_devices
 
 Initializer = Callable[[Array, tuple[int, ...]], Array]
 

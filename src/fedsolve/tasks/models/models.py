@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.xla.convolutions import conv, max_pool2x2
 from fedsolve.data.examples import SparseRows
 from fedsolve.tasks.models.layers import (

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import check_integer
 from fedsolve.core.types import Params
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.models.layers import as_numbers

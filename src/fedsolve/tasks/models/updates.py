@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params
 

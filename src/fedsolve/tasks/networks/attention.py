@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.tasks.models.layers import Affine, check_rate, dense, dense_of, dropout, layer_norm, unit_norm
 
 NORMAL = jax.nn.initializers.normal(0.02)

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.tasks.models.layers import Affine, dense, dense_of, layer_norm, unit_norm
 from fedsolve.tasks.networks.attention import NORMAL, attention, check_sizes
 

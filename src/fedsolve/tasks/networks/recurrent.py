@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.xla.recurrence import GRU_CELL, LSTM_CELL, own_part, recur
 from fedsolve.tasks.models.layers import Affine, dense, dense_of
 

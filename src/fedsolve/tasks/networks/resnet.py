@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.xla.convolutions import conv
 from fedsolve.tasks.models.layers import Affine, as_numbers, dense, group_norm, he, he_dense, unit_norm
 

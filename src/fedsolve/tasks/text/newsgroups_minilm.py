@@ -13,11 +13,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.types import Params
-from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import Accuracy

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_bytes

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, of_type, require, shown
-from fedsolve.core.xla.cpu_devices import make_cores_devices
+from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.losses.sums import Whole

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range
+from fedsolve.core.building import by_name
+from fedsolve.core.errors import check_range
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.methods.client.sgd import ClientOptions

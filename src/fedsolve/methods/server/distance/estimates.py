@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_range
 from fedsolve.core.types import Params, Scalar, Traced, module, replace, reported
 from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

@@ -1,1 +1,0 @@
-"""What users give as arrays: NumPy's own, tensors, tables of other packages, lists, and which entries are missing."""

@@ -1,1 +1,0 @@
-"""Things by name, and how each was made."""
