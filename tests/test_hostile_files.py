@@ -29,11 +29,10 @@ from fedsolve.deploy.nodes.node_bindings import NodeBindings
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.secure.roster import read_peers
 from fedsolve.engine.records.standing import standing
-from fedsolve.folders.append_log import AppendLog, append_line
-from fedsolve.folders.lock import held, locked
-from fedsolve.folders.row_file import RowFile
-from fedsolve.folders.sealed_json import checksum, unsealed
-from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.folders.files import held, locked
+from fedsolve.folders.logs import AppendLog, RowFile, append_line
+from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
+from fedsolve.folders.sealed import checksum, unsealed
 from fedsolve.folders.untrusted import loads, npz_arrays
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsolve.engine.records.record import Recorder, RecordFile
-from fedsolve.folders.run_folder import RUN
-from fedsolve.folders.store import save_tree
+from fedsolve.folders.run_folder import RUN, save_tree
 from fedsolve.results.history import History
 
 CONFIG = """task = "digits"

@@ -14,7 +14,7 @@ from fedsolve.cli.processes.devices import start_jax
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.compute.layout import cores
 from fedsolve.engine.running import in_turn
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked
 
 RUN = ("run", "digits", "FedAvg", *SMALL)
 

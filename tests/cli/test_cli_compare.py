@@ -18,7 +18,7 @@ from fedsolve.cli.terminal.progress import Lines
 from fedsolve.engine.running import at_once, in_turn
 from fedsolve.engine.running.at_once import MethodProgress
 from fedsolve.folders.files import slug
-from fedsolve.folders.sealed_json import unsealed
+from fedsolve.folders.sealed import unsealed
 
 CONFIG = """
 task = "digits"

@@ -11,7 +11,7 @@ import fedsolve as fs
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
 from fedsolve.deploy.monitoring.status_file import STATUS, StatusFile
 from fedsolve.deploy.run_log import FAILED
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked
 from fedsolve.results.record_files import HISTORY
 
 VERSIONS = {"fedsolve": fs.__version__, "flwr": "1.41.0", "python": "3.11.9", "framework": "torch 2.13.0+cpu"}

@@ -13,7 +13,7 @@ import fedsolve.engine.running.at_once
 import fedsolve.engine.running.in_turn
 from fedsolve.cli.terminal.folders import undone_if_refused
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import RUN
 
 PRIVATE = ("clip_norm=1", "noise_multiplier=1", "population=4", "cohort=3", "delta=0.1", "weighting=uniform")

@@ -12,9 +12,8 @@ from runs_made_up import finish, write_run
 import fedsolve as fs
 from fedsolve.cli.commands import show
 from fedsolve.cli.main import main
-from fedsolve.folders import interrupt
-from fedsolve.folders.interrupt import STOP
-from fedsolve.folders.lock import locked
+from fedsolve.folders import files as interrupt
+from fedsolve.folders.files import STOP, locked
 
 
 def at_each_wait(monkeypatch, module, *steps):

@@ -12,7 +12,7 @@ from runs_made_up import CONFIG
 
 import fedsolve as fs
 from fedsolve.cli.configuration.config import read_toml
-from fedsolve.folders.sealed_arrays import write_arrays
+from fedsolve.folders.sealed import write_arrays
 
 DEEP = 100_000
 GOOD = {

@@ -15,7 +15,7 @@ import fedsolve as fs
 from fedsolve.cli.configuration.config import load
 from fedsolve.cli.main import main
 from fedsolve.engine.running import at_once
-from fedsolve.folders.interrupt import STOP
+from fedsolve.folders.files import STOP
 from fedsolve.geometry import L1
 
 DRAW = np.random.default_rng(0)

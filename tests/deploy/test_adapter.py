@@ -16,7 +16,7 @@ from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED, ROUNDS
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import read_manifest
 
 METHOD = fs.SCAFFOLD(0.3)
 

@@ -13,8 +13,7 @@ from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server import serve
-from fedsolve.folders.run_folder import DEPLOYMENT
-from fedsolve.folders.store import read_manifest, save_tree
+from fedsolve.folders.run_folder import DEPLOYMENT, read_manifest, save_tree
 
 CHECKPOINT, PREVIOUS = DEPLOYMENT.file, DEPLOYMENT.previous
 METHOD = fs.FedFW(fs.geometry.L2Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))

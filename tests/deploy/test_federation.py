@@ -19,7 +19,7 @@ import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy.monitoring.status_file import STATUS, read_status
 from fedsolve.deploy.run_log import FAILED, ROUNDS
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import read_manifest
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
 

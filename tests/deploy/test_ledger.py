@@ -15,7 +15,7 @@ from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
-from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.gaussian import epsilon_of, gaussian_epsilon
 
 DELTA = 1e-5

@@ -18,7 +18,7 @@ from fedsolve.deploy.secure import node_secrets
 from fedsolve.deploy.secure_rounds.secure_records import ACTION, Question, question_record
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import read_manifest
 from fedsolve.methods.privacy.gaussian import epsilon_of
 
 DELTA = 1e-5

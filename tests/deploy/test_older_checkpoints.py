@@ -18,7 +18,7 @@ from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.outliers import largest_update
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import read_manifest
 
 TRACKED = fs.FedFW(fs.geometry.L2Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))
 METHODS = {"SCAFFOLD": fs.SCAFFOLD(0.1), "FedFW": TRACKED}

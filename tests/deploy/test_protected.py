@@ -19,7 +19,7 @@ from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
-from fedsolve.folders.sealed_arrays import mapped_arrays
+from fedsolve.folders.sealed import mapped_arrays
 from harness import Listed
 
 PRIVACY = {"population": POPULATION, "delta": 1e-5, "sampling": "none"}

@@ -16,8 +16,7 @@ from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.outliers import check_usual, part_norms
-from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, read_manifest
 from fedsolve.methods.robust.outliers import FACTOR
 from harness import crossed
 

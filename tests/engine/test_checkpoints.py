@@ -18,7 +18,7 @@ from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
 from fedsolve.folders import run_folder
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import RUN, RunFolder
 from harness import make_clients, make_task
 

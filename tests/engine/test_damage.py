@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
 
 TREE = {
     "weights": jnp.arange(300, dtype=jnp.float32).reshape(30, 10),

@@ -20,8 +20,8 @@ from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.folders import files
-from fedsolve.folders.lock import locked
-from fedsolve.folders.store import save_tree
+from fedsolve.folders.files import locked
+from fedsolve.folders.run_folder import save_tree
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])

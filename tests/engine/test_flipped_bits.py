@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save
 
 import fedsolve as fs
-from fedsolve.folders.sealed_json import sealed, unsealed
+from fedsolve.folders.sealed import sealed, unsealed
 from fedsolve.results import record_files
 from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
 from fedsolve.results.columns import dumps

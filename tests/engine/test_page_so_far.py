@@ -14,9 +14,8 @@ import fedsolve as fs
 from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.engine.running import page_so_far as so_far
 from fedsolve.folders import run_folder
-from fedsolve.folders.interrupt import STOP
-from fedsolve.folders.run_folder import RUN
-from fedsolve.folders.store import save_tree
+from fedsolve.folders.files import STOP
+from fedsolve.folders.run_folder import RUN, save_tree
 from fedsolve.report import running
 from fedsolve.results.record_files import write_failure
 

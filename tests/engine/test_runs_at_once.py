@@ -19,7 +19,7 @@ import fedsolve as fs
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.running import at_once, in_turn
 from fedsolve.engine.running.at_once import Devices
-from fedsolve.folders.interrupt import STOP
+from fedsolve.folders.files import STOP
 from fedsolve.tasks import Linear, SquaredError
 
 ROUNDS: dict[str, Any] = {"rounds": 2, "clients_per_round": 2, "progress": False}

@@ -11,7 +11,8 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine.streaming import stream
 from fedsolve.engine.streaming.client_states import ClientStates
-from fedsolve.folders import row_file, run_folder
+from fedsolve.folders import logs as row_file
+from fedsolve.folders import run_folder
 from harness import make_clients, make_task
 
 FIRST = {"a": np.array([[1.5, -2.0]], np.float32), "b": (np.int8(3), np.array(True))}

@@ -10,7 +10,7 @@ import pytest
 from sweep_made_up import make_sweep
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.sealed_json import unsealed
+from fedsolve.folders.sealed import unsealed
 from fedsolve.results.sweep import Selection
 from fedsolve.results.sweep_files import load, save
 

@@ -1,4 +1,4 @@
-"""Files of others are read by `folders/untrusted.py` and `folders/user_text.py` alone, but for what is listed.
+"""Files of others are read by `folders/untrusted.py` and `folders/untrusted.py` alone, but for what is listed.
 
 A new call of `open`, `json.loads` and the like fails here: use those functions, or say why it need not.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "src" / "fedsolve"
-READERS = {"folders/untrusted.py", "folders/user_text.py"}
+READERS = {"folders/untrusted.py"}
 OPENING = {"os", "io", "gzip", "bz2", "lzma", "tarfile", "codecs"}
 """Modules whose `open` is one; that of a path has a mode, or nothing, in its brackets."""
 OF_MODULES = {
@@ -60,8 +60,8 @@ LISTED = {
     "deploy/threads.py": {"read_bytes": OWN},
     "engine/compute/layout.py": {"json.loads": OWN, "read_text": OWN, "open": OWN},
     "folders/files.py": {"os.open": WRITING, "open": WRITING},
-    "folders/sealed_arrays.py": {"np.memmap": OPENED, "open": WRITING},
-    "folders/sealed_json.py": {"json.loads": "a table of texts alone, as its pattern says, which has no depth"},
+    "folders/sealed.py": {"np.memmap": OPENED, "open": WRITING},
+    "folders/sealed.py": {"json.loads": "a table of texts alone, as its pattern says, which has no depth"},
     "report/markup.py": {"read_text": OWN},
     "results/sweep_files.py": {"read_table": "bytes in memory, compared with their checksum"},
     "studies/parts.py": {"zipfile.ZipFile": OPENED},

@@ -11,7 +11,7 @@ from fedsolve.core.errors import InvalidInput, is_integer, of_type
 from fedsolve.core.trees import as_array, check_same_rows, columns_of, is_rounded
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import in_words
-from fedsolve.folders.user_text import composed
+from fedsolve.folders.untrusted import composed
 
 Columns = tuple[tuple[str, ...] | None, ...]
 """For each leaf in the order of `jax.tree.leaves` the names of its columns, None if they have none; () if none has."""

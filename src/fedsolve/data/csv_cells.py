@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.core.errors import ConfidentialError, InvalidInput, nearest, shown
 from fedsolve.core.trees import first_beyond
-from fedsolve.folders.user_text import check_once, csv_rows
+from fedsolve.folders.untrusted import check_once, csv_rows
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 

@@ -23,7 +23,7 @@ from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.on_disk.writing import write
 from fedsolve.data.tables import Table, check_whole, numbers
-from fedsolve.folders.user_text import composed
+from fedsolve.folders.untrusted import composed
 
 Columns = str | Sequence[str]
 """One column, whose rows may be lists, or several of single numbers that stand side by side."""

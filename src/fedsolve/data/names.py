@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.trees import as_array, missing, to_numpy
-from fedsolve.folders.user_text import composed
+from fedsolve.folders.untrusted import composed
 
 
 class Numbered(Sequence[str]):

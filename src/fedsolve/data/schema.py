@@ -38,8 +38,7 @@ from fedsolve.data.csv_cells import (
 )
 from fedsolve.data.examples import Examples
 from fedsolve.data.names import check_column
-from fedsolve.folders.untrusted import check_shape
-from fedsolve.folders.user_text import composed, read_user_toml
+from fedsolve.folders.untrusted import check_shape, composed, read_user_toml
 
 _LARGEST = 2**24  # bytes of a schema
 _LARGEST_NUMBER = sys.float_info.max

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, require, unknown
-from fedsolve.folders.sealed_json import LARGEST
-from fedsolve.folders.untrusted import MALFORMED, loads, open_regular, read_bytes
-from fedsolve.folders.user_text import check_once, composed
+from fedsolve.folders.sealed import LARGEST
+from fedsolve.folders.untrusted import MALFORMED, check_once, composed, loads, open_regular, read_bytes
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _HUGGING_FACE = "state.json"

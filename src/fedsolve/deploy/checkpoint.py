@@ -24,8 +24,15 @@ from fedsolve.deploy.server.server_state import ServerState, store_row
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.folders.files import slug
-from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, occupied
-from fedsolve.folders.store import OlderCheckpoints, load_tree, read_manifest, save_tree
+from fedsolve.folders.run_folder import (
+    DEPLOYMENT,
+    OlderCheckpoints,
+    RunFolder,
+    load_tree,
+    occupied,
+    read_manifest,
+    save_tree,
+)
 
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
 

@@ -13,9 +13,9 @@ from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE
 from fedsolve.deploy.site_names import numbered
-from fedsolve.folders.append_log import append_line
-from fedsolve.folders.sealed_json import sealed
-from fedsolve.folders.store import INTACT
+from fedsolve.folders.logs import append_line
+from fedsolve.folders.run_folder import INTACT
+from fedsolve.folders.sealed import sealed
 from fedsolve.folders.untrusted import read_text
 from fedsolve.report.number_text import human_time
 from fedsolve.results.columns import dumps

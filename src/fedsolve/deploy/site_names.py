@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.folders.user_text import composed
+from fedsolve.folders.untrusted import composed
 
 LONGEST = 64
 """Characters of the longest name of a site."""

@@ -34,7 +34,7 @@ from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.result import Result
-from fedsolve.folders.interrupt import Interruptible
+from fedsolve.folders.files import Interruptible
 from fedsolve.results.callbacks import Callback
 from fedsolve.results.clients import ClientMetrics
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import platform
 import re
 import secrets
+import signal
+import threading
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import IO, Any
 
 from fedsolve.core.errors import InvalidInput, check_path
+from fedsolve.folders.untrusted import open_regular
 
 _REMEDY = "what was saved before is intact: free space or choose another folder"
 _BEGUN = time.time()
@@ -109,3 +117,158 @@ def slug(label: str) -> str:
     'FedAvg-lr-0.1'
     """
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", label).strip("-.")[:80] or "method"
+
+
+# Holding a folder for one run, so that no second writes into it, and noticing when it is gone.
+
+
+_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_PATIENCE = 0.2  # seconds: one that only looks (`held`) has the lock for a moment
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A folder that is held, known by the file that its lock is on; without one another process holds it."""
+
+    folder: Path
+    file: os.stat_result | None
+
+    def check(self) -> None:
+        """See that the folder is still the one that was held.
+
+        Raises:
+            InvalidInput: it was removed, or another stands in its place.
+        """
+        try:
+            here = os.stat(self.folder / ".lock")
+        except OSError:
+            here = None
+        if here is None or self.file is None or not os.path.samestat(here, self.file):
+            raise InvalidInput(
+                f"{self.folder} was removed or replaced while it was written to: nothing more is saved; start again"
+            )
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[Hold]:
+    """Hold a folder for one run; the lock ends with the process, however it ends.
+
+    On a file system that knows no locks a warning says so, and the folder is used without.
+
+    Raises:
+        InvalidInput: the folder cannot be written, or another process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open_regular(folder / ".lock", "ab", follow=False)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write to {folder}: {error.strerror or error}; choose another folder"
+        ) from None
+    with file:
+        try:
+            _take(file)
+        except OSError as error:
+            if error.errno in _HELD:
+                raise InvalidInput(
+                    f"{folder} is in use by another run: wait for it or choose another folder"
+                ) from None
+            warnings.warn(
+                f"{folder} lies on a file system without locks ({error.strerror}): do not start a second run in it",
+                stacklevel=3,
+            )
+        yield Hold(folder, os.fstat(file.fileno()))
+
+
+def held(folder: Path) -> bool:
+    """Whether a process holds a folder; False where that cannot be known."""
+    try:
+        with open_regular(folder / ".lock", follow=False) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: it ends with the file
+    except OSError as error:
+        return error.errno in _HELD
+    return False
+
+
+def held_within(folder: Path) -> set[Path]:
+    """The folders that processes hold, of this one and those in it."""
+    return {lock.parent for lock in folder.rglob(".lock") if held(lock.parent)}
+
+
+def _take(file: IO[bytes]) -> None:
+    """The lock of an open file; OSError if another has it for longer than it takes to look."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in _HELD or time.monotonic() > until:
+                raise
+            time.sleep(_PATIENCE / 10)
+
+
+# What asks a run to save and stop after the current compiled call: Ctrl-C, or a file in its folder.
+#
+# A second Ctrl-C stops at once. The file is how another process asks, such as `fedsolve stop`.
+
+
+_SECONDS_BETWEEN = 0.5
+STOP = "stop"
+"""The file that asks the run of its folder to stop; who is asked removes it."""
+
+
+def stop_within(folder: Path) -> None:
+    """Ask what runs in a folder, or in those in it, to save and stop, and wait until it has.
+
+    Raises:
+        InvalidInput: nothing runs there, or the file that asks cannot be written.
+    """
+    running, asked = held_within(folder), set[Path]()
+    if not running:
+        raise InvalidInput(f"nothing runs in {folder}: give the folder of a run whose rounds have begun")
+    while running:  # asked again: a comparison may hold its folder before a method of it does
+        for place in running - {parent for each in running for parent in each.parents}:
+            write_atomically(place / STOP, "")
+            asked.add(place)
+        time.sleep(_SECONDS_BETWEEN)
+        running = held_within(folder)
+    for place in asked:
+        (place / STOP).unlink(missing_ok=True)
+
+
+class Interruptible:
+    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder if there is one, set `asked`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._file = None if folder is None else folder / STOP
+        self._signalled = False
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruptible:
+        self._remove()  # one that was meant for an earlier run
+        if threading.current_thread() is threading.main_thread():
+            self._old = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._remove()
+        self._restore()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run shall stop."""
+        return self._signalled or (self._file is not None and self._file.exists())
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+    def _remove(self) -> None:
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)

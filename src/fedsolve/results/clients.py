@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_integer, check_known
-from fedsolve.folders.sealed_json import LARGEST, unsealed_values
+from fedsolve.folders.sealed import LARGEST, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import as_column, frame
 from fedsolve.results.metrics import describe

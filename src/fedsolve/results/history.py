@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_known, is_integer, shown
-from fedsolve.folders.sealed_json import unsealed
+from fedsolve.folders.sealed import unsealed
 from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.results.columns import Columns, as_column, checked_columns, dumps, number
 from fedsolve.results.metrics import describe, summary

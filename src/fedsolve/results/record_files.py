@@ -20,9 +20,20 @@ from safetensors.numpy import load
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.folders.files import slug, write_atomically
-from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, metadata_of, read_header, write_arrays
-from fedsolve.folders.sealed_json import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
-from fedsolve.folders.store import check_names
+from fedsolve.folders.run_folder import check_names
+from fedsolve.folders.sealed import (
+    LARGEST,
+    MANIFEST,
+    check_file,
+    damaged,
+    mapped_arrays,
+    metadata_of,
+    read_header,
+    sealed,
+    unsealed,
+    without_checksum,
+    write_arrays,
+)
 from fedsolve.folders.untrusted import MALFORMED, loads, npz_arrays, read_bytes, read_text
 from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, require
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.sealed_json import (
+from fedsolve.folders.sealed import (
     LARGEST,
     check_file,
     damaged,

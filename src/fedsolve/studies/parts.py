@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import MALFORMED, npz_arrays, open_regular, read_bytes
 from fedsolve.results.sweep import SENT, Selection, SweepRecord
 

@@ -21,7 +21,7 @@ from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.records.standing import ended
 from fedsolve.engine.running.in_turn import running
 from fedsolve.engine.running.method_runs import MethodRuns
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked
 from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History

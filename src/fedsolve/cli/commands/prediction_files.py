@@ -15,8 +15,7 @@ from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.csv_cells import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
-from fedsolve.folders.untrusted import npz_arrays, open_regular
-from fedsolve.folders.user_text import check_once, composed, csv_rows
+from fedsolve.folders.untrusted import check_once, composed, csv_rows, npz_arrays, open_regular
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"

@@ -17,7 +17,7 @@ from fedsolve.cli.terminal.folders import FLOWER, command_of, how_to_resume, run
 from fedsolve.cli.terminal.outputs import document, print_result
 from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.engine.records.standing import Standing, standing
-from fedsolve.folders.lock import held_within
+from fedsolve.folders.files import held_within
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import read_history

@@ -18,7 +18,7 @@ from fedsolve.cli.terminal.folders import TRIAL_FOLDERS, how_to_resume
 from fedsolve.cli.terminal.outputs import can_draw
 from fedsolve.core.errors import Diverged
 from fedsolve.engine.sweep.sweep_store import results_so_far
-from fedsolve.folders.lock import held
+from fedsolve.folders.files import held
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.running import SoFar, written_meanwhile
 from fedsolve.report.sweeps.sweep_page import PAGE, write_page, write_sweep_page

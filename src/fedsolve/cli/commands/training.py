@@ -89,7 +89,7 @@ def stop(
 ) -> None:
     """Ask what runs in a folder to save and stop after its current round, as Ctrl-C does, and wait until it has."""
     from fedsolve.cli.terminal.console import say
-    from fedsolve.folders.interrupt import stop_within
+    from fedsolve.folders.files import stop_within
 
     stop_within(folder)
     say(f"stopped: nothing runs in {folder} any more")
@@ -131,8 +131,7 @@ def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
     if folder is None or config.run.devices is not None or config.run.mesh is not None:
         return config
     from fedsolve.core.xla.compiler import cores
-    from fedsolve.folders.run_folder import RUN
-    from fedsolve.folders.store import read_manifest
+    from fedsolve.folders.run_folder import RUN, read_manifest
 
     checkpoints = sorted(Path(folder).glob(f"**/{RUN.file}"))
     if not checkpoints:

@@ -21,7 +21,7 @@ from fedsolve.cli.configuration.values import check_labels
 from fedsolve.config.catalogue import current_name
 from fedsolve.core.errors import SEED_BITS, InvalidInput, unknown
 from fedsolve.engine.options import RunOptions, WrittenOption, exclusive_options, written_options
-from fedsolve.folders.user_text import read_user_toml
+from fedsolve.folders.untrusted import read_user_toml
 from fedsolve.results.record_files import CONFIG
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]

@@ -22,8 +22,7 @@ from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.engine.progress import Progress
 from fedsolve.engine.records.identity import provenance
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.interrupt import Interruptible
+from fedsolve.folders.files import Interruptible, write_atomically
 from fedsolve.report.number_text import human_time
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History

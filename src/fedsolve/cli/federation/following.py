@@ -10,7 +10,7 @@ from typing import TypeVar
 from fedsolve.cli.federation.flower_commands import FlowerCommands, last_line
 from fedsolve.core.errors import Interrupted, Unavailable
 from fedsolve.deploy.run_log import FAILED, read_reason
-from fedsolve.folders.interrupt import STOP, Interruptible
+from fedsolve.folders.files import STOP, Interruptible
 
 _POLL_SECONDS = 0.3
 _STATUS_SECONDS = (

@@ -17,8 +17,7 @@ from fedsolve.deploy.client.node_context import STATE_FOLDER
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.persistent.flower_program import PROGRAM, UnknownFlower, check_version
 from fedsolve.deploy.persistent.node_folder import BIN, WorkerLimits, hold, make_folder, start_worker
-from fedsolve.folders.untrusted import loads_toml
-from fedsolve.folders.user_text import read_user_toml
+from fedsolve.folders.untrusted import loads_toml, read_user_toml
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Flower's variable for the seconds after which a SuperExec looks for a message again."""

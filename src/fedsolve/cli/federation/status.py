@@ -13,7 +13,7 @@ from fedsolve.deploy.monitoring.client_status import ClientStatus
 from fedsolve.deploy.monitoring.status_file import STATUS, FederationStatus, read_status
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
-from fedsolve.folders.lock import held
+from fedsolve.folders.files import held
 from fedsolve.report.number_text import human_time
 from fedsolve.results.record_files import HISTORY
 

@@ -14,10 +14,9 @@ from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.records.identity import provenance
 from fedsolve.engine.sweep.grid import check_seeds
-from fedsolve.folders.files import slug, write_atomically
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked, slug, write_atomically
 from fedsolve.folders.run_folder import RUN, SWEEP, occupied
-from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import read_bytes
 from fedsolve.results.record_files import FAILURE, HISTORY, method_folders, seed_folder
 

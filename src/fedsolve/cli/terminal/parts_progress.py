@@ -8,8 +8,7 @@ from typing import Any
 
 from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import Interrupted
-from fedsolve.folders.interrupt import STOP
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import STOP, locked
 
 
 class PartsProgress(ExitStack):

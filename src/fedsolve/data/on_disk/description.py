@@ -20,8 +20,7 @@ from fedsolve.core.errors import InvalidInput, is_integer, shown, with_article
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns
 from fedsolve.data.examples import Examples, SparseRows
-from fedsolve.folders.sealed_arrays import checksum
-from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.sealed import LARGEST, checksum
 from fedsolve.folders.untrusted import MALFORMED, check_shape, loads, read_text
 
 DESCRIPTION = "fedsolve-data.json"

@@ -25,7 +25,7 @@ from fedsolve.data.on_disk.description import (
     read_description,
     with_structure,
 )
-from fedsolve.folders.append_log import read_all
+from fedsolve.folders.logs import read_all
 from fedsolve.folders.untrusted import open_regular
 
 _PIECE = 2**24  # bytes that are summed at once

@@ -34,10 +34,9 @@ from fedsolve.data.on_disk.description import (
 )
 from fedsolve.data.on_disk.stored import StoredData
 from fedsolve.data.on_disk.stored import open as open_stored
-from fedsolve.folders.append_log import open_to_append, sync
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.lock import locked
-from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.files import locked, write_atomically
+from fedsolve.folders.logs import open_to_append, sync
+from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import MALFORMED, loads, open_regular, read_bytes
 
 PROGRESS = "writing.json"

@@ -15,8 +15,7 @@ from typing import Any
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.retention import pinned
 from fedsolve.folders.files import slug
-from fedsolve.folders.run_folder import first_difference
-from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.folders.run_folder import first_difference, load_tree, read_manifest, save_tree
 
 
 class StateLost(InvalidInput):

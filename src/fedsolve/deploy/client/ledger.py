@@ -27,8 +27,8 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.deploy.messages.message import TrainReply, TrainRequest
 from fedsolve.deploy.messages.sanitize import about_request
-from fedsolve.folders.lock import locked
-from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.folders.files import locked
+from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.central import DifferentialPrivacy
 from fedsolve.methods.privacy.gaussian import epsilon_of
 from fedsolve.methods.privacy.renyi import ORDERS, renyi_epsilon

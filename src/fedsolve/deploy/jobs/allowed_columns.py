@@ -26,8 +26,7 @@ from fedsolve.deploy.jobs.column_records import (
 )
 from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.deploy.secure_rounds.words import Counts
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked, write_atomically
 from fedsolve.folders.untrusted import loads, read_bytes
 
 _ASKED = "questions.json"

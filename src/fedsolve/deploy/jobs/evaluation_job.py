@@ -33,8 +33,7 @@ from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.serve import Deployment
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.records.record import Recorder
-from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, first_difference
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, first_difference, read_manifest
 from fedsolve.methods.secure.secure import Secure
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.report.page import write_page

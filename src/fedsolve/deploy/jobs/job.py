@@ -15,7 +15,7 @@ from fedsolve.data.column_statistics.statistics import asked_columns
 from fedsolve.data.column_statistics.summed_columns import check_summable
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.run_log import FAILED, say, write_failure
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import DEPLOYMENT
 from fedsolve.results.record_files import HISTORY
 

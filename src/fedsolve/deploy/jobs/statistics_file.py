@@ -15,7 +15,7 @@ from fedsolve.data.column_statistics.report import (
     NumberStatistics,
     Statistics,
 )
-from fedsolve.folders.sealed_json import LARGEST, sealed, unsealed_values
+from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.report.number_text import show_number
 from fedsolve.results.columns import dumps, number

@@ -10,7 +10,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.sealed_json import LARGEST
+from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
 
 BINDINGS = "clients.json"

@@ -28,8 +28,7 @@ from fedsolve.deploy.secure.identity import (
 from fedsolve.deploy.secure.masked_reply import PrivateKeys, masked_reply, read_order
 from fedsolve.deploy.secure.roster import SMALLEST, Roster, check_peers, experiment_digest, read_peers
 from fedsolve.deploy.secure.unmasking import answer_bytes, open_shares, read_request
-from fedsolve.folders.files import slug, write_atomically
-from fedsolve.folders.lock import locked
+from fedsolve.folders.files import locked, slug, write_atomically
 from fedsolve.folders.untrusted import read_bytes
 
 _FILE, _SECRETS, _ROSTER, _COINS = b"fsn2", "secrets.bin", "roster.bin", "coins.bin"

@@ -25,7 +25,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure.byte_reader import LARGEST_LIST, ProtocolError, Reader, names, number
 from fedsolve.deploy.secure.identity import Member, commitment, read_hello
 from fedsolve.deploy.secure.primitives import KEY, digest
-from fedsolve.folders.user_text import read_user_toml
+from fedsolve.folders.untrusted import read_user_toml
 
 _ROSTER = b"fsr2"
 SMALLEST = 3

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import jax
 import numpy as np
 
-from fedsolve.folders.append_log import bytes_of, read_all, write_all
+from fedsolve.folders.logs import bytes_of, read_all, write_all
 
 _IN_MEMORY = 32 * 1024**2
 

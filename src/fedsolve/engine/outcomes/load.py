@@ -11,8 +11,8 @@ from fedsolve.engine.outcomes.several_seeds import Seeds
 from fedsolve.engine.outcomes.stored_task import StoredTask, as_trained, in_task, is_personal, of_module
 from fedsolve.engine.result import Result
 from fedsolve.engine.sweep.sweep_result import Sweep
-from fedsolve.folders.sealed_json import LARGEST
-from fedsolve.folders.user_text import read_user_toml
+from fedsolve.folders.sealed import LARGEST
+from fedsolve.folders.untrusted import read_user_toml
 from fedsolve.results import sweep_files
 from fedsolve.results.record_files import (
     CONFIG,

@@ -22,8 +22,7 @@ from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.engine.streaming.client_states import ClientStates
 from fedsolve.engine.streaming.stream import Stream
-from fedsolve.folders.run_folder import RUN, RunFolder, check_rounds, how_to_resume
-from fedsolve.folders.store import load_tree
+from fedsolve.folders.run_folder import RUN, RunFolder, check_rounds, how_to_resume, load_tree
 
 _MOVED = (
     "the rounds after {} ran on other devices ({}): results are those of one run to rounding, not to the bit"

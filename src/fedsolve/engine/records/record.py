@@ -18,7 +18,7 @@ import numpy as np
 from fedsolve.core.fleets import Timeline
 from fedsolve.engine.compute.round import SENT
 from fedsolve.engine.records.message_sizes import Traffic
-from fedsolve.folders.append_log import AppendLog
+from fedsolve.folders.logs import AppendLog
 from fedsolve.folders.untrusted import loads
 from fedsolve.results.history import History
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.records.record import RecordFile
-from fedsolve.folders.lock import held
-from fedsolve.folders.run_folder import RUN
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.files import held
+from fedsolve.folders.run_folder import RUN, read_manifest
 from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.results.history import History
 from fedsolve.results.record_files import FAILURE, read_failure, read_history

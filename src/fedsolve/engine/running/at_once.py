@@ -28,7 +28,7 @@ from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.result import Result
 from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.engine.running.method_runs import Finish, MethodRuns, on_devices_of
-from fedsolve.folders.interrupt import Interruptible
+from fedsolve.folders.files import Interruptible
 from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.results.callbacks import Callback, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder

@@ -13,8 +13,7 @@ from fedsolve.engine.compute.processes import several
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.progress import Progress
 from fedsolve.engine.result import Result
-from fedsolve.folders.run_folder import RUN
-from fedsolve.folders.store import read_manifest
+from fedsolve.folders.run_folder import RUN, read_manifest
 from fedsolve.results.callbacks import CallbacksOfSeed
 
 

@@ -12,7 +12,7 @@ from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.records.standing import Standing, standing
 from fedsolve.engine.running.method_runs import MethodRuns
-from fedsolve.folders.lock import held
+from fedsolve.folders.files import held
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.report.running import SoFar, written_meanwhile
 from fedsolve.results.history import History

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedsolve.engine.streaming.population import in_background
-from fedsolve.folders.row_file import RowFile
+from fedsolve.folders.logs import RowFile
 
 ROWS = "clients.states"
 

@@ -21,7 +21,7 @@ from fedsolve.engine.sweep.compiled_trials import TrialBatch
 from fedsolve.engine.sweep.grid import SweepOptions
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.trials import RunningBatch, Trials
-from fedsolve.folders.interrupt import Interruptible
+from fedsolve.folders.files import Interruptible
 
 _SHARE = 8  # states may take an eighth of the memory that is free: a batch that runs has its own twice, and gradients
 

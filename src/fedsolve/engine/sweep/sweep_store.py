@@ -13,9 +13,8 @@ import numpy as np
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.sweep.compiled_trials import TrialBatch
 from fedsolve.engine.sweep.trials import RunningBatch
-from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume
-from fedsolve.folders.sealed_arrays import corrupt, mapped_arrays
-from fedsolve.folders.store import load_tree
+from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume, load_tree
+from fedsolve.folders.sealed import corrupt, mapped_arrays
 from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.results.columns import plain
 

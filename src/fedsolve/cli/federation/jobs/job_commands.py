@@ -26,8 +26,8 @@ from fedsolve.deploy.jobs.statistics_file import (
     summary_lines,
 )
 from fedsolve.deploy.run_log import FAILED
-from fedsolve.folders.interrupt import Interruptible
-from fedsolve.folders.user_text import read_user_toml
+from fedsolve.folders.files import Interruptible
+from fedsolve.folders.untrusted import read_user_toml
 from fedsolve.report.number_text import number_writer
 from fedsolve.report.table import narrow_table
 from fedsolve.results.clients import ClientMetrics, read_client_metrics
