@@ -25,10 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsolve.geometry import L1, ElasticNet, GroupL1, LInf, NuclearNorm, SquaredL2
-from fedsolve.geometry.sets.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
-from fedsolve.geometry.sets.simplex import Polytope, Simplex
-from fedsolve.geometry.sets.sparse_sets import GroupL1Ball, KSupportBall
-from fedsolve.geometry.sets.spectral import NuclearBall, SpectralBall, leading_pair
+from fedsolve.geometry.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
+from fedsolve.geometry.simplex import GroupL1Ball, KSupportBall, Polytope, Simplex
+from fedsolve.geometry.spectral import NuclearBall, SpectralBall, leading_pair
 
 console = Console(width=140)
 

@@ -17,7 +17,7 @@ from conformance.properties import COHORTS, START, model, task
 from fedsolve import wire
 from fedsolve.core.introspect import ShapeOracle
 from fedsolve.geometry import L1, L1Ball, L2Ball
-from fedsolve.geometry.sets.balls import Box, LInfBall
+from fedsolve.geometry.balls import Box, LInfBall
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from harness import Listed, Softmax, crossed, make_clients, make_task, prepare

@@ -17,7 +17,7 @@ from equations.test_compression import LEAVES
 from fedsolve.core.sampling import Trace
 from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.geometry import SpectralBall
-from fedsolve.geometry.numerics.polar import polar_factor
+from fedsolve.geometry.numerics import polar_factor
 from fedsolve.methods.muon.rule import polar_of
 from harness import CLASSES, FEATURES, crossed, make_clients, make_task, prepare
 from verbs_harness import play

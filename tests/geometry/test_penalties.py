@@ -14,11 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.geometry.penalties.groups import GroupL1
-from fedsolve.geometry.penalties.images import TotalVariation2D
-from fedsolve.geometry.penalties.matrices import NuclearNorm
-from fedsolve.geometry.penalties.variation import TotalVariation
-from fedsolve.geometry.penalties.vectors import L1, ElasticNet, LInf, SquaredL2
+from fedsolve.geometry.penalties import L1, ElasticNet, GroupL1, LInf, NuclearNorm, SquaredL2
+from fedsolve.geometry.variation import TotalVariation, TotalVariation2D
 
 # name: penalty of a weight, shapes that it takes, the same psi of weight 1 in cvxpy
 TALL, WIDE = (7, 4), (3, 8)

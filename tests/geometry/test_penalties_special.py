@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.geometry.penalties.groups import GroupL1
-from fedsolve.geometry.penalties.images import TotalVariation2D
-from fedsolve.geometry.penalties.matrices import NuclearNorm
-from fedsolve.geometry.penalties.variation import TotalVariation
-from fedsolve.geometry.penalties.vectors import L1, ElasticNet, LInf
+from fedsolve.geometry.penalties import L1, ElasticNet, GroupL1, LInf, NuclearNorm
+from fedsolve.geometry.variation import TotalVariation, TotalVariation2D
 
 
 @pytest.fixture(autouse=True)

@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 
 from fedsolve import wire
-from fedsolve.geometry.penalties.vectors import L1
+from fedsolve.geometry.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
+from fedsolve.geometry.penalties import L1
 from fedsolve.geometry.regularizer import ProjectableSet
-from fedsolve.geometry.sets.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
-from fedsolve.geometry.sets.simplex import Polytope, Simplex
-from fedsolve.geometry.sets.sparse_sets import GroupL1Ball, KSupportBall
-from fedsolve.geometry.sets.spectral import NuclearBall, SpectralBall
+from fedsolve.geometry.simplex import GroupL1Ball, KSupportBall, Polytope, Simplex
+from fedsolve.geometry.spectral import NuclearBall, SpectralBall
 
 CORNERS = np.random.default_rng(5).standard_normal((7, 4, 3))
 LOW, HIGH = -np.arange(1.0, 6.0), np.array([0.5, 1.0, 2.0, 0.1, 3.0])

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.geometry.sets.balls import Box, L1Ball, LInfBall, LpBall
-from fedsolve.geometry.sets.simplex import Polytope, Simplex
-from fedsolve.geometry.sets.sparse_sets import GroupL1Ball, KSupportBall
-from fedsolve.geometry.sets.spectral import NuclearBall, SpectralBall
+from fedsolve.geometry.balls import Box, L1Ball, LInfBall, LpBall
+from fedsolve.geometry.simplex import GroupL1Ball, KSupportBall, Polytope, Simplex
+from fedsolve.geometry.spectral import NuclearBall, SpectralBall
 
 NUMBERS = [
     (lambda: L1Ball(0.0), "radius of L1Ball = 0.0 must be finite and > 0"),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.geometry.sets.spectral import NuclearBall, RankOne, fixed_unit, leading_pair
+from fedsolve.geometry.spectral import NuclearBall, RankOne, fixed_unit, leading_pair
 
 
 @pytest.fixture(autouse=True)

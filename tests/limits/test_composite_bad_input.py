@@ -17,8 +17,8 @@ from fedsolve.geometry import (
     PNorm,
     Quadratic,
 )
+from fedsolve.geometry.balls import LpBall
 from fedsolve.geometry.diagnostics import FrankWolfeGap, ProxGradient
-from fedsolve.geometry.sets.balls import LpBall
 from fedsolve.methods.algorithms.feddr import DouglasRachford
 from harness import default_start, make_clients, make_task
 from verbs_harness import play

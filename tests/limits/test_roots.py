@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsolve.geometry.numerics.roots import FOUND, UNBOUNDED, UNRESOLVED, solve_increasing
+from fedsolve.geometry.numerics import FOUND, UNBOUNDED, UNRESOLVED, solve_increasing
 
 # h and its inverse in NumPy, written in a way that loses no digits
 FUNCTIONS = {

@@ -27,7 +27,7 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
         return value
     from fedsolve.core.schedules import Schedule
     from fedsolve.geometry import build_geometry
-    from fedsolve.geometry.operations import ArrayFunction
+    from fedsolve.geometry.blocks import ArrayFunction
 
     known = registries()
     kind = next((kind for kind in kinds if kind in known), None)
@@ -42,8 +42,8 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.config.schedule_names import SCHEDULES
     from fedsolve.core.schedules import Schedule
     from fedsolve.geometry import GEOMETRIES, MIRRORS
+    from fedsolve.geometry.blocks import ArrayFunction
     from fedsolve.geometry.mirrors import Mirror
-    from fedsolve.geometry.operations import ArrayFunction
     from fedsolve.methods.compression import COMPRESSORS, Compressor
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust import REDUCTIONS

@@ -29,7 +29,7 @@ from fedsolve.engine.compute.clients import pack
 from fedsolve.engine.compute.keys import start_params
 from fedsolve.engine.evaluation.objective import objective
 from fedsolve.geometry.blocks import Blocks
-from fedsolve.geometry.requirements import check_start, require
+from fedsolve.geometry.regularizer import check_start, require
 from fedsolve.tasks.task import Task
 
 __all__ = [

@@ -5,18 +5,14 @@ from typing import Any
 
 from fedsolve.core.building import Registry
 from fedsolve.core.errors import InvalidInput
+from fedsolve.geometry.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
 from fedsolve.geometry.blocks import Block, Blocks, Geometry, as_blocks
 from fedsolve.geometry.mirrors import DiagonalQuadratic, Entropy, Euclidean, Mirror, PNorm, Quadratic
-from fedsolve.geometry.penalties.groups import GroupL1
-from fedsolve.geometry.penalties.images import TotalVariation2D
-from fedsolve.geometry.penalties.matrices import NuclearNorm
-from fedsolve.geometry.penalties.variation import TotalVariation
-from fedsolve.geometry.penalties.vectors import L1, ElasticNet, LInf, SquaredL2
+from fedsolve.geometry.penalties import L1, ElasticNet, GroupL1, LInf, NuclearNorm, SquaredL2
 from fedsolve.geometry.regularizer import ConvexSet, Penalty, ProjectableSet, Regularizer
-from fedsolve.geometry.sets.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
-from fedsolve.geometry.sets.simplex import Polytope, Simplex
-from fedsolve.geometry.sets.sparse_sets import GroupL1Ball, KSupportBall
-from fedsolve.geometry.sets.spectral import NuclearBall, SpectralBall
+from fedsolve.geometry.simplex import GroupL1Ball, KSupportBall, Polytope, Simplex
+from fedsolve.geometry.spectral import NuclearBall, SpectralBall
+from fedsolve.geometry.variation import TotalVariation, TotalVariation2D
 
 __all__ = [
     "L1",

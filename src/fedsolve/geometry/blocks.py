@@ -1,18 +1,10 @@
-"""Penalties and sets on the leaves of a model: the whole vector, each leaf apart, or leaves chosen by path.
-
-    L1Ball(10.0)                                       one ball for the whole parameter vector
-    L1Ball(10.0).each()                                a ball for each leaf
-    L1Ball(10.0).on("weight")                          a ball for each leaf whose path ends in `weight`; others free
-    L1(0.1).on("hidden.weight") + SquaredL2(0.01).on("output.*")
-
-A path is written with dots, such as `layers.0.weight`; a pattern matches a path or the end of one, and `*`
-stands for anything.
-"""
+"""The operations that a convex psi supports: all that a model's blocks ask of it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +14,48 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params, Scalar, module, static
-from fedsolve.geometry.operations import OPERATIONS, ArrayFunction
+
+OPERATIONS = ("value", "subgradient", "prox", "project", "lmo", "contains", "gap")
+"""Everything a penalty or a set may show."""
+
+
+class ArrayFunction(ABC):
+    """A convex psi on arrays.
+
+    Attributes:
+        separable: psi is a sum over entries, so that a whole vector is treated leaf by leaf.
+    """
+
+    separable: ClassVar[bool] = False
+
+    @abstractmethod
+    def value(self, w: Array) -> Scalar:
+        """psi(w), shape ()."""
+
+    def check(self, shape: tuple[int, ...], where: str) -> None:
+        """Raise `InvalidInput` if psi has no meaning on an array of that shape; `where` names the leaf."""
+        return
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The names of the operations that it supports.
+
+        >>> from fedsolve.geometry import L1, L1Ball
+        >>> L1(0.1).operations, L1Ball(10.0).operations
+        (('value', 'subgradient', 'prox'), ('value', 'prox', 'project', 'lmo', 'contains', 'gap'))
+        """
+        return tuple(operation for operation in OPERATIONS if hasattr(self, operation))
+
+
+# Penalties and sets on the leaves of a model: the whole vector, each leaf apart, or leaves chosen by path.
+#
+#     L1Ball(10.0)                                       one ball for the whole parameter vector
+#     L1Ball(10.0).each()                                a ball for each leaf
+#     L1Ball(10.0).on("weight")                          a ball for each leaf whose path ends in `weight`; others free
+#     L1(0.1).on("hidden.weight") + SquaredL2(0.01).on("output.*")
+#
+# A path is written with dots, such as `layers.0.weight`; a pattern matches a path or the end of one, and `*` stands
+# for anything.
 
 
 @module

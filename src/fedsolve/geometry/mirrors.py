@@ -20,8 +20,7 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.geometry.blocks import Blocks
-from fedsolve.geometry.regularizer import Penalty
-from fedsolve.geometry.requirements import require
+from fedsolve.geometry.regularizer import Penalty, require
 
 
 class Mirror(ABC):

@@ -16,7 +16,7 @@ from fedsolve.core.trees import as_array
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.examples import in_words
 from fedsolve.data.federated import FederatedData, first_bad_row
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.losses.sums import Whole

@@ -27,7 +27,7 @@ _LAST = {
 
 def _geometries() -> list[dict[str, Any]]:
     from fedsolve.geometry import GEOMETRIES
-    from fedsolve.geometry.operations import OPERATIONS
+    from fedsolve.geometry.blocks import OPERATIONS
 
     return [
         {

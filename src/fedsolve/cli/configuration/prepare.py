@@ -25,7 +25,7 @@ from fedsolve.engine.compute.program import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.requested import choose_devices, choose_sampling
 from fedsolve.engine.sweep.grid import check_seeds
-from fedsolve.geometry.diagnostics.diagnostic import Point
+from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.history import Setting
 from fedsolve.results.metrics import AVERAGED
 from fedsolve.tasks.catalogue import build as build_task

@@ -27,7 +27,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.optax_bridge import Transformation
 from fedsolve.core.schedules import Schedule
 from fedsolve.geometry import Block, Blocks, Mirror, Regularizer
-from fedsolve.geometry.operations import ArrayFunction
+from fedsolve.geometry.blocks import ArrayFunction
 from fedsolve.methods.attacks import Attack
 from fedsolve.methods.client.solver import LocalSolver
 from fedsolve.methods.compression.compressor import Compressor

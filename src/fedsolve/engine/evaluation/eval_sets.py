@@ -21,7 +21,7 @@ from fedsolve.engine.evaluation.divided import DividedExamples, is_faster_divide
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.geometry.diagnostics import Diagnostic
 
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"

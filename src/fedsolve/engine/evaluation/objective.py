@@ -16,7 +16,7 @@ from fedsolve.core.types import Batch, Params, Scalar, Traced
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.mean_loss import per_example
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
+from fedsolve.geometry.diagnostics import Diagnostic, Point
 from fedsolve.tasks.losses.sums import value_or_zero
 
 _BYTES_AT_ONCE = 2**24  # of examples: enough for whole matrix products, little beside the data

@@ -23,7 +23,7 @@ from fedsolve.core.errors import (
     unknown,
 )
 from fedsolve.engine.options import RunOptions
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.results.sweep import Selection
 
 MOST_TRIALS = 20_000

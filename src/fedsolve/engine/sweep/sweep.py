@@ -36,7 +36,7 @@ from fedsolve.engine.sweep.sweep_result import Sweep
 from fedsolve.engine.sweep.sweep_rounds import SweepRounds
 from fedsolve.engine.sweep.sweep_store import SweepStore
 from fedsolve.engine.sweep.trials import Trials
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.results.sweep import SENT, Selection
 from fedsolve.tasks.task import Task
 

@@ -31,7 +31,7 @@ from fedsolve.engine.sweep.compiled_trials import (
     plan_batches,
     start,
 )
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.geometry.diagnostics import Diagnostic
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, given, module
 from fedsolve.geometry.blocks import as_blocks
-from fedsolve.geometry.diagnostics.optimality import measures_of
-from fedsolve.geometry.requirements import WithProx, require, with_prox
+from fedsolve.geometry.diagnostics import measures_of
+from fedsolve.geometry.regularizer import WithProx, require, with_prox
 from fedsolve.methods.client.conjugate import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_stateful

@@ -16,7 +16,7 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, static
 from fedsolve.geometry.mirrors import Mirror
-from fedsolve.geometry.requirements import WithProx
+from fedsolve.geometry.regularizer import WithProx
 from fedsolve.methods.algorithms.mirrored import EUCLIDEAN, MirroredMethod, sum_of_rates
 from fedsolve.methods.client.solver import local_loop
 

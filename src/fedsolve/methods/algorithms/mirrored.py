@@ -14,9 +14,9 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, given, module, static
 from fedsolve.geometry.blocks import Geometry, as_blocks
-from fedsolve.geometry.diagnostics.optimality import measures_of
+from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror
-from fedsolve.geometry.requirements import with_prox
+from fedsolve.geometry.regularizer import with_prox
 
 EUCLIDEAN = Euclidean()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fedsolve.core.building import by_name
-from fedsolve.geometry.requirements import WithLmo
+from fedsolve.geometry.regularizer import WithLmo
 from fedsolve.methods.frank_wolfe.method import FrankWolfe
 from fedsolve.methods.frank_wolfe.split_sets import SplitSets
 from fedsolve.methods.frank_wolfe.steps import Convex, FrankWolfeSteps, Stochastic

@@ -16,9 +16,8 @@ from fedsolve.core.errors import InvalidInput, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Weighting, given, module, static
 from fedsolve.core.wire import OneOf
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
-from fedsolve.geometry.diagnostics.optimality import Feasibility, FrankWolfeGap
-from fedsolve.geometry.requirements import check_start, require, with_lmo
+from fedsolve.geometry.diagnostics import Diagnostic, Feasibility, FrankWolfeGap
+from fedsolve.geometry.regularizer import check_start, require, with_lmo
 from fedsolve.methods.frank_wolfe.split_sets import SplitSets
 from fedsolve.methods.frank_wolfe.steps import Convex, FrankWolfeSteps
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.trees import as_array
 from fedsolve.core.types import module
-from fedsolve.geometry.requirements import require
+from fedsolve.geometry.regularizer import require
 
 
 @module

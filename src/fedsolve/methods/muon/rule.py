@@ -15,7 +15,7 @@ from fedsolve.core.errors import InvalidInput, check_integer, check_range, shown
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar, Traced, module, static
-from fedsolve.geometry.numerics.polar import polar_factor
+from fedsolve.geometry.numerics import polar_factor
 
 _BETA1, _BETA2, _EPS = 0.9, 0.95, 1e-10
 """AdamW's in the public code."""

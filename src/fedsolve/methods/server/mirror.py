@@ -15,7 +15,7 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.geometry.mirrors import Mirror
-from fedsolve.geometry.numerics.roots import solve_increasing
+from fedsolve.geometry.numerics import solve_increasing
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.dua import Spread, moments

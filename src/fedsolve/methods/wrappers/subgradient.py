@@ -11,8 +11,8 @@ from fedsolve.core.building import class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, given, module, static
 from fedsolve.geometry.blocks import Blocks, Geometry
-from fedsolve.geometry.diagnostics.optimality import measures_of
-from fedsolve.geometry.requirements import require, with_subgradient
+from fedsolve.geometry.diagnostics import measures_of
+from fedsolve.geometry.regularizer import require, with_subgradient
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 

@@ -16,7 +16,7 @@ from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, given, module
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
-from fedsolve.geometry.sets.simplex import first_largest, onto_simplex
+from fedsolve.geometry.simplex import first_largest, onto_simplex
 
 
 @module

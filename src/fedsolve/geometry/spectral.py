@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.xla.products import eigh, singular_values, svd
-from fedsolve.geometry.numerics.polar import polar_factor
-from fedsolve.geometry.penalties.matrices import quiet
+from fedsolve.geometry.numerics import polar_factor
+from fedsolve.geometry.penalties import quiet
 from fedsolve.geometry.regularizer import ProjectableSet
-from fedsolve.geometry.sets.simplex import onto_simplex
+from fedsolve.geometry.simplex import onto_simplex
 
 _KEPT, _STEPS = 10, 6
 _NUDGE = 0.03

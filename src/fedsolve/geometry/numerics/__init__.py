@@ -1,1 +1,0 @@
-"""Singular pairs and roots inside compiled programs."""
