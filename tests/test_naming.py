@@ -8,9 +8,8 @@ import jax
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.build import arguments, build, example_of
+from fedsolve.config.build import arguments, build, example_of, named
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
-from fedsolve.config.naming import named
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.building import Made, record_of
 from fedsolve.core.types import module

@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.cli.configuration.config import RunSection
 from fedsolve.cli.main import app
-from fedsolve.config.option_docs import about_of
+from fedsolve.config.signatures import about_of
 from fedsolve.engine.options import RunKeywords, RunOptions, SweepKeywords, written_options
 
 OPTIONS = {f.name: f for f in fields(RunOptions)}

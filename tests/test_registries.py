@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.config_objects import from_plain, registries
-from fedsolve.config.naming import to_plain
+from fedsolve.config.build import from_plain, registries, to_plain
 from fedsolve.core.building import Registry
 from fedsolve.geometry.mirrors import Mirror
 

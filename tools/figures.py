@@ -17,7 +17,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from fedsolve.config.bibliography import short, title
+from fedsolve.config.catalogue import short, title
 from fedsolve.studies.experiment import VERDICTS, Claim
 from fedsolve.studies.names import find, program_folders
 from fedsolve.studies.pages.summary import paper_of

@@ -16,8 +16,7 @@ import optax_table
 import package_graph
 
 import fedsolve
-from fedsolve.config.bibliography import short
-from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
+from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry, short
 
 ROOT = Path(__file__).parent.parent
 

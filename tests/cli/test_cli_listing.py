@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
-from fedsolve.config.bibliography import BIBTEX, short, title
-from fedsolve.config.catalogue import ALGORITHMS
+from fedsolve.config.catalogue import ALGORITHMS, BIBTEX, short, title
 from fedsolve.data.partitioning.partitions import PARTITIONS
 from fedsolve.tasks.catalogue import TASKS
 

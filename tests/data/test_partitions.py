@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsolve.config.bibliography import BIBTEX
+from fedsolve.config.catalogue import BIBTEX
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data import (
     IID,

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.signature_types import arguments_of
+from fedsolve.config.signatures import arguments_of
 
 SPACES = (
     "attacks baselines callbacks catalogue client data diagnostics flower frank_wolfe geometry privacy robust sampling "

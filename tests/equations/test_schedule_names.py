@@ -10,8 +10,7 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.build import build
-from fedsolve.config.naming import named
+from fedsolve.config.build import build, named
 from fedsolve.config.schedule_names import OPTAX, SCHEDULES
 from fedsolve.deploy.messages.spec import from_spec, to_spec
 

@@ -42,7 +42,7 @@ LISTED = {
     "cli/processes/distributed_init.py": {"open": OWN},
     "cli/processes/local_processes.py": {"read_text": PROCESS, "open": PROCESS},
     "cli/terminal/console.py": {"os.open": OWN},
-    "config/bibliography.py": {"read_text": OWN},
+    "config/catalogue.py": {"read_text": OWN},
     "core/xla/compiler.py": {"read_bytes": "the cache of compiled programs, which this user's programs wrote"},
     "core/xla/compiler.py": {"read_text": OWN, "read_bytes": OWN},
     "data/grouping.py": {"open": WRITING},

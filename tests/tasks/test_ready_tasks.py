@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedsolve import tasks
-from fedsolve.config.bibliography import BIBTEX
+from fedsolve.config.catalogue import BIBTEX
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data import IID, LabelsPerClient
 from fedsolve.tasks import TASKS, Softmax, Task, build

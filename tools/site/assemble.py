@@ -16,8 +16,7 @@ from diagrams import as_pictures
 from notebooks import TUTORIALS, executed
 
 import fedsolve
-from fedsolve.config.bibliography import short, title
-from fedsolve.config.catalogue import ALGORITHMS, Entry, load_home
+from fedsolve.config.catalogue import ALGORITHMS, Entry, load_home, short, title
 from fedsolve.studies.names import program_folders
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from fedsolve.config.build import arguments, build
-from fedsolve.config.naming import named
+from fedsolve.config.build import arguments, build, named
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Weighting, check_weighting

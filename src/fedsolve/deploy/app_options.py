@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
-from fedsolve.config.option_docs import with_lines, with_options
+from fedsolve.config.signatures import with_lines, with_options
 from fedsolve.core.errors import unknown
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack, overload
 
-from fedsolve.config.option_docs import takes
+from fedsolve.config.signatures import takes
 from fedsolve.config.weighting import different_objectives, with_weighting
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import Interrupted, InvalidInput, shown

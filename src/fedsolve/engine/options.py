@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Required, TypedDict, TypeVar, cast
 
-from fedsolve.config.option_docs import About, about_of, with_lines, with_options
+from fedsolve.config.signatures import About, about_of, with_lines, with_options
 from fedsolve.core.errors import SEED_BITS, InvalidInput, nearest
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack, overload
 
-from fedsolve.config.option_docs import takes
+from fedsolve.config.signatures import takes
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, check_path, shown
 from fedsolve.core.xla.compiler import make_cores_devices

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from fedsolve.config.naming import changed_settings
+from fedsolve.config.build import changed_settings
 from fedsolve.report.number_text import show_number
 from fedsolve.report.plots import png
 from fedsolve.report.style import distinct_names, line_styles

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsolve.config.option_docs import takes
+from fedsolve.config.signatures import takes
 from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_path, check_range, shown
 from fedsolve.core.metric_direction import improvements, signed
 from fedsolve.results.clients import ClientMetrics

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsolve.config.catalogue import load_home
 from fedsolve.config.references import construct, is_reference, load_reference
-from fedsolve.config.signature_types import checked, hints
+from fedsolve.config.signatures import checked, hints
 from fedsolve.core.building import Registry
 from fedsolve.core.errors import InvalidInput, of_type, unknown
 from fedsolve.tasks.task import Task

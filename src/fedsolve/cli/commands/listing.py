@@ -184,7 +184,7 @@ def list_(
     kind = {"travels": "communication"}.get(kind, kind)  # its former name
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
-    from fedsolve.config.bibliography import short
+    from fedsolve.config.catalogue import short
 
     rows = KINDS[kind]()
     if as_json:
@@ -197,7 +197,7 @@ def list_(
 
 
 def _paper(key: str) -> dict[str, str]:
-    from fedsolve.config.bibliography import short, title
+    from fedsolve.config.catalogue import short, title
 
     return {"paper": short(key), "title": title(key)} if key else {}
 
@@ -208,7 +208,7 @@ def cite(
     """Print the BibTeX entries for a run: its methods, task, partition and JAX."""
     from fedsolve.cli.configuration.config import load
     from fedsolve.cli.configuration.trust import references_of
-    from fedsolve.config.bibliography import BIBTEX
+    from fedsolve.config.catalogue import BIBTEX
 
     loaded = load(config)
     emit("\n\n".join(BIBTEX[key] for key in keys_of(loaded)))

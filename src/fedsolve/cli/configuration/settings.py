@@ -8,10 +8,9 @@ from typing import Any, get_args, get_origin
 
 from fedsolve.cli.configuration.config import Config, MethodSection
 from fedsolve.cli.configuration.values import axis_values
-from fedsolve.config.build import arguments, build
-from fedsolve.config.config_objects import from_plain
+from fedsolve.config.build import arguments, build, from_plain
 from fedsolve.config.references import is_reference
-from fedsolve.config.signature_types import checked, choices, given_types
+from fedsolve.config.signatures import checked, choices, given_types
 from fedsolve.config.weighting import check_one_weighting
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown

@@ -18,7 +18,7 @@ from fedsolve.cli.configuration.settings import (
     with_values,
 )
 from fedsolve.cli.configuration.study_config import StudyConfig, StudyMethod, load_study
-from fedsolve.config.config_objects import inline_toml
+from fedsolve.config.build import inline_toml
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Selection

@@ -25,7 +25,7 @@ from fedsolve.cli.configuration.settings import (
     with_one_weighting,
     with_values,
 )
-from fedsolve.config.config_objects import inline_toml
+from fedsolve.config.build import inline_toml
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.sweep.grid import SweepOptions

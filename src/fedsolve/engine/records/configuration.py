@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from fedsolve.config.naming import named, to_plain
+from fedsolve.config.build import named, to_plain
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building import Made
 from fedsolve.core.errors import Diverged, Interrupted

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.config.naming import call_text, named
+from fedsolve.config.build import call_text, named
 from fedsolve.core import __version__
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import is_at_later_default

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsolve.config.bibliography import short, title
+from fedsolve.config.catalogue import short, title
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import (
     definitions,
