@@ -8,7 +8,7 @@ import pytest
 from cli_small import SMALL
 
 from fedsolve.config.catalogue import ALGORITHMS, BIBTEX, short, title
-from fedsolve.data.partitioning.partitions import PARTITIONS
+from fedsolve.data.partitions import PARTITIONS
 from fedsolve.tasks.catalogue import TASKS
 
 CATALOGUES = {"algorithms": ALGORITHMS, "tasks": TASKS, "partitions": PARTITIONS}

@@ -7,12 +7,24 @@ import pandas as pd
 import pytest
 
 import fedsolve as fs
-from fedsolve.data.column_statistics.messages import Categories, Describe, Measure
-from fedsolve.data.column_statistics.pooled import Minimum, from_replies, from_sums
-from fedsolve.data.column_statistics.replies import check_reply, join_bins, replies_to
+from fedsolve.data.column_statistics.pooled import (
+    Minimum,
+    check_summable,
+    from_numbers,
+    from_replies,
+    from_sums,
+    to_numbers,
+)
+from fedsolve.data.column_statistics.replies import (
+    Categories,
+    Describe,
+    Measure,
+    check_reply,
+    join_bins,
+    replies_to,
+)
 from fedsolve.data.column_statistics.report import merge_bins
 from fedsolve.data.column_statistics.statistics import asked_columns
-from fedsolve.data.column_statistics.summed_columns import check_summable, from_numbers, to_numbers
 
 
 def sites(seed=0):

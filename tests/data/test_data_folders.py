@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.on_disk.writing import _BETWEEN
+from fedsolve.data.writing import _BETWEEN
 
 
 def client(i):
@@ -84,7 +84,7 @@ def test_an_interrupted_writing_goes_on(tmp_path, stop, monkeypatch):
     `FederatedData`, which is written many clients at once, gives the same folder.
     """
     whole = fs.data.write(CLIENTS, tmp_path / "whole", names=map(str, range(20)))
-    monkeypatch.setattr("fedsolve.data.on_disk.writing._BETWEEN", 100)
+    monkeypatch.setattr("fedsolve.data.writing._BETWEEN", 100)
 
     def some():
         yield from CLIENTS[:stop]
@@ -110,7 +110,7 @@ def test_an_interrupted_writing_goes_on(tmp_path, stop, monkeypatch):
 
 def test_a_full_disk_keeps_what_was_written(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("fedsolve.data.on_disk.writing._BETWEEN", 100)
+        patch.setattr("fedsolve.data.writing._BETWEEN", 100)
         room, fsync = itertools.count(), os.fsync
 
         def full(number):

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from fedsolve.data.on_disk import stored
-from fedsolve.data.on_disk.description import Column
+from fedsolve.data import stored
+from fedsolve.data.stored import Column
 
 ROWS = np.random.default_rng(0).random((500, 3)).astype(np.float32)
 STARTS = np.array([3, 0, 100, 101, 499, 250])

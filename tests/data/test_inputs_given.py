@@ -10,7 +10,7 @@ import scipy.sparse
 
 import fedsolve as fs
 from fedsolve.data import FederatedData, Schema
-from fedsolve.data.csv_cells import Column
+from fedsolve.data.schema import Column
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.sklearn import SklearnOracle
 

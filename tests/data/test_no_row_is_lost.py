@@ -13,7 +13,7 @@ import fedsolve as fs
 from fedsolve.cli.commands.prediction_files import read_inputs
 from fedsolve.core.trees import is_missing
 from fedsolve.data import FederatedData, Schema
-from fedsolve.data.csv_cells import Column, is_number
+from fedsolve.data.schema import Column, is_number
 
 INTEGERS = st.integers(-2, 2) | st.sampled_from([2**53, 2**53 + 1, 2**63, 2**64 - 1, 2**70])
 TEXTS = st.sampled_from(["", "a", "b", "1", "nan", "a\0", "None", "ä"])

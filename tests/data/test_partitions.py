@@ -18,7 +18,7 @@ from fedsolve.data import (
     Shards,
     as_partition,
 )
-from fedsolve.data.partitioning.partition import fill_empty
+from fedsolve.data.partitions import fill_empty
 
 COMPLETE = [
     IID(),

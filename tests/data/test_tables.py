@@ -105,7 +105,7 @@ def test_an_interrupted_writing_goes_on(tmp_path, monkeypatch):
     given = {"client": "user", "x": "weights", "y": "label"}
     whole = fs.data.from_table(path, **given, folder=tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr("fedsolve.data.on_disk.writing._BETWEEN", 100)
+        patch.setattr("fedsolve.data.writing._BETWEEN", 100)
         left, fsync = iter(range(12)), os.fsync
 
         def full(number):

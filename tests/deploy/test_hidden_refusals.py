@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import ask
-from fedsolve.data.column_statistics.messages import Measure
+from fedsolve.data.column_statistics.replies import Measure
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.jobs.column_records import request_record

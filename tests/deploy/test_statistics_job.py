@@ -11,7 +11,7 @@ import fedsolve as fs
 from deploy_small import ask
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.data.column_statistics.messages import Measure
+from fedsolve.data.column_statistics.replies import Measure
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.jobs.column_records import read_request, request_record
 from fedsolve.deploy.jobs.job import STATISTICS_FILE

@@ -42,7 +42,7 @@ def disk(tmp_path):
 
 def test_a_population_goes_on_where_its_disk_was_full(disk, tmp_path, monkeypatch):
     place, again = disk
-    monkeypatch.setattr("fedsolve.data.on_disk.writing._BETWEEN", 2**16)
+    monkeypatch.setattr("fedsolve.data.writing._BETWEEN", 2**16)
     whole = fs.data.write(clients(80), tmp_path / "whole")
     with pytest.raises(fs.InvalidInput, match="No space left on device; written data are kept"):
         fs.data.write(clients(80), place / "d")

@@ -46,7 +46,7 @@ LISTED = {
     "core/xla/compiler.py": {"read_bytes": "the cache of compiled programs, which this user's programs wrote"},
     "core/xla/compiler.py": {"read_text": OWN, "read_bytes": OWN},
     "data/grouping.py": {"open": WRITING},
-    "data/on_disk/writing.py": {"np.memmap": "a file that it has just written"},
+    "data/writing.py": {"np.memmap": "a file that it has just written"},
     "data/tables.py": {
         "OSFile": "Arrow's own reader, of a file that `open_regular` has looked at",
         "ParquetFile": "the same",

@@ -4,22 +4,22 @@ from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.data.column_statistics.statistics import statistics
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.grouping import from_table
-from fedsolve.data.on_disk.stored import open
-from fedsolve.data.on_disk.writing import write
-from fedsolve.data.partitioning.pachinko import Pachinko
-from fedsolve.data.partitioning.partition import Partition
-from fedsolve.data.partitioning.partitions import (
+from fedsolve.data.partitions import (
     IID,
     PARTITIONS,
     ByQuantity,
     Dirichlet,
     LabelsPerClient,
     Natural,
+    Pachinko,
+    Partition,
     Shards,
     as_partition,
 )
 from fedsolve.data.schema import Schema
 from fedsolve.data.sources import checksum, data_dir, read_idx, read_npz
+from fedsolve.data.stored import open
+from fedsolve.data.writing import write
 
 __all__ = [
     "IID",

@@ -21,8 +21,8 @@ from fedsolve.core.trees import side_by_side
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.on_disk.writing import write
 from fedsolve.data.tables import Table, check_whole, numbers
+from fedsolve.data.writing import write
 from fedsolve.folders.untrusted import composed
 
 Columns = str | Sequence[str]

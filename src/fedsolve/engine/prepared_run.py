@@ -14,7 +14,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import ASSUMED, name_of
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
-from fedsolve.data.on_disk.stored import StoredData
+from fedsolve.data.stored import StoredData
 from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
 from fedsolve.engine.checks.shape_checks import check_round
 from fedsolve.engine.compute.clients import PackedClients

@@ -8,7 +8,7 @@ from fedsolve.core import trees
 from fedsolve.core.introspect import message_shape
 from fedsolve.core.types import Batch, Params, Scalar, Traced, module, replace, reported, static
 from fedsolve.core.xla.products import singular_values
-from fedsolve.data.partitioning.partition import begin, finish
+from fedsolve.data.partitions import begin, finish
 from fedsolve.methods.algorithms.feddr import DouglasRachford
 from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.dua import Spread

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.partitions import Natural
 from fedsolve.tasks.losses.accuracies import Accuracy
 from fedsolve.tasks.losses.losses import CrossEntropy, OfOutputs, check_labels
 from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy

@@ -135,7 +135,7 @@ def _tasks() -> list[dict[str, Any]]:
 
 
 def _partitions() -> list[dict[str, Any]]:
-    from fedsolve.data.partitioning.partitions import PARTITIONS
+    from fedsolve.data.partitions import PARTITIONS
 
     return [
         {
@@ -226,7 +226,7 @@ def keys_of(config: Config) -> list[str]:
     """
     from fedsolve.cli.configuration.prepare import task_defaults
     from fedsolve.config.build import citations
-    from fedsolve.data.partitioning.partitions import as_partition
+    from fedsolve.data.partitions import as_partition
     from fedsolve.tasks.catalogue import entry
 
     keys = [key for method in config.method for key in citations(method.name)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.columns import Columns, check_same_columns
-from fedsolve.data.csv_cells import is_number
+from fedsolve.data.schema import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
 from fedsolve.folders.untrusted import check_once, composed, csv_rows, npz_arrays, open_regular

@@ -18,7 +18,7 @@ from fedsolve.config.weighting import check_weighs
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import unknown
 from fedsolve.core.sampling import Bernoulli
-from fedsolve.data.partitioning.partition import Partition
+from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.keys import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
 from fedsolve.engine.compute.program import CLIENT_AXIS

@@ -10,9 +10,17 @@ import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown
-from fedsolve.data.column_statistics.messages import BINS, LARGEST, MOST_BINS, Describe, Measure, Request
 from fedsolve.data.column_statistics.pooled import Minimum, from_replies
-from fedsolve.data.column_statistics.replies import join_bins, replies_to
+from fedsolve.data.column_statistics.replies import (
+    BINS,
+    LARGEST,
+    MOST_BINS,
+    Describe,
+    Measure,
+    Request,
+    join_bins,
+    replies_to,
+)
 from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.data.federated import FederatedData
 

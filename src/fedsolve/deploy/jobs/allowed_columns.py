@@ -11,9 +11,8 @@ from typing import Any
 from flwr.app import RecordDict
 
 from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown
-from fedsolve.data.column_statistics.messages import Refused
-from fedsolve.data.column_statistics.replies import join_bins, replies_to
-from fedsolve.data.column_statistics.summed_columns import check_summable, to_numbers
+from fedsolve.data.column_statistics.pooled import check_summable, to_numbers
+from fedsolve.data.column_statistics.replies import Refused, join_bins, replies_to
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.jobs.column_records import (

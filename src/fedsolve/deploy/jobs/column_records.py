@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.column_statistics.messages import (
+from fedsolve.data.column_statistics.replies import (
     LARGEST,
     MOST_BINS,
     Measure,

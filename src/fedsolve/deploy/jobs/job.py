@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, check_flag, check_known
-from fedsolve.data.column_statistics.messages import Request
-from fedsolve.data.column_statistics.pooled import Minimum
+from fedsolve.data.column_statistics.pooled import Minimum, check_summable
+from fedsolve.data.column_statistics.replies import Request
 from fedsolve.data.column_statistics.statistics import asked_columns
-from fedsolve.data.column_statistics.summed_columns import check_summable
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.run_log import FAILED, say, write_failure
 from fedsolve.folders.files import locked

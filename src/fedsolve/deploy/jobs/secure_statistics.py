@@ -15,10 +15,15 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.data.column_statistics.messages import Measure
-from fedsolve.data.column_statistics.pooled import from_sums
+from fedsolve.data.column_statistics.pooled import (
+    MOST_CLIENTS,
+    check_summable,
+    from_numbers,
+    from_sums,
+    width,
+)
+from fedsolve.data.column_statistics.replies import Measure
 from fedsolve.data.column_statistics.report import Statistics
-from fedsolve.data.column_statistics.summed_columns import MOST_CLIENTS, check_summable, from_numbers, width
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
 from fedsolve.deploy.jobs.column_questions import ask_columns
 from fedsolve.deploy.jobs.column_records import Masks, columns_digest, read_masked, request_record

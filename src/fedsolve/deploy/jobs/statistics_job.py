@@ -11,8 +11,8 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.data.column_statistics.messages import Replies
 from fedsolve.data.column_statistics.pooled import from_replies
+from fedsolve.data.column_statistics.replies import Replies
 from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.deploy.jobs.column_questions import ask_columns
 from fedsolve.deploy.jobs.column_records import read_reply, request_record

@@ -17,7 +17,7 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building import Made
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.sampling import Bernoulli
-from fedsolve.data.partitioning.partition import Partition
+from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.options import RunOptions, written_options
 from fedsolve.engine.records.identity import describe, provenance

@@ -9,7 +9,7 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.errors import Diverged
-from fedsolve.data.on_disk.stored import StoredData
+from fedsolve.data.stored import StoredData
 from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.options import RunOptions

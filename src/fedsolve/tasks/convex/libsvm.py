@@ -14,8 +14,7 @@ from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_integer, check_number, is_one_of, unknown
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partition import Partition
-from fedsolve.data.partitioning.partitions import IID, as_partition
+from fedsolve.data.partitions import IID, Partition, as_partition
 from fedsolve.tasks.losses.accuracies import BinaryAccuracy
 from fedsolve.tasks.losses.losses import Logistic, Ridge
 from fedsolve.tasks.models.models import Linear

@@ -11,9 +11,7 @@ import numpy as np
 from fedsolve.core.building import by_name
 from fedsolve.core.errors import check_integer
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.pachinko import Pachinko
-from fedsolve.data.partitioning.partition import Partition
-from fedsolve.data.partitioning.partitions import Dirichlet, as_partition
+from fedsolve.data.partitions import Dirichlet, Pachinko, Partition, as_partition
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import TopK
 from fedsolve.tasks.models.models import CNN, Softmax

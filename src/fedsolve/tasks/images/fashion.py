@@ -14,8 +14,7 @@ from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partition import Partition
-from fedsolve.data.partitioning.partitions import Dirichlet, as_partition
+from fedsolve.data.partitions import Dirichlet, Partition, as_partition
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.shared import Choice, classification, pick
 from fedsolve.tasks.task import Examples, Task

@@ -11,7 +11,7 @@ import numpy as np
 from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.partitions import Natural
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.images.handwriting import FEMNIST
 from fedsolve.tasks.losses.reconstruction import ReconstructionError

@@ -11,8 +11,7 @@ import numpy as np
 from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data import sources
-from fedsolve.data.partitioning.partition import Partition
-from fedsolve.data.partitioning.partitions import Natural, as_partition
+from fedsolve.data.partitions import Natural, Partition, as_partition
 from fedsolve.data.sources import checksum, read_idx, read_npz
 from fedsolve.tasks.losses.accuracies import TopK
 from fedsolve.tasks.models.models import CNN, MLP, Softmax

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.partitions import Natural
 from fedsolve.data.sources import read_bytes
 from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.tasks.losses.losses import Model, Pooled

@@ -15,7 +15,7 @@ from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_integer, unknown
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.partitions import Natural
 from fedsolve.folders.untrusted import MALFORMED, loads, open_regular
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.shared import drawn, next_token, pick, windows

@@ -23,17 +23,17 @@ from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, named_arrays
 from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.data.names import Numbered, check_names, check_written_names
-from fedsolve.data.on_disk.description import (
+from fedsolve.data.stored import (
     COUNTS,
     DESCRIPTION,
     NAME_ENDS,
     NAMES,
     Column,
     Description,
+    StoredData,
     structure_of,
 )
-from fedsolve.data.on_disk.stored import StoredData
-from fedsolve.data.on_disk.stored import open as open_stored
+from fedsolve.data.stored import open as open_stored
 from fedsolve.folders.files import locked, write_atomically
 from fedsolve.folders.logs import open_to_append, sync
 from fedsolve.folders.sealed import LARGEST

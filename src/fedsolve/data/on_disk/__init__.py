@@ -1,1 +1,0 @@
-"""Federated data in a folder: written in one pass, sealed, and mapped when opened."""

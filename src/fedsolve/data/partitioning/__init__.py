@@ -1,1 +1,0 @@
-"""Partitions: seeded rules that assign examples to clients."""
