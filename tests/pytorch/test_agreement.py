@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.comparison.sample import telling_rows  # noqa: E402
+from fedsolve.pytorch.loss_analysis import telling_rows  # noqa: E402
 
 COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
 

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.comparison.judged import judged, refuse_other_forms  # noqa: E402
+from fedsolve.pytorch.loss_analysis import judged, refuse_other_forms  # noqa: E402
 from fedsolve.tasks.torch_modules.module_outputs import in_batches  # noqa: E402
 
 DRAW = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.comparison.judged import judged  # noqa: E402
+from fedsolve.pytorch.loss_analysis import judged  # noqa: E402
 from fedsolve.tasks.loss_arguments import asked, call  # noqa: E402
 from fedsolve.tasks.task import Examples  # noqa: E402
 

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from fedsolve.pytorch.translation.export import outputs_of  # noqa: E402
 from fedsolve.pytorch.translation.model import Model, OnRows  # noqa: E402
-from fedsolve.pytorch.translation.trial import outputs_of  # noqa: E402
 
 
 class Pictures(nn.Module):

@@ -25,8 +25,7 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
-from fedsolve.pytorch.callback.seeds import kept_generators
-from fedsolve.pytorch.comparison.unchanged import as_before
+from fedsolve.pytorch.batch_losses import kept_generators
 from fedsolve.pytorch.translation.arrays import (
     assign,
     buffer_tensors,
@@ -35,6 +34,7 @@ from fedsolve.pytorch.translation.arrays import (
     constant_tensors,
     parameters,
 )
+from fedsolve.pytorch.unchanged import as_before
 from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 

@@ -19,8 +19,8 @@ from torch.utils.data import (
 )
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.callback.collation import no_batch
-from fedsolve.pytorch.callback.seeds import all_seeded, kept_generators, seed_of
+from fedsolve.pytorch.batch_losses import all_seeded, kept_generators, seed_of
+from fedsolve.pytorch.callback import no_batch
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
 

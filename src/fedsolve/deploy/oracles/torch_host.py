@@ -18,10 +18,8 @@ from fedsolve.core.errors import ConfidentialError, InvalidInput, check_same
 from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
-from fedsolve.pytorch.callback.batch_losses import are_classes, mean_of, value_or_zero
-from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
-from fedsolve.pytorch.comparison.autograd import refuse_late_hooks
-from fedsolve.pytorch.comparison.judged import (
+from fedsolve.pytorch.batch_losses import all_seeded, are_classes, mean_of, seed_of, value_or_zero
+from fedsolve.pytorch.loss_analysis import (
     Judged,
     check_form,
     failure,
@@ -29,7 +27,7 @@ from fedsolve.pytorch.comparison.judged import (
     refuse_other_forms,
     value_or_none,
 )
-from fedsolve.pytorch.comparison.unchanged import as_before
+from fedsolve.pytorch.reference import refuse_late_hooks
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
@@ -39,8 +37,9 @@ from fedsolve.pytorch.translation.arrays import (
     substituted,
     trainable,
 )
-from fedsolve.pytorch.translation.on_sums import wide
-from fedsolve.pytorch.translation.trial import called, check_alone, loses_by_rounding, written
+from fedsolve.pytorch.translation.batch_sums import wide
+from fedsolve.pytorch.translation.export import called, check_alone, loses_by_rounding, written
+from fedsolve.pytorch.unchanged import as_before
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 Tensors = dict[str, Tensor]

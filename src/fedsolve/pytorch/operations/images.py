@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.operands import same_everywhere
+from fedsolve.pytorch.operations.operands import index_dtype, is_floating, same_everywhere
 from fedsolve.pytorch.translation.registry import operation
 
 _LETTERS = "DHW"
@@ -162,3 +165,188 @@ def _sizes(
     else:
         sizes = list(output_size)
     return [(a, n, f) for a, (n, f) in enumerate(zip(sizes, factors, strict=True), 2)]
+
+
+# Maxima and means over windows.
+
+
+@dataclass(frozen=True)
+class WithPlaces:
+    """The pair of maxima and of their places, which are computed if they are asked for."""
+
+    values: Array
+    places: Callable[[], Array]
+
+    def __getitem__(self, index: int) -> Array:
+        return (self.values, self.places)[index] if index == 0 else self.places()
+
+    def __len__(self) -> int:
+        return 2
+
+
+def max_pool(
+    axes: int,
+    x: Array,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> WithPlaces:
+    """The greatest entry of each window of (..., *space), and its place in the space laid flat."""
+    window, steps, _, spread, sides = _windows(x, axes, kernel_size, stride, padding, dilation, ceil_mode)
+    outer = x.ndim - axes
+    low = -np.inf if is_floating(x) else jnp.iinfo(x.dtype).min
+    ones = [1] * outer
+
+    def entries() -> Array:
+        around = lax.pad(x, jnp.asarray(low, x.dtype), [(a, b, 0) for a, b in [*[(0, 0)] * outer, *sides]])
+        return _shifts(around, outer, window, steps, spread)
+
+    def places() -> Array:
+        own = entries()
+        flat = jnp.arange(prod(x.shape[outer:])).reshape(x.shape[outer:])
+        numbers = _shifts(jnp.pad(flat, sides), 0, window, steps, spread)
+        numbers = jnp.broadcast_to(numbers.reshape(len(numbers), *ones, *numbers.shape[1:]), own.shape)
+        return jnp.take_along_axis(numbers, jnp.argmax(own, 0)[None], 0)[0].astype(index_dtype())
+
+    if set(spread) == {1}:
+        constant = np.asarray(low, x.dtype)  # by which JAX knows the gradient
+        pads = [*[(0, 0)] * outer, *sides]
+        values = lax.reduce_window(x, constant, lax.max, (*ones, *window), (*ones, *steps), pads)
+    else:  # JAX has no gradient of dilated windows
+        own = entries()
+        values = jnp.take_along_axis(own, jnp.argmax(own, 0)[None], 0)[0]
+    return WithPlaces(values, places)
+
+
+def avg_pool(
+    axes: int,
+    x: Array,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    """The mean of each window of (..., *space); padding counts, or not, and what `ceil_mode` adds never does."""
+    window, steps, pads, spread, sides = _windows(x, axes, kernel_size, stride, padding, 1, ceil_mode)
+    outer = x.ndim - axes
+    sums = _summed(x, outer, window, steps, sides)
+    if divisor_override:
+        return sums / divisor_override
+    inside = np.ones(x.shape[outer:])
+    inside = np.pad(inside, [(p, p) for p in pads], constant_values=float(count_include_pad))
+    inside = np.pad(inside, [(0, b - p) for (_, b), p in zip(sides, pads, strict=True)])
+    counts = sum(np.asarray(part) for part in _slices(inside, 0, window, steps, spread))
+    return sums / jnp.asarray(counts, x.dtype)
+
+
+for _axes in (2, 3):
+    operation(f"aten.max_pool{_axes}d_with_indices.default")(partial(max_pool, _axes))
+    operation(f"aten.avg_pool{_axes}d.default")(partial(avg_pool, _axes))
+
+
+def _summed(x: Array, outer: int, window: list[int], steps: list[int], sides: list[tuple[int, int]]) -> Array:
+    if (
+        window == steps
+        and not any(map(any, sides))
+        and all(n % w == 0 for n, w in zip(x.shape[outer:], window, strict=True))
+    ):
+        split = [part for n, w in zip(x.shape[outer:], window, strict=True) for part in (n // w, w)]
+        return jnp.sum(
+            x.reshape(*x.shape[:outer], *split), tuple(range(outer + 1, outer + 2 * len(window), 2))
+        )
+    ones = [1] * outer
+    return lax.reduce_window(
+        x,
+        np.zeros((), x.dtype),
+        lax.add,
+        (*ones, *window),
+        (*ones, *steps),
+        [*[(0, 0)] * outer, *sides],
+    )
+
+
+@operation(
+    "aten._adaptive_avg_pool2d.default",
+    "aten._adaptive_avg_pool3d.default",
+)
+def adaptive_avg_pool(x: Array, output_size: Sequence[int]) -> Array:
+    """Means of windows of about equal length, as many along each of the last axes as asked for."""
+    for axis, out in enumerate(output_size, x.ndim - len(output_size)):
+        length = x.shape[axis]
+        if length % out == 0:
+            x = jnp.mean(x.reshape(*x.shape[:axis], out, length // out, *x.shape[axis + 1 :]), axis + 1)
+        else:
+            share = np.zeros((length, out))
+            for i, (low, high) in enumerate(_adaptive(length, out)):
+                share[low:high, i] = 1 / (high - low)
+            x = jnp.moveaxis(jnp.moveaxis(x, axis, -1) @ jnp.asarray(share, x.dtype), -1, axis)
+    return x
+
+
+@operation("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+def adaptive_max_pool(x: Array, output_size: Sequence[int]) -> tuple[Array, Array]:
+    """Maxima of windows of about equal length, and their places in the space laid flat."""
+    axes = len(output_size)
+    space = x.shape[-axes:]
+    spans = [_adaptive(n, out) for n, out in zip(space, output_size, strict=True)]
+    values, places = [], []
+    for ranges in product(*spans):
+        part = x[(..., *(slice(*r) for r in ranges))]
+        grid = np.arange(prod(space)).reshape(space)[tuple(slice(*r) for r in ranges)]
+        part = part.reshape(*part.shape[:-axes], -1)
+        best = jnp.argmax(part, -1)
+        values.append(jnp.take_along_axis(part, best[..., None], -1)[..., 0])
+        places.append(jnp.asarray(grid.reshape(-1), index_dtype())[best])
+    shape = (*x.shape[:-axes], *output_size)
+    return jnp.stack(values, -1).reshape(shape), jnp.stack(places, -1).reshape(shape)
+
+
+def _adaptive(length: int, out: int) -> list[tuple[int, int]]:
+    return [(i * length // out, -(-(i + 1) * length // out)) for i in range(out)]
+
+
+def _windows(
+    x: Array,
+    axes: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    ceil_mode: bool,
+) -> tuple[list[int], list[int], list[int], list[int], list[tuple[int, int]]]:
+    """Windows, strides, padding, dilation, and what to pad on both sides, which is more in `ceil_mode`."""
+    window = same_everywhere(kernel_size, axes)
+    steps = same_everywhere(stride, axes) if stride else window
+    pads, spread = same_everywhere(padding, axes), same_everywhere(dilation, axes)
+    sides = []
+    for n, w, t, p, d in zip(x.shape[-axes:], window, steps, pads, spread, strict=True):
+        free = n + 2 * p - d * (w - 1) - 1
+        out = (-(-free // t) if ceil_mode else free // t) + 1
+        out -= ceil_mode and (out - 1) * t >= n + p  # a window must start inside, or in the left padding
+        sides.append((p, max((out - 1) * t + d * (w - 1) + 1 - n - p, 0 if ceil_mode else p)))
+    return window, steps, pads, spread, sides
+
+
+def _slices(
+    x: Array | np.ndarray, outer: int, window: list[int], steps: list[int], spread: list[int]
+) -> list[Array | np.ndarray]:
+    """For each place in a window the entries at it, window after window."""
+    last = [
+        (n - d * (w - 1) - 1) // t * t
+        for n, w, t, d in zip(x.shape[outer:], window, steps, spread, strict=True)
+    ]
+    parts = []
+    for place in product(*map(range, window)):
+        own = [
+            slice(p * d, p * d + end + 1, t) for p, d, end, t in zip(place, spread, last, steps, strict=True)
+        ]
+        parts.append(x[(slice(None),) * outer + tuple(own)])
+    return parts
+
+
+def _shifts(x: Array, outer: int, window: list[int], steps: list[int], spread: list[int]) -> Array:
+    return jnp.stack([jnp.asarray(part) for part in _slices(x, outer, window, steps, spread)])

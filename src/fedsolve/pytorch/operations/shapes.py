@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.operands import axes_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.pytorch.operations.operands import axes_of, default_dtype, index_dtype, is_floating, type_of
+from fedsolve.pytorch.reference import Fixed, are_fixed
+from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation, operations
 
 operations(
@@ -107,3 +113,403 @@ def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
     starts = np.arange(0, x.shape[dimension] - size + 1, step)
     windows = jnp.take(x, starts[:, None] + np.arange(size), dimension % x.ndim)
     return jnp.moveaxis(windows, dimension % x.ndim + 1, -1)
+
+
+# Entries read and written at places that are themselves tensors, rows of a table, and orders of entries.
+
+
+@operation("aten.index.Tensor")
+def index(x: Array, indices: Sequence[Array | None]) -> Array:
+    """The entries at places given axis by axis, None being all."""
+    return x[places(indices, "index")]
+
+
+def places(indices: Sequence[Array | None], name: str) -> tuple[Array | slice, ...]:
+    """Indices as NumPy takes them.
+
+    Raises:
+        InvalidInput: a mask, whose result has a size that depends on data.
+    """
+    if any(i is not None and i.dtype == bool for i in indices):
+        raise InvalidInput(
+            f"aten.{name} by a mask has a size that depends on the data: write torch.where(mask, x, 0) instead"
+        )
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+@operation("aten.index_select.default")
+def index_select(x: Array, dim: int, index: Array) -> Array:
+    """The entries of one axis in the order of a list of places."""
+    return jnp.take(x, index.reshape(-1), dim) if x.ndim else x
+
+
+@operation("aten.gather.default")
+def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
+    """For each place the entry of x that differs from it in one axis, where the index says."""
+    if x.ndim == 0:
+        return jnp.broadcast_to(x, index.shape)
+    dim %= x.ndim
+    if index.ndim == 0:
+        return x[index]
+    x = x[tuple(slice(None) if a == dim else slice(n) for a, n in enumerate(index.shape))]
+    return jnp.take_along_axis(x, index, dim)
+
+
+@operation("aten.sort.default", "aten.sort.stable")
+def sort(
+    x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Array, Array]:
+    """The entries of an axis in order and where they were; equal ones stay in their order."""
+    if x.ndim == 0:
+        return x, jnp.zeros((), index_dtype())
+    order = jnp.argsort(x, dim, stable=True, descending=descending)
+    return jnp.take_along_axis(x, order, dim), order.astype(index_dtype())
+
+
+@operation("aten.topk.default")
+def topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
+    """The k greatest, or least, entries of an axis and where they were."""
+    if x.ndim == 0:
+        return x, jnp.zeros((), index_dtype())
+    values, order = sort(x, dim, largest)
+    return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(order, 0, k, axis=dim)
+
+
+@operation("aten.embedding.default")
+def embedding(
+    weight: Array,
+    indices: Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Array:
+    """The rows of a table at indices; that of `padding_idx` has no gradient, one that does not exist is NaN."""
+    _plain(scale_grad_by_freq)
+    rows = jnp.take(weight, indices, 0)
+    if padding_idx < 0:
+        return rows
+    return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
+
+
+@operation("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array]:
+    """Sums (mode 0) or means (1) of rows, a bag from each offset to the next; the bag of each index; sizes of bags."""
+    _plain(scale_grad_by_freq)
+    if mode not in (0, 1):
+        raise InvalidInput("EmbeddingBag(mode='max') is not translated: use mode='sum' or 'mean'")
+    rows = embedding(weight, indices, padding_idx)
+    rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
+    counted = indices != padding_idx
+    rows = jnp.where(counted[:, None], rows, 0)
+    bags = len(offsets) - include_last_offset
+    bag = jnp.searchsorted(offsets[:bags], jnp.arange(len(indices)), side="right") - 1
+    sums = jax.ops.segment_sum(rows, bag, bags)
+    sizes = jax.ops.segment_sum(counted.astype(index_dtype()), bag, bags)
+    if mode == 1:
+        sums = sums / jnp.maximum(sizes, 1)[:, None].astype(sums.dtype)
+    return sums, bag.astype(index_dtype()), sizes
+
+
+def _plain(scale_grad_by_freq: bool) -> None:
+    if scale_grad_by_freq:
+        raise InvalidInput("Embedding(scale_grad_by_freq=True) is not translated: set it to False")
+
+
+@operation("aten.index_put.default")
+def index_put(x: Array, indices: Sequence[Any], values: Array, accumulate: bool = False) -> Array:
+    """x with values put at places, or added to what is there."""
+    values = values.astype(x.dtype)
+    if fits_a_mask(x, indices, values):
+        mask = jnp.expand_dims(indices[-1], (*range(len(indices) - 1), *range(-_behind(x, indices), 0)))
+        return jnp.where(mask, x + values if accumulate else values, x)
+    spot = x.at[places(indices, "index_put")]
+    return spot.add(values) if accumulate else spot.set(values)
+
+
+def fits_a_mask(x: Any, indices: Sequence[Any], values: Any) -> bool:
+    """Whether one mask says where the same values go everywhere, so that it does not matter how often it holds."""
+    *before, mask = indices
+    boolean = mask is not None and str(mask.dtype).endswith("bool") and all(i is None for i in before)
+    return boolean and values.ndim <= _behind(x, indices)
+
+
+def _behind(x: Any, indices: Sequence[Any]) -> int:
+    """How many axes stand behind a mask's."""
+    return x.ndim - (len(indices) - 1) - indices[-1].ndim
+
+
+@operation("aten.scatter.src", "aten.scatter.value")
+def scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
+    """x with entries put where an index says along one axis."""
+    return _spot(x, dim, index).set(_source(src, index, x))
+
+
+@operation("aten.scatter_add.default")
+def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
+    """x with entries added where an index says along one axis."""
+    return _spot(x, dim, index).add(_source(src, index, x))
+
+
+@operation("aten.scatter_reduce.two")
+def scatter_reduce(
+    x: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True
+) -> Array:
+    """x with entries joined to it where an index says along one axis, by sum, mean, amax or amin."""
+    if reduce not in ("sum", "mean", "amax", "amin"):
+        raise InvalidInput(f"scatter_reduce by {reduce!r} is not translated: use sum, mean, amax or amin")
+    source = _source(src, index, x)
+    ones = jnp.ones(x.shape, x.dtype)
+    own = ones if include_self else _spot(ones, dim, index).set(0)  # else only where nothing joins
+    count = _spot(own, dim, index)
+    if reduce in ("sum", "mean"):
+        sums = _spot(jnp.where(own > 0, x, 0), dim, index).add(source)
+        counts = jnp.maximum(count.add(jnp.ones_like(source)), 1)
+        return sums if reduce == "sum" else sums / counts if is_floating(x) else sums // counts
+    start = _spot(jnp.where(own > 0, x, _beyond(x, reduce)), dim, index)
+    fixed = lax.stop_gradient(start.max(source) if reduce == "amax" else start.min(source))
+    if not is_floating(x):
+        return fixed
+    ours, theirs = (own > 0) & (x == fixed), source == gather(fixed, dim, index)
+    ties = _spot(ours.astype(x.dtype), dim, index).add(theirs.astype(x.dtype))
+    shared = _spot(jnp.where(ours, x, 0), dim, index).add(jnp.where(theirs, source, 0)) / ties
+    return fixed + (shared - lax.stop_gradient(shared))  # equal entries share the gradient
+
+
+def _spot(x: Array, dim: int, index: Array) -> Any:
+    """Where along `dim` the entries of an index lie; along the other axes they lie where they are."""
+    if x.ndim == 0:
+        return jnp.reshape(x, 1).at[index] if index.ndim else x.at[()]
+    grid = [
+        np.arange(n).reshape([-1 if a == b else 1 for b in range(x.ndim)]) for a, n in enumerate(index.shape)
+    ]
+    return x.at[tuple(index if a == dim % x.ndim else g for a, g in enumerate(grid))]
+
+
+def _source(src: Any, index: Array, x: Array) -> Array:
+    """The part of a source that an index reaches; a number is everywhere."""
+    if isinstance(src, bool | int | float):
+        return jnp.full(index.shape, src, x.dtype)
+    return src[tuple(map(slice, index.shape))].astype(x.dtype)
+
+
+@operation("aten.masked_scatter.default")
+def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
+    """x with the entries of a source, one after another, where a mask holds."""
+    x, mask = jnp.broadcast_arrays(x, mask)
+    number = jnp.cumsum(mask.reshape(-1)) - 1
+    return jnp.where(mask, source.reshape(-1)[number].reshape(x.shape).astype(x.dtype), x)
+
+
+def _beyond(x: Array, reduce: str) -> Any:
+    """What no extreme is."""
+    limits = jnp.finfo(x.dtype) if is_floating(x) else jnp.iinfo(x.dtype)
+    return limits.min if reduce == "amax" else limits.max
+
+
+# New and converted tensors, and random ones from a JAX key: other draws than PyTorch's, of the same distributions.
+
+
+@operation("aten._to_copy.default")
+def to_copy(x: Array, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """x in another type; floating numbers are rounded towards 0 to become integers."""
+    return x if dtype is None else x.astype(jax_dtype(dtype))
+
+
+@operation("aten.full.default")
+def full(size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """One value everywhere."""
+    return jnp.full(tuple(size), fill_value, jax_dtype(dtype) or type_of(fill_value))
+
+
+@operation("aten.full_like.default")
+def full_like(x: Array, fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """One value everywhere, in the shape of x."""
+    return jnp.full(x.shape, fill_value, jax_dtype(dtype) or x.dtype)
+
+
+@operation("aten.fill.Scalar")
+def fill(x: Array, value: Any) -> Array:
+    """One value everywhere, in the shape and type of x."""
+    return jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape)
+
+
+@operation("aten.copy.default")
+def copy(x: Array, src: Array, non_blocking: bool = False) -> Array:
+    """`src` in the shape and type of x."""
+    return jnp.broadcast_to(src.astype(x.dtype), x.shape)
+
+
+@operation("aten.scalar_tensor.default")
+def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """A number as a tensor without axes."""
+    return jnp.asarray(s, jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """Numbers from a start to below an end by a step."""
+    whole = all(isinstance(v, int) for v in (start, end, step))
+    return jnp.arange(start, end, step, jax_dtype(dtype) or (index_dtype() if whole else default_dtype()))
+
+
+@operation("aten.empty.memory_format", "aten.empty_permuted.default", "aten.empty_strided.default")
+def empty(size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Array:
+    """0 everywhere, also where PyTorch leaves it undefined; the layout in memory does not matter here."""
+    return jnp.zeros(tuple(size), jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.dropout.default", random=True)
+def dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """Entries 0 with probability p and else divided by 1 - p, in training."""
+    return native_dropout(x, p, train, key=key)[0]
+
+
+@operation("aten.native_dropout.default", random=True)
+def native_dropout(x: Array, p: float, train: bool | None, *, key: Array | None) -> tuple[Array, Array]:
+    """Dropout and where entries are kept."""
+    if train is False or p == 0:
+        return x, jnp.ones(x.shape, bool)
+    kept = _drawn(key).bernoulli(1 - p, x.shape)
+    return jnp.where(kept, x / (1 - p), 0) if p < 1 else jnp.zeros_like(x), kept
+
+
+@operation("aten.feature_dropout.default", random=True)
+def feature_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """Dropout of whole channels of (batch, channels, ...)."""
+    kept = native_dropout(jnp.ones(_by_channel(x), x.dtype), p, train, key=key)[0]
+    return x * kept
+
+
+@operation("aten.alpha_dropout.default", random=True)
+def alpha_dropout(
+    x: Array, p: float, train: bool, *, key: Array | None, shape: tuple[int, ...] | None = None
+) -> Array:
+    """Dropout that keeps the mean 0 and the variance 1 of a self-normalising network.
+
+    Of Klambauer et al., Self-Normalizing Neural Networks (2017), section 3; `shape` is that of the draws.
+    """
+    if not train or p == 0:
+        return x
+    if p == 1:
+        return jnp.zeros_like(x)
+    low = -1.7580993408473766
+    a = ((low**2 * p + 1) * (1 - p)) ** -0.5
+    kept = _drawn(key).bernoulli(1 - p, x.shape if shape is None else shape)
+    return jnp.where(kept, x * a, low * a) - low * a * p
+
+
+@operation("aten.feature_alpha_dropout.default", random=True)
+def feature_alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """The same of whole channels."""
+    return alpha_dropout(x, p, train, key=key, shape=_by_channel(x))
+
+
+def _by_channel(x: Array) -> tuple[int, ...]:
+    return (*x.shape[:2], *[1] * (x.ndim - 2))
+
+
+@operation("aten.bernoulli.p", random=True)
+def bernoulli_p(x: Array, p: float = 0.5, *, generator: None = None, key: Array | None) -> Array:
+    """1 with one probability, else 0, in the shape of x."""
+    return _drawn(key).bernoulli(p, x.shape).astype(x.dtype)
+
+
+@operation("aten.rand.default", random=True)
+def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Uniform on [0, 1)."""
+    return _drawn(key).uniform(size, jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.randn.default", random=True)
+def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Standard normal."""
+    return _drawn(key).normal(size, jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.rand_like.default", random=True)
+def rand_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Uniform on [0, 1), in the shape of x."""
+    return _drawn(key).uniform(x.shape, jax_dtype(dtype) or x.dtype)
+
+
+@operation("aten.randn_like.default", random=True)
+def randn_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Standard normal, in the shape of x."""
+    return _drawn(key).normal(x.shape, jax_dtype(dtype) or x.dtype)
+
+
+@operation("aten.normal_functional.default", random=True)
+def normal(
+    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: None = None, key: Array | None
+) -> Array:
+    """Normal, in the shape of x."""
+    return mean + std * randn_like(x, key=key)
+
+
+@operation("aten.uniform.default", random=True)
+def uniform(
+    x: Array, low: float = 0.0, high: float = 1.0, *, generator: None = None, key: Array | None
+) -> Array:
+    """Uniform on [low, high), in the shape of x."""
+    return low + (high - low) * rand_like(x, key=key)
+
+
+@operation("aten.exponential.default", random=True)
+def exponential(x: Array, lambd: float = 1.0, *, generator: None = None, key: Array | None) -> Array:
+    """Exponential, in the shape of x."""
+    return -jnp.log1p(-rand_like(x, key=key)) / lambd
+
+
+@operation("aten.randint.low", random=True)
+def randint(
+    low: int, high: int, size: Sequence[int], *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any
+) -> Array:
+    """Integers from `low` to below `high`."""
+    return _drawn(key).randint(size, low, high).astype(jax_dtype(dtype))
+
+
+@operation("aten.randperm.default", random=True)
+def randperm(n: int, *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any) -> Array:
+    """The numbers below n in random order."""
+    return _drawn(key).permutation(n).astype(jax_dtype(dtype))
+
+
+@operation("aten.rrelu_with_noise_functional.default", random=True)
+def rrelu(
+    x: Array,
+    noise: Array,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *,
+    generator: None = None,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """x above 0, elsewhere x times a slope uniform on [lower, upper], or their mean in evaluation; the slopes."""
+    if not training:
+        return jnp.where(x > 0, x, x * ((lower + upper) / 2)), noise
+    drawn = lower + (upper - lower) * _drawn(key).uniform(x.shape, x.dtype)
+    slopes = jnp.where(x > 0, jnp.ones_like(x), drawn)
+    return x * slopes, slopes
+
+
+class _drawn:
+    """Draws by one key."""
+
+    def __init__(self, key: Array | None) -> None:
+        self._key = key
+
+    def __getattr__(self, name: str) -> Any:
+        if are_fixed():
+            return getattr(Fixed, name)
+        return lambda *arguments: getattr(jax.random, name)(self._key, *arguments)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, check_weights, trainable
 from fedsolve.pytorch.translation.export import exceeds_32_bits, exported
-from fedsolve.pytorch.translation.failures import why_not_exported
-from fedsolve.pytorch.translation.registry import NotTranslatable
+from fedsolve.pytorch.translation.registry import NotTranslatable, why_not_exported
 from fedsolve.pytorch.translation.translate import Program
 
 Values = Mapping[str, Any]

@@ -18,11 +18,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
 from fedsolve.pytorch.operations import OPERATIONS
-from fedsolve.pytorch.operations.indexing import fits_a_mask
+from fedsolve.pytorch.operations.shapes import fits_a_mask
 from fedsolve.pytorch.translation.arrays import array_of, as_traced, computing
 from fedsolve.pytorch.translation.export import computes_in_64_bits, exceeds_32_bits
-from fedsolve.pytorch.translation.failures import where
-from fedsolve.pytorch.translation.registry import NotTranslatable, Operation
+from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
 
 _NUMBERS = ("add", "sub", "mul", "div", "pow", "rsub", "full", "scalar_tensor", "remainder")
 _PYTHON = (operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.pow)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from fedsolve.pytorch.comparison.reference import Found, Value
+    from fedsolve.pytorch.reference import Found, Value
 
 PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
@@ -75,8 +75,8 @@ class Agreement:
         dtype: torch.dtype,
         extremes: bool = False,
     ) -> None:
-        from fedsolve.pytorch.comparison.reference import Reference
-        from fedsolve.pytorch.comparison.sample import telling_rows
+        from fedsolve.pytorch.loss_analysis import telling_rows
+        from fedsolve.pytorch.reference import Reference
         from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, trainable
 
         self.reference = Reference(module, functions["loss"], dtype)
@@ -136,7 +136,7 @@ class Agreement:
 
     def left_out(self) -> str:
         """What a translation leaves out, whether or not the sample shows it; "" for nothing."""
-        from fedsolve.pytorch.comparison.reference import cause
+        from fedsolve.pytorch.reference import cause
 
         point = self._points[0][0]
         return cause(self.reference, point.params, point.buffers, self.batch)
@@ -186,7 +186,7 @@ class Agreement:
         return None
 
     def _why(self, point: Point, evaluate: Evaluate, mixing: str) -> str:
-        from fedsolve.pytorch.comparison.reference import cause
+        from fedsolve.pytorch.reference import cause
 
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:

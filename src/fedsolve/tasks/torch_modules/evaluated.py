@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.pytorch.callback.torch_callback import HostLoss
-from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
-from fedsolve.pytorch.comparison.reference import Found, Value
+from fedsolve.pytorch.callback import HostLoss
+from fedsolve.pytorch.reference import Found, Value, fixed_draws
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.agreement import Evaluate, Point, Results

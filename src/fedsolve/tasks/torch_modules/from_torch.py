@@ -86,11 +86,11 @@ def from_torch(
     require("torch", "from_torch needs", "torch", "PyTorch")
     import torch
 
-    from fedsolve.pytorch.callback.batch_losses import are_classes
-    from fedsolve.pytorch.comparison.judged import judged
-    from fedsolve.pytorch.comparison.unchanged import as_before
+    from fedsolve.pytorch.batch_losses import are_classes
+    from fedsolve.pytorch.loss_analysis import judged
     from fedsolve.pytorch.translation.arrays import copied, refuse_halves, refuse_sparse, trained_copy
-    from fedsolve.pytorch.translation.trial import loses_by_rounding, outputs_of
+    from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
+    from fedsolve.pytorch.unchanged import as_before
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
@@ -144,7 +144,7 @@ def from_torch(
 def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) -> None:
     """Raise `InvalidInput` if some batch of a client has one example, which the module cannot be trained on."""
     from fedsolve.pytorch.translation.arrays import copied, mode_setter
-    from fedsolve.pytorch.translation.trial import check_alone
+    from fedsolve.pytorch.translation.export import check_alone
 
     for client in _with_a_lone_row(data.counts, batch_size)[:1]:
         where = f"a batch of {data.names[client]}"
@@ -189,8 +189,8 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     from torch import Tensor
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-    from fedsolve.pytorch.callback.collation import collated
-    from fedsolve.pytorch.comparison.unchanged import as_before, same_values
+    from fedsolve.pytorch.callback import collated
+    from fedsolve.pytorch.unchanged import as_before, same_values
 
     if isinstance(data, DataLoader):
         raise InvalidInput(

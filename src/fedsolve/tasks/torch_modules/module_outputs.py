@@ -36,7 +36,7 @@ def in_batches(
     import torch
     from torch.utils import _pytree as pytree
 
-    from fedsolve.pytorch.callback.seeds import all_seeded
+    from fedsolve.pytorch.batch_losses import all_seeded
     from fedsolve.pytorch.translation.arrays import of_data
 
     module.eval()

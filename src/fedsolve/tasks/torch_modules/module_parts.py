@@ -29,8 +29,8 @@ from fedsolve.tasks.torch_modules.module_sums import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedsolve.pytorch.callback.torch_callback import Module
-    from fedsolve.pytorch.comparison.judged import Judged
+    from fedsolve.pytorch.callback import Module
+    from fedsolve.pytorch.loss_analysis import Judged
 
 
 _OF_A_BATCH = "compute what is of a whole batch in the loss, from outputs for each example"
@@ -177,9 +177,8 @@ def _in_pytorch(
     A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
     of examples, where the loss refers to what trains; in batches, or each example by itself, as one that draws then.
     """
-    from fedsolve.pytorch.callback.torch_callback import Module, Outputs
-    from fedsolve.pytorch.translation.export import silence
-    from fedsolve.pytorch.translation.trial import draws_in_evaluation
+    from fedsolve.pytorch.callback import Module, Outputs
+    from fedsolve.pytorch.translation.export import draws_in_evaluation, silence
     from fedsolve.tasks.torch_modules.evaluated import of_called
 
     difference = None
@@ -208,7 +207,7 @@ def _in_pytorch(
 def _called(
     own: Module, functions: Mapping[str, Judged], outputs: Any, y: Any, by_sums: bool
 ) -> dict[str, Any]:
-    from fedsolve.pytorch.callback.torch_callback import HostLoss, HostValues, Outputs
+    from fedsolve.pytorch.callback import HostLoss, HostValues, Outputs
 
     made: dict[str, Any] = {}
     rows = rows_of(y)

@@ -17,9 +17,9 @@ from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.module_losses import OfTranslated, alone
 
 if TYPE_CHECKING:
-    from fedsolve.pytorch.callback.torch_callback import HostLoss, Outputs
+    from fedsolve.pytorch.callback import HostLoss, Outputs
+    from fedsolve.pytorch.translation.batch_sums import OnSums
     from fedsolve.pytorch.translation.model import Model
-    from fedsolve.pytorch.translation.on_sums import OnSums
 
 
 Values = Mapping[str, Any]

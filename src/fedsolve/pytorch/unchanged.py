@@ -14,7 +14,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedsolve.pytorch.callback.seeds import kept_generators
+from fedsolve.pytorch.batch_losses import kept_generators
 from fedsolve.pytorch.translation.arrays import kept_attributes
 
 

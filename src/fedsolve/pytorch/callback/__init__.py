@@ -1,1 +1,0 @@
-"""Modules that stay in PyTorch and are called from a compiled program."""

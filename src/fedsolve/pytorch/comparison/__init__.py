@@ -1,1 +1,0 @@
-"""What PyTorch itself computes, to compare a translation with."""

@@ -1,0 +1,423 @@
+"""A loss or a metric of PyTorch that follows from sums over rows, such as a mean with weights or without padding.
+
+The mean of `nn.CrossEntropyLoss(weight)` is a sum of losses over a sum of weights. The program of such a loss is cut at
+its sums and means over the batch: before them stands what each row gives alone, behind them what follows from the sums
+of any set of rows. So padding is left out, and large sets are taken a few rows at a time, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from jaxtyping import Array
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from fedsolve.pytorch.translation.arrays import array_of, as_traced, computing
+from fedsolve.pytorch.translation.model import OnRows
+from fedsolve.pytorch.translation.registry import NotTranslatable, where
+from fedsolve.pytorch.translation.translate import Program, evaluated, name_of
+
+# What each value in the program of a loss depends on: on single rows of the batch, or on sums over them.
+
+
+class Kind(Enum):
+    """What a value depends on."""
+
+    FREE = auto()  # nothing of the batch: constants, class weights
+    BESIDE = auto()  # an input without rows, such as a module's second output that is a mean already
+    LENGTH = auto()  # the number of rows
+    ROW = auto()  # it has rows, each of which depends on the same row of the inputs alone
+    SUM = auto()  # a sum over all rows
+    MEAN = auto()  # a mean over all rows
+    POOLED = auto()  # what follows from sums over rows
+
+
+BEHIND = frozenset({Kind.SUM, Kind.MEAN, Kind.POOLED})
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A value with rows, times or over a number that follows from sums over rows.
+
+    Attributes:
+        row: the value with rows from which it is made.
+        by: the number; None if the value has only the factor of `row`.
+        divides: whether it is over the number.
+    """
+
+    row: Node
+    by: Node | None = None
+    divides: bool = False
+
+
+_SUMS = frozenset({"aten.sum.dim_IntList"})
+_MEANS = frozenset({"aten.mean.default", "aten.mean.dim"})
+_SHAPED = frozenset(  # these take lengths as shapes, not as values
+    f"aten.{name}"
+    for name in ("view.default", "_unsafe_view.default", "expand.default", "slice.Tensor", "repeat.default")
+) | {"aten.full.default", "aten.empty.memory_format"}
+_TIMES = {
+    "aten.mul.Tensor": False,
+    "aten.mul.Scalar": False,
+    "aten.div.Tensor": True,
+    "aten.div.Scalar": True,
+}
+_LINEAR = _SUMS | _MEANS | _SHAPED | frozenset(
+    f"aten.{name}"
+    for name in (
+        "neg.default", "_to_copy.default", "clone.default", "permute.default", "squeeze.dims", "unsqueeze.default",
+        "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "select.int",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kind of every value of a program, and the factors of those with rows.
+
+    Attributes:
+        of: node -> its kind; of the placeholders and what the value is made of.
+        factors: node -> its factor, where it has one; of a sum or a mean, that of what is summed.
+    """
+
+    of: dict[Node, Kind]
+    factors: dict[Node, Factor]
+
+    def factor(self, node: Node, values: dict[Node, Any]) -> Any:
+        """What a value with rows is multiplied by, given the numbers that follow from sums."""
+        found = self.factors.get(node)
+        if found is None:
+            return 1
+        own = self.factor(found.row, values)
+        if found.by is None:
+            return own
+        return own / values[found.by] if found.divides else own * values[found.by]
+
+
+def kinds_of(graph: Graph, inputs: set[Node]) -> Kinds:
+    """The kinds in a program.
+
+    Args:
+        graph: the program.
+        inputs: its inputs that are outputs or targets, not values that the loss holds.
+
+    Raises:
+        NotTranslatable: an operation that mixes rows otherwise than by a sum or a mean over all of them.
+    """
+    found, used = Kinds({}, {}), _used(graph)
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            beside = Kind.BESIDE if node in inputs else Kind.FREE
+            found.of[node] = Kind.ROW if _rows_of(node) else beside
+        elif node in used:
+            found.of[node] = _kind(node, found)
+    return found
+
+
+def _used(graph: Graph) -> set[Node]:
+    """What the value of a program is made of: not what only checks."""
+    found: set[Node] = set()
+    left = list(graph.output_node().all_input_nodes)
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return found
+
+
+def length_in_one(node: Node) -> int | None:
+    """The length of an axis for a batch of one row; None of what is no length of an axis."""
+    if name_of(node) != "aten.sym_size.int":
+        return None
+    length: Any = node.meta["val"]
+    return length if isinstance(length, int) else int(_at(length, 1))
+
+
+def _kind(node: Node, found: Kinds) -> Kind:
+    name, kinds = name_of(node), {found.of[n] for n in node.all_input_nodes}
+    if not isinstance(node.meta.get("val"), Tensor | tuple | list):
+        if name != "aten.sym_size.int":
+            return Kind.LENGTH if Kind.LENGTH in kinds else Kind.FREE
+        return Kind.FREE if isinstance(node.meta["val"], int) else Kind.LENGTH
+    rows = _rows_of(node)
+    if name in _SHAPED:  # lengths are their shapes; a value that is filled in is no length
+        if name == "aten.full.default" and isinstance(node.args[1], Node):
+            raise _mixes(node)
+        kinds.discard(Kind.LENGTH)
+    pooled = bool(kinds & (BEHIND | {Kind.LENGTH}))
+    if Kind.ROW not in kinds:
+        if rows and (pooled or name not in _SHAPED):
+            raise _mixes(node)
+        return (
+            Kind.ROW
+            if rows
+            else Kind.POOLED
+            if pooled
+            else Kind.BESIDE
+            if Kind.BESIDE in kinds
+            else Kind.FREE
+        )
+    _take_factor(node, name, pooled, found)
+    if rows:
+        return Kind.ROW
+    if name not in _SUMS | _MEANS:
+        raise _mixes(node)
+    return Kind.SUM if name in _SUMS else Kind.MEAN
+
+
+def _take_factor(node: Node, name: str, pooled: bool, found: Kinds) -> None:
+    """Note the factor that a value with rows has from its arguments."""
+    first, *others = [n for n in node.all_input_nodes if found.of[n] in BEHIND | {Kind.LENGTH, Kind.ROW}]
+    if name in _SHAPED:
+        first, others = node.all_input_nodes[0], []
+    if pooled:
+        if name not in _TIMES or len(others) != 1:
+            raise _mixes(node)
+        row, by = (first, others[0]) if found.of[first] is Kind.ROW else (others[0], first)
+        if (_TIMES[name] and row is not node.args[0]) or getattr(by.meta["val"], "ndim", 0):
+            raise _mixes(node)
+        found.factors[node] = Factor(row, by, _TIMES[name])
+        return
+    with_factor = [n for n in (first, *others) if n in found.factors]
+    if with_factor:
+        last = name.startswith("aten.div") and with_factor[0] is not node.args[0]
+        if name not in _LINEAR or len(with_factor) > 1 or last:
+            raise _mixes(node)
+        found.factors[node] = Factor(with_factor[0])
+
+
+def _rows_of(node: Node) -> bool:
+    """Whether a value has rows: one axis as long as the batch, or as a multiple of it.
+
+    Raises:
+        NotTranslatable: an axis of a length such as half of the batch, or two axes as long as it.
+    """
+    value = node.meta.get("val")
+    for each in value if isinstance(value, tuple | list) else (value,):
+        lengths = [s for s in each.shape if not isinstance(s, int)] if isinstance(each, Tensor) else []
+        if len(lengths) > 1 or not all(map(_is_multiple, lengths)):
+            raise _mixes(node)
+        if lengths:
+            return True
+    return False
+
+
+def _is_multiple(length: Any) -> bool:
+    return _at(length, 2) == 2 * _at(length, 1) and _at(length, 3) == 3 * _at(length, 1)
+
+
+def _at(length: Any, rows: int) -> Any:
+    """A length for a batch of so many rows."""
+    expression = length.node.expr
+    return expression.subs(dict.fromkeys(expression.free_symbols, rows))
+
+
+def _mixes(node: Node) -> NotTranslatable:
+    return NotTranslatable(
+        f"{name_of(node)}{where(node.meta.get('stack_trace'))} mixes examples otherwise than by a sum or a mean"
+    )
+
+
+def is_mean(graph: Graph, kinds: Kinds) -> bool:
+    """Whether the value of a program is the mean of its values on the rows alone, whatever these are."""
+    behind = [n for n, kind in kinds.of.items() if kind in BEHIND]
+    if kinds.factors or any(kinds.of[n] is Kind.SUM for n in behind):
+        return False
+    return all(_is_affine(n, kinds) for n in behind if kinds.of[n] is Kind.POOLED)
+
+
+def _is_affine(node: Node, kinds: Kinds) -> bool:
+    """Whether a number behind the sums is a sum of its arguments, or one of them times a constant."""
+    name, own = name_of(node), [n for n in node.all_input_nodes if kinds.of[n] is not Kind.FREE]
+    if any(kinds.of[n] is Kind.LENGTH for n in own):
+        return False
+    if name in ("aten.add.Tensor", "aten.sub.Tensor", "aten.add.Scalar", "aten.sub.Scalar"):
+        return True
+    return (
+        name in _LINEAR - _SHAPED
+        and len(own) == 1
+        and (not name.startswith("aten.div") or own[0] is node.args[0])
+    )
+
+
+Values = Mapping[str, Any]
+
+_BEFORE = frozenset({Kind.FREE, Kind.BESIDE, Kind.LENGTH, Kind.ROW, Kind.SUM, Kind.MEAN})
+_BEHIND = frozenset({Kind.FREE, Kind.BESIDE, Kind.LENGTH, Kind.POOLED})
+
+
+class Additive:
+    """A program with one output, cut at its sums over the batch.
+
+    Args:
+        program: of a loss or a metric: of the outputs and targets of a batch of any size.
+
+    Attributes:
+        width: how many numbers a row adds; the first is 1.
+        is_mean: whether the value is the mean of the rows' own values, or has rows itself.
+
+    Raises:
+        NotTranslatable: a value that does not follow from sums over the rows, and by which operation.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._kinds = program, kinds_of(program.graph, set(program.inputs))
+        self._result: Node = program.graph.output_node().args[0][0]  # pyright: ignore
+        cuts = (Kind.SUM, Kind.MEAN)
+        self._cuts = [
+            n
+            for n, k in self._kinds.of.items()
+            if k in cuts
+            or (k is Kind.BESIDE and n.op == "placeholder" and isinstance(n.meta["val"], torch.Tensor))
+        ]
+        self._sizes = [math.prod(n.meta["val"].shape) for n in self._cuts]
+        self.width = 1 + sum(self._sizes)
+        self.is_mean = self._kinds.of[self._result] not in BEHIND or is_mean(program.graph, self._kinds)
+
+    def row(self, values: Values, inputs: Sequence[Any], run: Any) -> Array:
+        """What one row adds, shape (width,).
+
+        Args:
+            values: what the loss holds, such as class weights, by name.
+            inputs: flat outputs and targets of a batch of this row alone.
+            run: the type of the result.
+        """
+        env, places = self._program.held(values, run), self._program.inputs
+        env |= {n: as_traced(x, n.meta.get("val")) for n, x in zip(places, inputs, strict=True)}
+        with computing(self._program.dtype, run):
+            for node in self._program.graph.nodes:
+                if node.op == "call_function" and self._kinds.of.get(node) in _BEFORE:
+                    factor = self._kinds.factors.get(node)
+                    if factor is not None and factor.by is not None:  # it is put on the sum
+                        env[node] = env[factor.row]
+                    else:
+                        env[node] = evaluated(node, env)
+        parts = [jnp.ones(1, run), *(jnp.ravel(env[n]).astype(run) for n in self._cuts)]
+        return jnp.concatenate(parts)
+
+    def value(self, values: Values, totals: Array) -> Array:
+        """The value of any rows from the sums of what they add.
+
+        Args:
+            values: as for `row`.
+            totals: the sums, shape (width,).
+
+        Returns:
+            Shape (); NaN where nothing of the rows counts, as the mean over ignored targets alone.
+        """
+        sums, env = self._sums(totals), self._program.held(values, totals.dtype)
+        with computing(self._program.dtype, totals.dtype):
+            for node in self._program.graph.nodes:
+                kind = self._kinds.of.get(node)
+                if node in sums:
+                    env[node] = sums[node] * self._kinds.factor(node, env)
+                elif node.op == "call_function" and kind in _BEHIND:
+                    length = length_in_one(node)
+                    if length is None:
+                        env[node] = evaluated(node, env)
+                    else:
+                        env[node] = length if kind is Kind.FREE else length * totals[0]
+        return jnp.mean(jnp.asarray(env[self._result]).astype(totals.dtype))
+
+    def _sums(self, totals: Array) -> dict[Node, Any]:
+        found, first = {}, 1
+        for node, size in zip(self._cuts, self._sizes, strict=True):
+            part = totals[first : first + size].reshape(tuple(node.meta["val"].shape))
+            found[node] = part if self._kinds.of[node] is Kind.SUM else part / totals[0]
+            first += size
+        return found
+
+
+_SETS = 8  # pairs of weighted sets of rows on which averages are compared
+_ALIKE = 1e-6  # relative: denominators such as sum + 1e-8 are taken for sums
+
+
+class NoMean(Exception):
+    """A value that changes when every example is given twice, such as a sum."""
+
+
+class OnSums:
+    """A loss or a metric, (outputs, targets) -> tensor, as what each example adds and what the sums make.
+
+    Args:
+        rows: the function by rows.
+        outputs, targets: an example batch, as tensors.
+
+    Attributes:
+        is_mean: whether the value is the mean of the rows' own values: then `rows` is enough.
+        size: sums -> how much a set of examples counts for where the values of several sets are averaged; None where
+            no such average is the value of all.
+
+    Raises:
+        NotTranslatable: a value that does not follow from sums over the rows.
+        NoMean: one that changes when every example is given twice.
+    """
+
+    def __init__(self, rows: OnRows, outputs: Any, targets: Any) -> None:
+        self._rows, self._additive = rows, Additive(rows.program)
+        self.digest = "sums", *rows.digest
+        self.is_mean, self.size = self._additive.is_mean, None
+        if not self.is_mean:
+            with jax.enable_x64(True):
+                self.size = self._compared(*wide(outputs, targets))
+
+    def __call__(self, outputs: Any, targets: Any) -> Array:
+        """What each example adds, shape (n, k)."""
+        return self._rows.by_row(self._additive.row, outputs, targets)
+
+    def of_sums(self, sums: Array) -> Array:
+        """The value, shape (), from the sums of what examples add, shape (k,); NaN where nothing counts."""
+        return self._additive.value(self._rows.held(sums.dtype), sums)
+
+    def _compared(self, outputs: Any, targets: Any) -> Callable[[Array], Array] | None:
+        """What `size` is, by the values of weighted sets of rows."""
+        each, of_sums = self(outputs, targets), jax.jit(jax.vmap(self.of_sums))
+        whole = each.sum(0)
+        once, twice = np.asarray(of_sums(jnp.stack([whole, 2 * whole])))
+        if np.isfinite(once) and abs(twice - once) > 1e-3 * max(abs(once), 1e-3):
+            raise NoMean(f"{once:.6g}, with each of them twice {twice:.6g}")
+        weights = np.random.default_rng(0).uniform(size=(2, _SETS, len(each)))
+        sums = weights @ np.asarray(each)
+        one, other, both = (np.asarray(of_sums(jnp.asarray(s))) for s in (*sums, sums.sum(0)))
+        columns = [c for c in (*range(1, each.shape[1]), 0) if _averages(one, other, both, sums[:, :, c])]
+        return _Column(columns[0]) if columns else None
+
+
+class _Column:
+    """One of the sums."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __call__(self, sums: Array) -> Array:
+        return sums[..., self.place]
+
+
+def _averages(one: np.ndarray, other: np.ndarray, both: np.ndarray, sizes: np.ndarray) -> bool:
+    """Whether the values of sets together are the averages of theirs, each counting for its size."""
+    total = sizes.sum(0)
+    if not (np.isfinite(both).all() and (total > 0).all()):
+        return False
+    return np.allclose((one * sizes[0] + other * sizes[1]) / total, both, rtol=_ALIKE, atol=_ALIKE)
+
+
+def wide(outputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Outputs, flat, and targets as arrays, of floating numbers in float64; one output alone without a tuple."""
+
+    def array(tensor: Tensor) -> np.ndarray:
+        own = array_of(tensor)
+        return own.astype(np.float64) if np.issubdtype(own.dtype, np.floating) else own
+
+    flat, targets = pytree.tree_map_only(Tensor, array, (pytree.tree_leaves(outputs), targets))
+    return flat[0] if len(flat) == 1 else tuple(flat), targets
