@@ -3,7 +3,7 @@
     python benchmarks/update_norms.py
 
 A line for each method, problem and cohort: the largest ratio of a client's norm to `usual_norm`, over all rounds and
-fields, and where it was; the rule leaves out what is beyond FACTOR (`fedsolve.methods.robust.outliers`). Nobody
+fields, and where it was; the rule leaves out what is beyond FACTOR (`fedsolve.methods.robust.reductions`). Nobody
 attacks.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import module
-from fedsolve.methods.robust.outliers import FACTOR, Mean, parts_of, usual_norm
-from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.methods.robust.reductions import FACTOR, Mean, parts_of, usual_norm
+from fedsolve.methods.robust.vectors import Reduction
 from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.tasks import CrossEntropy, Softmax
 

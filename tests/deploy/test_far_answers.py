@@ -10,7 +10,7 @@ import fedsolve as fs
 from deploy_small import deploy
 from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.server.evaluation_result import find_metric_outliers
-from fedsolve.methods.robust.outliers import FACTOR
+from fedsolve.methods.robust.reductions import FACTOR
 
 NAN = float("nan")
 

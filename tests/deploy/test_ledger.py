@@ -16,7 +16,7 @@ from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
-from fedsolve.methods.privacy.gaussian import epsilon_of, gaussian_epsilon
+from fedsolve.methods.privacy.accounting import epsilon_of, gaussian_epsilon
 
 DELTA = 1e-5
 

@@ -19,7 +19,7 @@ from fedsolve.deploy.secure_rounds.secure_records import ACTION, Question, quest
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.folders.run_folder import read_manifest
-from fedsolve.methods.privacy.gaussian import epsilon_of
+from fedsolve.methods.privacy.accounting import epsilon_of
 
 DELTA = 1e-5
 PLAN = {"cohort": 6, "population": 6, "delta": DELTA, "scalars": {"loss": 0}}

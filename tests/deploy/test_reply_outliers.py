@@ -17,7 +17,7 @@ from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.outliers import check_usual, part_norms
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, read_manifest
-from fedsolve.methods.robust.outliers import FACTOR
+from fedsolve.methods.robust.reductions import FACTOR
 from harness import crossed
 
 CLIENTS, ROUND = 6, 6

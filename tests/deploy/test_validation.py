@@ -9,12 +9,11 @@ from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.fact_checks import check_examples
 from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
 from fedsolve.deploy.messages.validation import check_buffer_values, check_claims, check_size
-from fedsolve.methods.algorithms.fedmid import FedMiDMessage
+from fedsolve.methods.algorithms.mirror_descent import FedMiDMessage
 from fedsolve.methods.client.solver import Search
-from fedsolve.methods.privacy.states import PrivateMessage
-from fedsolve.methods.server.dua import Spread
+from fedsolve.methods.privacy.central import PrivateMessage
+from fedsolve.methods.server.dua import ClientStep, Spread
 from fedsolve.methods.server.fedopt import FedOptMessage
-from fedsolve.methods.server.lengths import ClientStep
 from fedsolve.methods.wrappers.control_variates import ScaffoldMessage
 
 DELTA = {"w": np.array([3.0, 4.0])}

@@ -18,7 +18,7 @@ from jax import lax
 
 from fedsolve.core.trees import array_is_finite as all_finite
 from fedsolve.core.xla.convolutions import conv, without_slow_convolutions
-from fedsolve.methods.robust.selection import medians
+from fedsolve.methods.robust.vectors import medians
 
 CLEARLY = 3  # times as long; what is measured is 8 to 120
 OPTIMISED = {

@@ -118,7 +118,7 @@ def test_limits_are_fedavg(algorithm, lr, work):
 @pytest.mark.parametrize("client", range(3))
 def test_the_hessian_free_gradient_is_that_of_the_adapted_loss(client):
     """Of all examples: the derivative of f(y - alpha grad f(y)) along random directions."""
-    from fedsolve.methods.personal.perfedavg import MetaOracle
+    from fedsolve.methods.personal_models import MetaOracle
 
     fed = federation_of_all()
     oracle, alpha = NumpyOracle(fed, client), 0.4

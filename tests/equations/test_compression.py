@@ -15,9 +15,7 @@ from equations.cases import ROUNDS, SOME, federation
 from equations.transcript import LocalSGD, shares
 from fedsolve import Compressed
 from fedsolve.methods.compression import EDEN, QSGD, Cast, PowerSGD, RandomK, Sign, TopK
-from fedsolve.methods.compression.compressor import Encoded
-from fedsolve.methods.compression.encoding import adds_codes, round_key
-from fedsolve.methods.compression.fewer_bits import levels_of_normal
+from fedsolve.methods.compression.compressors import Encoded, adds_codes, levels_of_normal, round_key
 from harness import CLASSES, FEATURES, crossed, make_clients, make_task, prepare
 from verbs_harness import play
 

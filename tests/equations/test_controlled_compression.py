@@ -11,9 +11,8 @@ from equations.cases import ROUNDS, SOME, displacement_error, federation
 from equations.test_compression import LEAVES, SHARE, random_k, top
 from equations.transcript import LocalSGD
 from fedsolve.methods.compression import Cast, RandomK, Sign, TopK
-from fedsolve.methods.compression.encoding import round_key
-from fedsolve.methods.compression.scafcom import SCAFCOM, Scafcom
-from fedsolve.methods.compression.scallion import SCALLION, Scallion
+from fedsolve.methods.compression.compressors import round_key
+from fedsolve.methods.compression.methods import SCAFCOM, SCALLION, Scafcom, Scallion
 from harness import CLASSES, FEATURES, make_clients, make_task
 from verbs_harness import play
 

@@ -24,7 +24,7 @@ from equations.cases import (
 from equations.transcript import shares
 from fedsolve.core.algorithm import Cohort, client_update_of
 from fedsolve.core.sampling import Trace
-from fedsolve.methods.low_rank.factors import FactorOracle, Factors, random_factors
+from fedsolve.methods.low_rank import FactorOracle, Factors, random_factors
 from harness import CLASSES, FEATURES, engine, make_clients, make_task
 from verbs_harness import play
 

@@ -18,7 +18,7 @@ from fedsolve.core.sampling import Trace
 from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.geometry import SpectralBall
 from fedsolve.geometry.numerics import polar_factor
-from fedsolve.methods.muon.rule import polar_of
+from fedsolve.methods.client.muon import polar_of
 from harness import CLASSES, FEATURES, crossed, make_clients, make_task, prepare
 from verbs_harness import play
 

@@ -21,7 +21,7 @@ from equations.cases import (
 )
 from equations.server_rules import Average
 from equations.transcript import LocalSGD, shares
-from fedsolve.methods.sharpness.fedsam import SharpnessOracle
+from fedsolve.methods.sharpness import SharpnessOracle
 from harness import crossed, engine, make_clients, make_task
 from verbs_harness import play
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 import fedsolve as fs
 from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
 from equations.transcript import shares
-from fedsolve.methods.zeroth_order.directions import key_of, walk
+from fedsolve.methods.zeroth_order import key_of, walk
 from harness import Softmax, crossed, default_start, make_clients, make_task
 from verbs_harness import play
 

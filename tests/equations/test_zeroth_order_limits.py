@@ -11,7 +11,7 @@ import fedsolve as fs
 from equations.cases import SOME
 from fedsolve import wire
 from fedsolve.core import introspect
-from fedsolve.methods.zeroth_order.directions import gaussian, key_of
+from fedsolve.methods.zeroth_order import gaussian, key_of
 from fedsolve.tasks import Encoder
 from fedsolve.tasks.text.newsgroups_minilm import fine_tuning
 from harness import crossed, make_clients, make_task

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.privacy.privacy_utility import study
-from fedsolve.methods.privacy.gaussian import epsilon_of
+from fedsolve.methods.privacy.accounting import epsilon_of
 from fedsolve.studies.reproduce import reproduce
 from harness import crossed
 

@@ -15,7 +15,7 @@ from equations.transcript import Federation
 from fedsolve.core.sampling import Bernoulli, Uniform
 from fedsolve.core.types import module, replace
 from fedsolve.geometry import L1, DiagonalQuadratic, L1Ball, L2Ball, PNorm
-from fedsolve.methods.frank_wolfe.method import (
+from fedsolve.methods.frank_wolfe import (
     FedFWBroadcast,
     FedFWChange,
     FedFWClient,

@@ -15,7 +15,7 @@ import fedsolve as fs
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.sampling import Uniform
 from fedsolve.methods.client import SGD, Armijo
-from fedsolve.methods.client.armijo import FALLBACK, TRIES
+from fedsolve.methods.client.line_search import FALLBACK, TRIES
 from harness import cross_entropy, crossed, make_clients, make_task
 from verbs_harness import play
 

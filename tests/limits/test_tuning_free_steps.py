@@ -18,9 +18,8 @@ from fedsolve.methods.server import DeepFrankWolfe, EnvelopePolyak, GradientDive
 from fedsolve.methods.server.dfw import Objective
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.polyak import Excess
-from fedsolve.methods.wrappers.corrected_oracle import CorrectedOracle
-from fedsolve.methods.wrappers.proximal import ProximalOracle
-from fedsolve.methods.wrappers.subgradient import SubgradientOracle
+from fedsolve.methods.wrappers.control_variates import CorrectedOracle
+from fedsolve.methods.wrappers.proximal import ProximalOracle, SubgradientOracle
 
 COHORT = Cohort(0, 3, 5)
 RNG = np.random.default_rng(6)

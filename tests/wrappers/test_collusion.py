@@ -14,7 +14,7 @@ from equations.cases import SOME, displacement_error, federation
 from equations.server_rules import Average
 from equations.transcript import LocalSGD
 from fedsolve.core.types import module, reduced
-from fedsolve.methods.attacks.colluding import Marked
+from fedsolve.methods.attacks import Marked
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 from wrappers.reduction_transcript import median, robust

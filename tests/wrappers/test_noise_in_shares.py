@@ -15,19 +15,22 @@ from scipy import stats
 
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
-from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
-from fedsolve.methods.privacy.conditional_rounding import round_within, rounded_norm
-from fedsolve.methods.privacy.renyi import ORDERS, renyi
-from fedsolve.methods.privacy.shares import SkellamCoder, share_of
-from fedsolve.methods.privacy.skellam import (
+from fedsolve.methods.privacy.accounting import (
     ENTRIES,
     NORM,
+    ORDERS,
     STEPS,
+    epsilon,
+    noise_multiplier_for,
+    renyi,
+    round_within,
+    rounded_norm,
     simulated_noise,
     skellam_divergence,
     skellam_renyi,
     subsampled,
 )
+from fedsolve.methods.privacy.central import SkellamCoder, share_of
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 

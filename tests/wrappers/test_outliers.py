@@ -12,7 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core import trees
 from fedsolve.core.types import Claim, claimed, module, reduced, replace
-from fedsolve.methods.robust.outliers import FACTOR, Mean, parts_of, usual_norm
+from fedsolve.methods.robust.reductions import FACTOR, Mean, parts_of, usual_norm
 
 FAR = 2 * FACTOR
 

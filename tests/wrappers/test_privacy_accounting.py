@@ -14,8 +14,13 @@ from dp_accounting.rdp import RdpAccountant
 
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
-from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
-from fedsolve.methods.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+from fedsolve.methods.privacy.accounting import (
+    epsilon,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_multiplier,
+    noise_multiplier_for,
+)
 from fedsolve.methods.server.fedopt import FedOptMessage
 from harness import crossed
 

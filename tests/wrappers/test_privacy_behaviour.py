@@ -12,8 +12,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.methods.privacy.accounting import epsilon
-from fedsolve.methods.privacy.protected_parts import clip
-from fedsolve.methods.privacy.states import PrivateMessage
+from fedsolve.methods.privacy.central import PrivateMessage
+from fedsolve.methods.privacy.local import clip
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.fedopt import FedOptMessage
 from harness import crossed, engine, make_clients, make_task, relative

@@ -197,7 +197,7 @@ def test_local_needs_one_of_two():
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    from fedsolve.methods.privacy import renyi
+    from fedsolve.methods.privacy import accounting as renyi
 
     renyi._renyi.cache_clear()
     with pytest.raises(InvalidInput, match=r"fedsolve\[privacy\]"):

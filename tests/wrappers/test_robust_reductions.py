@@ -20,9 +20,8 @@ from fedsolve.engine.compute.reduce import reduce_stacked, sum_messages
 from fedsolve.engine.simulated_time import Scheduled
 from fedsolve.geometry import L1, L2Ball
 from fedsolve.methods.robust import REDUCTIONS
-from fedsolve.methods.robust.coordinates import _floor
-from fedsolve.methods.robust.reduction import middle, vector_of
-from fedsolve.methods.robust.vectors import krum_scores
+from fedsolve.methods.robust.reductions import _floor
+from fedsolve.methods.robust.vectors import krum_scores, middle, vector_of
 from harness import crossed
 from wrappers import reduction_transcript as numpy_says
 

@@ -16,9 +16,17 @@ import fedsolve as fs
 from fedsolve import wire
 from fedsolve.core import introspect, trees
 from fedsolve.engine.compute.reduce import reduce_stacked
-from fedsolve.methods.secure.fixed_point import Number, encode_leaf, round_at_random, scale_exponent, single
-from fedsolve.methods.secure.ring import MOST_CLIENTS, from_ring, to_ring
-from fedsolve.methods.secure.secure_parts import SecureMessage
+from fedsolve.methods.secure.fixed_point import (
+    MOST_CLIENTS,
+    Number,
+    encode_leaf,
+    from_ring,
+    round_at_random,
+    scale_exponent,
+    single,
+    to_ring,
+)
+from fedsolve.methods.secure.secure import SecureMessage
 from harness import crossed
 
 TASK = fs.tasks.digits(num_clients=4, model="softmax")

@@ -13,13 +13,11 @@ from fedsolve.core.algorithm import RENAMED, Algorithm, Traits, merge_traits, na
 from fedsolve.core.buffers import Buffers
 from fedsolve.core.types import module, static
 from fedsolve.methods.algorithms.fedexprox import ExtrapolatedProximal
-from fedsolve.methods.compression.scafcom import Scafcom
-from fedsolve.methods.compression.scallion import Scallion
+from fedsolve.methods.compression.methods import Scafcom, Scallion
 from fedsolve.methods.server.fedopt import FedOpt
-from fedsolve.methods.sharpness.fedsmoo import AgreedSharpness
-from fedsolve.methods.sharpness.fedspeed import SharpRegularization
+from fedsolve.methods.sharpness import AgreedSharpness, SharpRegularization
+from fedsolve.methods.wrappers.asynchronous import KeepsVersions
 from fedsolve.methods.wrappers.buffers import KeepsBuffers, KeepsLocalBuffers
-from fedsolve.methods.wrappers.versions import KeepsVersions
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 

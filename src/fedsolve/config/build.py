@@ -57,9 +57,9 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.geometry.blocks import ArrayFunction
     from fedsolve.geometry.mirrors import Mirror
     from fedsolve.methods.compression import COMPRESSORS, Compressor
-    from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
+    from fedsolve.methods.frank_wolfe import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust import REDUCTIONS
-    from fedsolve.methods.robust.reduction import Reduction
+    from fedsolve.methods.robust.vectors import Reduction
     from fedsolve.methods.server import Adaptive, DoublyAdaptive, Muon, ServerOptimizer, ServerSGD
 
     # those made of numbers alone

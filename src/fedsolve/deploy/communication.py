@@ -19,8 +19,8 @@ from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import is_module, reductions
 from fedsolve.core.wire import Index, Initial, OneOf
-from fedsolve.methods.compression.compressor import is_compressed
-from fedsolve.methods.secure.sums import why_not_a_sum
+from fedsolve.methods.compression.compressors import is_compressed
+from fedsolve.methods.secure.secure import why_not_a_sum
 
 MODEL = {"weight": jnp.zeros((3, 4)), "bias": jnp.zeros(4)}
 """The small model; d is its number of entries, whatever they are."""

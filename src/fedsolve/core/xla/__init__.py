@@ -21,7 +21,7 @@ device, since on several of one process they wait for one another for good (no r
 https://github.com/jax-ml/jax/issues/25861 is of such waiting on one),
 `fedsolve.core.trees.array_is_finite` compares bits, since the maximum of numbers of which one is NaN may be a number
 (https://github.com/openxla/xla/issues/21461),
-`fedsolve.methods.robust.selection` counts instead of sorting (a sort takes several times as long:
+`fedsolve.methods.robust.vectors` counts instead of sorting (a sort takes several times as long:
 https://github.com/jax-ml/jax/issues/10434), and `fedsolve.engine.compute.train` does without `custom_vmap` where a loss
 has buffers (no mutable array inside it; of `custom_jvp`: https://github.com/jax-ml/jax/issues/27470).
 """

@@ -29,11 +29,8 @@ from fedsolve.deploy.messages.message import TrainReply, TrainRequest
 from fedsolve.deploy.messages.sanitize import about_request
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
-from fedsolve.methods.privacy.central import DifferentialPrivacy
-from fedsolve.methods.privacy.gaussian import epsilon_of
-from fedsolve.methods.privacy.renyi import ORDERS, renyi_epsilon
-from fedsolve.methods.privacy.shares import honest
-from fedsolve.methods.privacy.skellam import STEPS, skellam_renyi
+from fedsolve.methods.privacy.accounting import ORDERS, STEPS, epsilon_of, renyi_epsilon, skellam_renyi
+from fedsolve.methods.privacy.central import DifferentialPrivacy, honest
 from fedsolve.methods.secure import Secure
 
 LEDGER = "ledger.safetensors"

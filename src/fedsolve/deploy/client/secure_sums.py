@@ -26,7 +26,7 @@ from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_que
 from fedsolve.deploy.secure_rounds.summed_metrics import Measured
 from fedsolve.deploy.secure_rounds.words import Counts, count_words, to_words
 from fedsolve.folders.untrusted import loads
-from fedsolve.methods.secure.sums import update_leaves
+from fedsolve.methods.secure.secure import update_leaves
 
 LEAST_SUM = 3
 """Clients of a sum, at least: of two, each could subtract its own message."""

@@ -30,9 +30,9 @@ from fedsolve.geometry import Block, Blocks, Mirror, Regularizer
 from fedsolve.geometry.blocks import ArrayFunction
 from fedsolve.methods.attacks import Attack
 from fedsolve.methods.client.solver import LocalSolver
-from fedsolve.methods.compression.compressor import Compressor
+from fedsolve.methods.compression.compressors import Compressor
 from fedsolve.methods.frank_wolfe import FrankWolfeSteps, SplitSets
-from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.methods.robust.vectors import Reduction
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 

@@ -17,7 +17,7 @@ from fedsolve.deploy.host_arrays import all_finite, max_abs, norm
 from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature, signature_digest
-from fedsolve.methods.compression.compressor import is_compressed
+from fedsolve.methods.compression.compressors import is_compressed
 
 _AGREE = 0.01  # a sum of squares in float32 on another machine, relative
 

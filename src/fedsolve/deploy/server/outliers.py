@@ -1,6 +1,6 @@
 """Which replies are far beyond what is usual, and whose update was the largest. No Flower here.
 
-The rule is `fedsolve.methods.robust.outliers`; here the usual norms are carried from round to round.
+The rule is `fedsolve.methods.robust.reductions`; here the usual norms are carried from round to round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.host_arrays import Buffers, norm
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.site_names import numbered
-from fedsolve.methods.robust.outliers import FACTOR, parts_of, usual_norm
+from fedsolve.methods.robust.reductions import FACTOR, parts_of, usual_norm
 
 LARGEST, WHOSE, MEDIAN = "largest_norm", "largest_norm_client", "median_norm"
 """Columns of the record: of the replies of a round that count, the largest norm, its client, and the median norm."""

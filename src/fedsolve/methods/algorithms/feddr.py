@@ -15,7 +15,7 @@ from fedsolve.core.types import Params, Scalar, Weighting, given, module
 from fedsolve.geometry.blocks import as_blocks
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.regularizer import WithProx, require, with_prox
-from fedsolve.methods.client.conjugate import ConjugateGradient
+from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
 from fedsolve.methods.server.fedopt import FedOptBroadcast

@@ -15,7 +15,7 @@ from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
 from fedsolve.methods.server.fedopt import FedOptBroadcast
-from fedsolve.methods.wrappers.corrected_oracle import CorrectedOracle
+from fedsolve.methods.wrappers.control_variates import CorrectedOracle
 from fedsolve.methods.wrappers.proximal import ProximalOracle
 
 

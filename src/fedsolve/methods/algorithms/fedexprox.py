@@ -9,10 +9,10 @@ from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_known, check_range
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting, module
-from fedsolve.methods.client.conjugate import ConjugateGradient
+from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
+from fedsolve.methods.server.dua import GradientDiversity
 from fedsolve.methods.server.fedopt import FedOpt
-from fedsolve.methods.server.lengths import GradientDiversity
 from fedsolve.methods.server.polyak import EnvelopePolyak
 from fedsolve.methods.server.sgd import ServerSGD
 from fedsolve.methods.wrappers.proximal import Proximal

@@ -8,11 +8,11 @@ from fedsolve.core.building import by_name
 from fedsolve.core.errors import check_known, unknown
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting
-from fedsolve.methods.client.armijo import Armijo
+from fedsolve.methods.client.line_search import Armijo
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.dfw import DeepFrankWolfe, LossPoint, LossWeights
+from fedsolve.methods.server.dua import LargestStep
 from fedsolve.methods.server.fedopt import FedOpt, compose
-from fedsolve.methods.server.lengths import LargestStep
 from fedsolve.methods.server.sgd import ServerSGD
 
 

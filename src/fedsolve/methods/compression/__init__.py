@@ -4,9 +4,16 @@ fs.Compressed(fs.FedAvg(0.1), fs.compression.TopK(0.01), memory="feedback")
 """
 
 from fedsolve.core.building import Registry
-from fedsolve.methods.compression.compressor import Compressor
-from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast, Sign
-from fedsolve.methods.compression.fewer_entries import PowerSGD, RandomK, TopK
+from fedsolve.methods.compression.compressors import (
+    EDEN,
+    QSGD,
+    Cast,
+    Compressor,
+    PowerSGD,
+    RandomK,
+    Sign,
+    TopK,
+)
 
 __all__ = ["EDEN", "QSGD", "Cast", "Compressor", "PowerSGD", "RandomK", "Sign", "TopK"]
 

@@ -13,18 +13,21 @@ from fedsolve.core.building import class_by_name
 from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import LATER, Params, Scalar, module, static
-from fedsolve.methods.compression.compressor import Compressor
-from fedsolve.methods.compression.encoding import (
+from fedsolve.methods.compression.compressors import (
+    EDEN,
+    QSGD,
+    Cast,
+    Compressor,
     adds_codes,
     check_compressor,
     decode_leaves,
+    decoded_squared_norm,
     encode_leaves,
     field_of,
     round_key,
     with_field,
+    with_squared_norm,
 )
-from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast
-from fedsolve.methods.compression.norms import decoded_squared_norm, with_squared_norm
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 _DOWN = 0xD0  # apart from the leaves of client updates

@@ -6,28 +6,178 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.building import class_by_name
-from fedsolve.core.errors import InvalidInput, check_range
+from fedsolve.core.errors import InvalidInput, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Privacy, Scalar, Traced, module, reported, static
-from fedsolve.methods.privacy.gaussian import gaussian_epsilon, gaussian_multiplier
-from fedsolve.methods.privacy.protected_parts import (
-    Bounds,
-    as_bounds,
-    bounds_of,
-    check_inner,
-    check_stateless,
-    clip,
-    gaussian,
-    join,
-    released,
-    split,
-)
+from fedsolve.core.types import Params, Privacy, Scalar, Traced, module, reductions, reported, static
+from fedsolve.methods.privacy.accounting import gaussian_epsilon, gaussian_multiplier
 from fedsolve.methods.wrappers.wrapper import Wrapper
+
+# The parts of a message that the Gaussian mechanism protects: the update, clipped in norm, and clipped scalars.
+#
+# A message is a module with the field `delta`, the client update, and scalars beside it, named by their path: `loss`,
+# `measured.squared_norm`, `rate_sum`. Each scalar needs a bound b; three kinds have one by themselves:
+#
+#     measured.squared_norm   |D_i|^2, at most C^2 as |D_i| is at most C
+#     loss                    that of local work, which no update uses: 0, it is left out
+#     what is given as 0      left out in the same way
+
+
+Bounds = tuple[tuple[str, float], ...]
+"""Bounds of scalars by their path, as a static field keeps them."""
+
+_SQUARED_NORM, _LOSS = "measured.squared_norm", "loss"
+_RENAMED = {"elapsed": "rate_sum"}
+"""What scalars were called in settings that may be stored."""
+
+
+def as_bounds(scalars: Mapping[str, float] | Bounds | None) -> Bounds:
+    """Bounds as pairs in the order of their names.
+
+    Raises:
+        InvalidInput: a bound that is no number of at least 0.
+    """
+    if not isinstance(scalars, Mapping | tuple | None):
+        raise InvalidInput(f"scalars = {scalars!r} must be bounds by name, such as {{'measured.loss': 5.0}}")
+    pairs = tuple(sorted(dict(scalars or ()).items()))
+    for name, bound in pairs:
+        if not is_plain_number(bound):
+            raise InvalidInput(
+                f"scalars: the bound of {name} is {bound!r}: it must be a number of at least 0"
+            )
+        check_range(f"scalars: the bound of {name}", bound, at_least=0)
+    return tuple((name, float(bound)) for name, bound in pairs)
+
+
+def split(message: Any) -> tuple[Params, dict[str, Any]]:
+    """The client update of a message, and its other leaves by their path."""
+    leaves = jax.tree_util.tree_leaves_with_path(message)
+    return message.delta, {_name(path): x for path, x in leaves if not _in_delta(path)}
+
+
+def join(message: Any, delta: Params, scalars: Mapping[str, Any]) -> Any:
+    """`message` with another client update and other scalars, in the types it had."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(message)
+    displaced = iter(jax.tree.leaves(delta))
+    new = [next(displaced) if _in_delta(path) else scalars[_name(path)] for path, _ in leaves]
+    return structure.unflatten([jnp.asarray(x, old.dtype) for x, (_, old) in zip(new, leaves, strict=True)])
+
+
+def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) -> dict[str, Any]:
+    """The bound of each scalar of a message (arrays or their shapes) of `method`; 0 where it is left out.
+
+    Raises:
+        InvalidInput: a message that is more than a client update and scalars with bounds, with the remedy.
+    """
+    name = name_of(method)
+    if trees.has_codes(message) or not hasattr(message, "delta"):
+        raise InvalidInput(
+            f"{name} sends no client update that could be clipped and noised: it has no private form"
+        )
+    scalars, known = split(message)[1], dict(given)
+    _, how = split(reductions(message))
+    for scalar in known:
+        if scalar not in scalars and (now := _RENAMED.get(scalar)) in scalars:
+            raise InvalidInput(f"scalars: {scalar} is now {now}: bound that instead")
+        if scalar not in scalars:
+            raise InvalidInput(f"scalars: {name} sends no {scalar}; it sends {', '.join(scalars) or 'none'}")
+    bounds = {}
+    for scalar, value in scalars.items():
+        bound: Any = known.get(scalar, 0.0 if scalar == _LOSS else None)
+        if bound is None and scalar == _SQUARED_NORM:
+            bound = clip_norm**2
+        if jnp.shape(value) != ():
+            raise InvalidInput(
+                f"{name} sends {scalar} of shape {jnp.shape(value)} beside its update: only scalars can be "
+                "protected beside it"
+            )
+        if bound is None:
+            raise InvalidInput(
+                f"{name} sends {scalar} beside its update, which would reveal information about the client's data: "
+                f"give its largest value, scalars={{'{scalar}': 10.0}}; it is clipped to [0, 10] and noised"
+            )
+        if how[scalar] == "max" and not (is_plain_number(bound) and bound == 0):
+            raise InvalidInput(
+                f"{name} sends {scalar}, whose maximum the server uses: noise on a sum does not protect it"
+                f"; if it is only logged, leave it out by scalars={{'{scalar}': 0}}"
+            )
+        bounds[scalar] = bound
+    return bounds
+
+
+def released(bounds: Mapping[str, Any]) -> list[str]:
+    """Scalars that are not left out."""
+    return [name for name, bound in bounds.items() if not (is_plain_number(bound) and bound == 0)]
+
+
+def clip(message: Any, clip_norm: Scalar, bounds: Mapping[str, Any]) -> tuple[Any, Array]:
+    """The message within its bounds, and 1 if its update was within C already, else 0.
+
+        D <- D min(1, C / |D|),     s <- min(max(s, 0), b)
+
+    A message that is not finite becomes NaN throughout, so that clipping hides no failure.
+    """
+    delta, scalars = split(message)
+    norm = trees.norm(delta)
+    valid = jnp.where(trees.all_finite(message), 1, jnp.nan).astype(norm.dtype)
+    factor = valid * jnp.minimum(1, clip_norm / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
+    inside = {name: valid * jnp.clip(x, 0, bounds[name]) for name, x in scalars.items()}
+    return join(message, trees.scale(factor, delta), inside), valid * (norm <= clip_norm)
+
+
+def gaussian(key: Any, like: Params) -> Params:
+    """Independent standard normal numbers with the shapes and types of `like`, leaf j from fold_in(key, j)."""
+    leaves, structure = jax.tree.flatten(like)
+    keys = [jax.random.fold_in(key, j) for j in range(len(leaves))]
+    return structure.unflatten(
+        [jax.random.normal(k, jnp.shape(x), x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    )
+
+
+def check_inner(method: Algorithm, title: str) -> None:
+    """Raise `InvalidInput` if a method is already private, counts clients unlike or takes no mean."""
+    name = name_of(method)
+    if method.traits.privacy:
+        raise InvalidInput(f"{title} around {name}: its messages are private already, choose one of the two")
+    if method.traits.factors == "multiplied":
+        raise InvalidInput(
+            f"{title} around {name}: its server multiplies what clients send, of which no norm is bounded; take "
+            "average = 'both' or 'A'"
+        )
+    if method.traits.weighting != "uniform":
+        raise InvalidInput(
+            f"{title} needs equal client weights: {name} weighs clients by their examples, which would reveal their "
+            "numbers and leave the sensitivity of the sum unknown; give it weighting='uniform'"
+        )
+    if method.traits.reduction is not None:
+        raise InvalidInput(
+            f"{title} around {name}: the noise is calibrated for a mean of clipped messages, not for another reduction"
+        )
+
+
+def check_stateless(method: Algorithm, server: Any) -> None:
+    """Raise `InvalidInput` if clients of `method` keep a state: clipping, noise and accounting know none."""
+    first = Cohort(jnp.int32(0), jnp.int32(1), 1)
+    own = jax.eval_shape(lambda s: method.init_client(method.broadcast(s, first)), server)
+    if jax.tree.leaves(own):
+        raise InvalidInput(
+            f"{name_of(method)} keeps a state on each client, which clipping and noise may invalidate and the "
+            "accounting does not cover: take a method without client state, and optimisers without keep=True"
+        )
+
+
+def _in_delta(path: Any) -> bool:
+    return getattr(path[0], "name", None) == "delta"
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 @module

@@ -4,11 +4,8 @@ fs.robust.Robust(fs.FedAdam(0.1), fs.robust.Median())
 """
 
 from fedsolve.core.building import Registry
-from fedsolve.methods.robust.clipping import CentredClipping
-from fedsolve.methods.robust.coordinates import Median, TrimmedMean
-from fedsolve.methods.robust.outliers import WithoutOutliers
-from fedsolve.methods.robust.reduction import Reduction
-from fedsolve.methods.robust.vectors import GeometricMedian, Krum, MultiKrum, NormClipping
+from fedsolve.methods.robust.reductions import CentredClipping, Median, TrimmedMean, WithoutOutliers
+from fedsolve.methods.robust.vectors import GeometricMedian, Krum, MultiKrum, NormClipping, Reduction
 from fedsolve.methods.robust.wrapper import Robust
 
 __all__ = [

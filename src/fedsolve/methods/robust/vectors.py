@@ -1,20 +1,257 @@
 """Robust reductions that choose or weigh whole vectors: geometric median, Krum, norm clipping.
 
 They work on the client update as one vector; everything else in a message is reduced by its median (see
-`fedsolve.methods.robust.reduction.OfVectors`).
+`fedsolve.methods.robust.vectors.OfVectors`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 from fedsolve.core.errors import InvalidInput, check_integer, check_range
-from fedsolve.core.types import Scalar, module, static
-from fedsolve.methods.robust.reduction import OfVectors, first, middle
+from fedsolve.core.types import Scalar, is_module, module, reductions, replace, static
+
+# Medians and trimmed means without sorting: the value of a rank, bit by bit, a few coordinates at a time.
+#
+# Measured (benchmarks/FINDINGS.md): XLA's sort on a CPU takes 6 to 17 times as long as one count of all values for
+# each bit of their type, where what is counted stays in the cache.
+
+
+_AT_ONCE = 2**14  # values whose counts stay in the cache of a core
+
+
+def medians(x: Float[Array, "clients ..."], count: Scalar) -> Array:
+    """The median of each coordinate's `count` smallest values, the mean of the middle two of an even number.
+
+    Args:
+        x: values without NaN; of 0 and -0 either may be the median.
+        count: at least 1.
+    """
+    return _of_columns(partial(_median, count=count), x)
+
+
+def trimmed_means(x: Float[Array, "clients ..."], first: Scalar, last: Scalar) -> Array:
+    """The mean of each coordinate's values from rank `first` to rank `last`, both from 0 and included.
+
+    Args:
+        x: values without NaN, finite up to rank `last`.
+        first: at least 0.
+        last: at least `first`.
+    """
+    return _of_columns(partial(_trimmed_mean, first=first, last=last), x)
+
+
+def of_rank(x: Float[Array, "clients ..."], rank: Scalar) -> Array:
+    """Each coordinate's value of a rank, from 0; of 0 and -0 it may be either.
+
+    Args:
+        x: values without NaN.
+        rank: below their number.
+    """
+    return _of_columns(lambda values: _from_ordered_bits(_of_rank(_ordered_bits(values), rank), x.dtype), x)
+
+
+def _of_columns(function: Callable[[Array], Array], x: Array) -> Array:
+    """A function of a coordinate's values, of each coordinate."""
+    columns = x.reshape(len(x), math.prod(x.shape[1:])).T
+    # an accelerator counts all at once; a loop over parts of the coordinates would leave it idle
+    at_once = max(1, _AT_ONCE // len(x)) if jax.default_backend() == "cpu" else len(columns)
+    results = (
+        lax.map(function, columns, batch_size=at_once)
+        if at_once < len(columns)
+        else jax.vmap(function)(columns)
+    )
+    return results.reshape(x.shape[1:])
+
+
+def _median(values: Array, count: Scalar) -> Array:
+    order = _ordered_bits(values)
+    low = _of_rank(order, (count - 1) // 2)
+    up_to_low = jnp.sum(order <= low, dtype=jnp.int32)
+    above = jnp.min(jnp.where(order > low, order, ~jnp.zeros((), order.dtype)))
+    high = jnp.where(up_to_low > count // 2, low, above)
+    low, high = (_from_ordered_bits(one, values.dtype) for one in (low, high))
+    return low / 2 + high / 2  # halves first: a sum can overflow
+
+
+def _trimmed_mean(values: Array, first: Scalar, last: Scalar) -> Array:
+    order = _ordered_bits(values)
+    low, high = _of_rank(order, first), _of_rank(order, last)
+    between = jnp.sum(jnp.where((order > low) & (order < high), values, 0))
+    at_low = jnp.sum(order <= low, dtype=jnp.int32) - first  # of values equal to an end those of ranks inside
+    at_high = last + 1 - jnp.sum(order < high, dtype=jnp.int32)
+    ends = [_from_ordered_bits(one, values.dtype) for one in (low, high)]
+    mean = (between + ends[0] * at_low + ends[1] * at_high) / (last + 1 - first)
+    return jnp.where(low == high, ends[0], mean.astype(values.dtype))
+
+
+def _of_rank(order: Array, rank: Scalar) -> Array:
+    """The largest whole number that at most `rank` of these are below: the one of that rank, from 0."""
+    bits = jnp.iinfo(order.dtype).bits
+
+    def next_bit(i: Array, prefix: Array) -> Array:
+        larger = prefix | (jnp.ones((), order.dtype) << (bits - 1 - i).astype(order.dtype))
+        return jnp.where(jnp.sum(order < larger, dtype=jnp.int32) <= rank, larger, prefix)
+
+    return lax.fori_loop(0, bits, next_bit, jnp.zeros((), order.dtype))
+
+
+def _ordered_bits(values: Array) -> Array:
+    """Whole numbers in the order of floats: those below 0 with all bits turned, the others with the sign's."""
+    unsigned = jnp.dtype(f"uint{8 * values.dtype.itemsize}")
+    bits, sign = lax.bitcast_convert_type(values, unsigned), _sign(unsigned)
+    return jnp.where(bits >= sign, ~bits, bits | sign)
+
+
+def _from_ordered_bits(order: Array, dtype: jnp.dtype) -> Array:
+    sign = _sign(order.dtype)
+    return lax.bitcast_convert_type(jnp.where(order >= sign, order ^ sign, ~order), dtype)
+
+
+def _sign(unsigned: jnp.dtype) -> Array:
+    return jnp.asarray(2 ** (8 * unsigned.itemsize - 1), unsigned)
+
+
+# The interface of a robust reduction, which combines a cohort's messages although some clients may be malicious.
+
+
+class Reduction(ABC):
+    """Base class of robust reductions, which combine a cohort's messages into one.
+
+    Concrete classes are modules: values that fix no shape are leaves.
+
+    Attributes:
+        uses_weights: whether clients count by the method's weights, or all alike.
+        condition: in words, what its guarantee asks of the number n of clients whose messages are used.
+        fewest: the least n of which that is true; `Robust` leaves the model as it is in a round with fewer.
+    """
+
+    uses_weights: ClassVar[bool] = False
+    condition: ClassVar[str] = "n >= 1"
+
+    @property
+    def fewest(self) -> Scalar:
+        """The smallest number of messages that the reduction accepts; 1 by default."""
+        return 1
+
+    def __call__(self, messages: Any, weight: Array, used: Array) -> Any:
+        """The reduced message; zeros if no message is used.
+
+        Args:
+            messages: leaves of shape (clients, ...); rows that are not used may hold anything, NaN included.
+            weight: of each client, shape (clients,).
+            used: booleans of shape (clients,).
+
+        Returns:
+            One message, leaves of shape (...).
+        """
+        clean = jax.tree.map(lambda x: jnp.where(column(used, x), x, 0), messages)
+        reduced_message = self.reduce(clean, jnp.where(used, weight, 0), used)
+        some = jnp.any(used)
+        return jax.tree.map(lambda x, m: jnp.where(some, x, 0).astype(m.dtype), reduced_message, messages)
+
+    @abstractmethod
+    def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
+        """Reduce messages in which unused rows are zero and have weight 0; any value if no row is used.
+
+        Args:
+            messages: leaves of shape (clients, ...).
+            weight: of each client, shape (clients,), 0 where it is not used.
+            used: booleans of shape (clients,).
+
+        Returns:
+            One message, leaves of shape (...).
+        """
+
+
+class OfVectors(Reduction):
+    """A reduction that weighs clients by the vector they send, and combines these vectors.
+
+    The vector is the client update, the field `delta`, all its leaves as one; of a message without one it is
+    all that is reduced by a mean. Everything else in the message (losses, norms, steps) is reduced by its
+    median, whatever its field says: a client whose vector passes could otherwise lie in a scalar that a
+    server optimiser steps by.
+    """
+
+    @abstractmethod
+    def combine(
+        self, vectors: Float[Array, "clients d"], weight: Array, used: Bool[Array, " clients"]
+    ) -> Float[Array, " d"]:
+        """One vector out of the clients'; rows that are not used are zeros and weigh nothing."""
+
+    def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
+        """Vectors combined, medians of the rest."""
+        leaves, structure = jax.tree.flatten(messages)
+        marks = jax.tree.leaves(vector_of(messages))
+        own = [x for x, mark in zip(leaves, marks, strict=True) if mark]
+        parts = iter(split(self.combine(joined(own), weight, used), own))
+        leaves_reduced = [
+            next(parts) if mark else middle(x, used) for x, mark in zip(leaves, marks, strict=True)
+        ]
+        return structure.unflatten(leaves_reduced)
+
+
+def joined(leaves: Sequence[Array]) -> Float[Array, "clients d"]:
+    """Leaves of shape (clients, ...) as one vector a client."""
+    return jnp.concatenate([x.reshape(len(x), -1) for x in leaves], axis=1)
+
+
+def split(vector: Float[Array, " d"], leaves: Sequence[Array]) -> list[Array]:
+    """A vector as leaves of these shapes without their first axis: what `joined` has put together."""
+    ends = np.cumsum([x[0].size for x in leaves])[:-1]
+    parts = jnp.split(vector, ends)
+    return [part.reshape(x.shape[1:]) for part, x in zip(parts, leaves, strict=True)]
+
+
+def vector_of(message: Any) -> Any:
+    """Which leaves of a message are its vector, truths in a pytree of the same structure: see `OfVectors`."""
+    marked, has_delta = _deltas(message)
+    if has_delta:
+        return marked
+    return jax.tree.map(lambda by: by != "max", reductions(message))
+
+
+def _deltas(message: Any) -> tuple[Any, bool]:
+    """True at the leaves of fields called `delta`, at any depth, and whether there are any."""
+    if not is_module(message):
+        return jax.tree.map(lambda _: False, message), False
+    parts = {}
+    for f in dataclasses.fields(message):
+        value = getattr(message, f.name)
+        if f.name == "delta":
+            parts[f.name] = (jax.tree.map(lambda _: True, value), True)
+        elif not f.metadata.get("static"):
+            parts[f.name] = _deltas(value)
+    marked = replace(message, **{name: marks for name, (marks, _) in parts.items()})
+    return marked, any(has_delta for _, has_delta in parts.values())
+
+
+def middle(x: Array, used: Array) -> Array:
+    """The median over the first axis of the rows that are used, the mean of the middle two of an even number."""
+    return medians(jnp.where(column(used, x), x, jnp.inf), jnp.maximum(jnp.sum(used), 1))
+
+
+def first(count: Scalar, score: Array, ties: Array, used: Array) -> Array:
+    """Booleans (clients,): the so many rows used of the smallest scores, of equal ones those of smaller `ties`."""
+    finite = jnp.minimum(score, jnp.finfo(score.dtype).max)
+    order = jnp.lexsort((ties, jnp.where(used, finite, jnp.inf)))
+    return (jnp.argsort(order) < count) & used
+
+
+def column(used: Array, like: Array) -> Array:
+    """Who is used, shape (clients,), in a shape that broadcasts against a leaf of shape (clients, ...)."""
+    return used.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def combination(weight: Array, vectors: Array) -> Array:

@@ -14,7 +14,7 @@ from fedsolve.core.building import class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import is_not_traced
 from fedsolve.core.types import Params, Scalar, Traced, given, module, reported
-from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.methods.robust.vectors import Reduction
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsolve.methods.secure.coder import Coder
+from fedsolve.methods.secure.fixed_point import Coder
 from fedsolve.methods.secure.secure import Secure
 
 __all__ = ["Coder", "Secure"]

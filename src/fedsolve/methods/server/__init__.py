@@ -1,15 +1,12 @@
 """Server optimisers: the server's step, computed from the cohort's mean client update."""
 
-from fedsolve.methods.muon.on_server import ServerMuon as Muon
 from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.dfw import DeepFrankWolfe
-from fedsolve.methods.server.distance.dadaptation import DAdaptation
-from fedsolve.methods.server.distance.dog import DoG
-from fedsolve.methods.server.distance.prodigy import Prodigy
-from fedsolve.methods.server.dua import DoublyAdaptive
+from fedsolve.methods.server.distance import DAdaptation, DoG, Prodigy
+from fedsolve.methods.server.dua import DoublyAdaptive, GradientDiversity, LargestStep
 from fedsolve.methods.server.fednova import NormalizedAveraging
-from fedsolve.methods.server.lengths import GradientDiversity, LargestStep
 from fedsolve.methods.server.mirror import MirrorDescent
+from fedsolve.methods.server.muon import ServerMuon as Muon
 from fedsolve.methods.server.optax import Optax, OptaxRule
 from fedsolve.methods.server.polyak import EnvelopePolyak, Polyak
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

@@ -27,15 +27,16 @@ from fedsolve.core.types import (
     Weighting,
     claimed,
     module,
+    reduced,
     reported,
     static,
 )
 from fedsolve.methods.client.sgd import ClientOptions
-from fedsolve.methods.client.solver import Solution
+from fedsolve.methods.client.solver import Search, Solution
 from fedsolve.methods.server.adaptive import SECOND_MOMENTS, quotient
 from fedsolve.methods.server.fedopt import FedOpt, compose
-from fedsolve.methods.server.server_optimizer import ServerOptimizer
-from fedsolve.methods.wrappers.corrected_oracle import uncorrected
+from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
+from fedsolve.methods.wrappers.control_variates import uncorrected
 
 Preconditioner = Literal["identity", "adagrad", "adam"]
 
@@ -256,3 +257,170 @@ def FedDuAdam(
     """
     server_optimizer = DoublyAdaptive(beta1=beta1, beta2=beta2, eps=eps, eps_g=eps_g, preconditioner="adam")
     return compose("FedDuAdam", client_lr, server_optimizer, weighting, client)
+
+
+# Server steps along D whose length the clients determine: by their diversity, or by their line searches.
+
+
+@module
+class LengthState:
+    """The last rate."""
+
+    server_lr: Traced = reported()
+
+
+@module
+class GradientDiversity(ServerOptimizer):
+    """GraDS (Li et al. 2024): a server step along D whose size is the diversity of the client updates.
+
+    alpha = mean |D_i|^2 / |D|^2,   w <- w + alpha D.
+
+    FedExP's step without its factor 1/2, meant for proximal points; never below 1. D = 0 moves nothing.
+    """
+
+    weighting: ClassVar[Weighting] = "uniform"
+
+    def init(self, params: Params) -> LengthState:
+        """The initial state: zero."""
+        return LengthState(jnp.zeros((), trees.dtype_of(params)))
+
+    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
+        """The client's |D_i|^2."""
+        return Spread(trees.squared_norm(delta))
+
+    def step(
+        self, params: Params, state: LengthState, delta: Params, measured: Spread, cohort: Cohort
+    ) -> tuple[Params, LengthState]:
+        """Apply one server step."""
+        alpha = quotient(measured.squared_norm, trees.squared_norm(delta)).astype(state.server_lr.dtype)
+        return trees.axpy(alpha, delta, params), LengthState(alpha)
+
+
+@module
+class ClientStep:
+    """What a client adds to its update: the last step that its line search accepted."""
+
+    step: Traced = reduced("max", Claim(at_least=0))
+
+
+@module
+class LargestStep(ServerOptimizer):
+    """FedLiLS's server step along D, with the largest last step of the clients' line searches.
+
+    w <- w + eta D, eta the largest step in the cohort that a client's line search accepted last.
+
+    FedLiLS's heuristic for losses that are not convex. As no step exceeds eta_max, with eta_max = 1 the server
+    moves at most by D. Sends one number more.
+
+    Raises:
+        InvalidInput: clients without a line search.
+    """
+
+    needs: ClassVar[Needs] = "searches"
+    weighting: ClassVar[Weighting] = "uniform"
+
+    def init(self, params: Params) -> LengthState:
+        """The initial state: zero."""
+        return LengthState(jnp.zeros((), trees.dtype_of(params)))
+
+    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> ClientStep:
+        """The last step of the client's line search."""
+        assert isinstance(solution.search, Search)  # `needs` says so
+        return ClientStep(solution.search.step)
+
+    def step(
+        self, params: Params, state: LengthState, delta: Params, measured: ClientStep, cohort: Cohort
+    ) -> tuple[Params, LengthState]:
+        """Apply one server step."""
+        eta = measured.step.astype(state.server_lr.dtype)
+        return trees.axpy(eta, delta, params), LengthState(eta)
+
+
+# FedExP and FedExPM: the doubly adaptive step without a preconditioner.
+
+
+ExpPreset = Literal["study", "original", "code"]
+
+# (eps_g, clamp, eps_g times |S|, weighting)
+_EXP_PRESETS: dict[ExpPreset, tuple[float, bool, bool, Weighting]] = {
+    "study": (0.0, False, False, "uniform"),
+    "original": (1e-3, True, False, "uniform"),
+    "code": (1e-3, True, True, "examples"),
+}
+
+
+@by_name("FedExP")
+def FedExP(
+    client_lr: Rate = 0.1,
+    *,
+    eps_g: Scalar | None = None,
+    preset: ExpPreset = "study",
+    weighting: Weighting | None = None,
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedExP (Jhunjhunwala et al. 2023): a server step along D, with a size from the clients' disagreement.
+
+        client:  D_i as in `FedAvg`
+        server:  D = sum_i p_i D_i,   eta_g = (1/2) sum_i p_i |D_i|^2 / (|D|^2 + eps_g),   w <- w + eta_g D
+
+    Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: nothing. The run logs eta_g as `server_lr`.
+    The original also evaluates the mean of the last two iterates (`averaged` metrics of a run).
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        eps_g: at least 0, in units of |D|^2. None is the preset's.
+        preset: `study`, as Takakura et al. 2025 compare it (no clamp, eps_g 0), `original` (eta_g at least 1, eps_g
+            1e-3: the paper's Algorithm 1 and its experiments' constant) or `code` (its public code: the same with
+            eps_g times |S|, weights by examples).
+        weighting: p_i `uniform` or by `examples`; None is the preset's.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive` without momentum or preconditioner.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown preset or weighting.
+
+    Reference: Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023.
+    """
+    check_known("preset", preset, _EXP_PRESETS)
+    default, clamp, per_client, weights = _EXP_PRESETS[preset]
+    eps_g = default if eps_g is None else eps_g
+    server_optimizer = DoublyAdaptive(eps_g=eps_g, clamp=clamp, eps_per_client=per_client)
+    return compose("FedExP", client_lr, server_optimizer, weighting or weights, client)
+
+
+@by_name("FedExPM")
+def FedExPM(
+    client_lr: Rate = 0.1,
+    *,
+    eps_g: Scalar = 0.0,
+    beta1: Scalar = 0.9,
+    weighting: Weighting = "uniform",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedExPM (Takakura et al. 2025): FedExP with momentum, i.e. FedDuAdam without a preconditioner.
+
+        client:  D_i as in `FedAvg`
+        server:  D = mean D_i,   v <- b1 v + (1 - b1) D,   m <- (b1/2) m + ((1 - b1)/2) mean |D_i|^2
+                 eta_g = m / (|v|^2 + eps_g),   w <- w + eta_g v
+
+    Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: v and m on the server. The paper names the
+    baseline and does not define it; this is its Algorithm 1 with G = I.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        eps_g: at least 0, in units of |D|^2 (0: nothing to tune).
+        beta1: decay of v and m, in [0, 1) (0.9, the paper's).
+        weighting: `uniform` (the paper's) or by `examples`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive` without preconditioner.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    Reference: Takakura, Liew and Hasegawa, "FedDuA: Doubly Adaptive Federated Learning", arXiv:2505.11126, 2025.
+    """
+    return compose("FedExPM", client_lr, DoublyAdaptive(beta1=beta1, eps_g=eps_g), weighting, client)

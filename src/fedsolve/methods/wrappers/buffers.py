@@ -13,7 +13,7 @@ from fedsolve.core.buffers import Buffers, Memory, WithBuffers
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, module, reduced
-from fedsolve.methods.robust.coordinates import Median
+from fedsolve.methods.robust.reductions import Median
 from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.methods.wrappers.wrapper import Wrapper
 

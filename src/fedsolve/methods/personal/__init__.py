@@ -1,1 +1,0 @@
-"""Personalisation: models that clients adapt, local normalisation, and clusters of clients."""

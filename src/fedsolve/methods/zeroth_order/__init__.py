@@ -1,1 +1,0 @@
-"""Methods that ask clients for losses alone, and send a few scalars along directions that everybody can draw."""
