@@ -15,8 +15,8 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.tasks import CNN, CrossEntropy, Examples
-from fedsolve.tasks.losses.sequence_losses import NextToken
-from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.losses.sequences import NextToken
+from fedsolve.tasks.models.recurrent import LSTM
 from measure import interleave, library, show
 
 CLIENTS = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsolve.tasks.catalogue import TASKS
-from fedsolve.tasks.datasets import public_datasets as catalogue
+from fedsolve.tasks.datasets import download as catalogue
 from tasks.small_files import DATA, needs
 
 

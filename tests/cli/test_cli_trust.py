@@ -129,7 +129,7 @@ def test_a_module_elsewhere_is_imported_by_name_alone(call, own, command, monkey
         ("build", "what build is annotated to return cannot be resolved"),
         (
             "digits",
-            "is defined in fedsolve.tasks.images.digits: name it there, and give --trust fedsolve",
+            "is defined in fedsolve.tasks.ready.digits: name it there, and give --trust fedsolve",
         ),
     ],
 )

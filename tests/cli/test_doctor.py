@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fedsolve.tasks.images.femnist import FILE
+from fedsolve.tasks.ready.femnist import FILE
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fedsolve.data import FederatedData, Schema
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.records import refusal
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.tasks.convex.libsvm import parse
+from fedsolve.tasks.ready.libsvm import parse
 
 NUMBER, TEXT = 987654.321, "Zzyzx-secret"
 MARKS = ("98765", "9.8765", "9.88e", "Zzyzx")

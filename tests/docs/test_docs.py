@@ -114,7 +114,7 @@ def test_shown_command_lines_are_read():
     from fedsolve.config.build import arguments
     from fedsolve.studies.names import entries
     from fedsolve.tasks.catalogue import TASKS
-    from fedsolve.tasks.datasets.public_datasets import DATASETS
+    from fedsolve.tasks.datasets.download import DATASETS
 
     seen, every = set(), get_command(app)
     for words in shown_commands():

@@ -260,7 +260,7 @@ import fedsolve as fs
 from fedsolve.core.xla import cpu_devices
 from fedsolve.tasks import CNN, CrossEntropy, Encoder, Examples
 from fedsolve.tasks.shared import classification
-from fedsolve.tasks.text.newsgroups_minilm import fine_tuning
+from fedsolve.tasks.ready.newsgroups import fine_tuning
 cpu_devices.cores = lambda: 2
 x, y = np.zeros((4, 28, 28, 1), np.float32), np.arange(4, dtype=np.int32)
 pictures = fs.FederatedData(Examples(x, y), np.array([2, 2]))

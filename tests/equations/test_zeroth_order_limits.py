@@ -13,7 +13,7 @@ from fedsolve import wire
 from fedsolve.core import introspect
 from fedsolve.methods.zeroth_order import gaussian, key_of
 from fedsolve.tasks import Encoder
-from fedsolve.tasks.text.newsgroups_minilm import fine_tuning
+from fedsolve.tasks.ready.newsgroups import fine_tuning
 from harness import crossed, make_clients, make_task
 from verbs_harness import play
 

@@ -67,9 +67,9 @@ LISTED = {
     "studies/parts.py": {"zipfile.ZipFile": OPENED},
     "tasks/datasets/download.py": {"open": "the file that it has fetched"},
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},
-    "tasks/images/digits.py": {"np.loadtxt": OWN},
-    "tasks/text/newsgroups_minilm.py": {"load_file": "the weights of an installed package"},
-    "tasks/text/shakespeare.py": {"gzip.open": OPENED},
+    "tasks/ready/digits.py": {"np.loadtxt": OWN},
+    "tasks/ready/newsgroups.py": {"load_file": "the weights of an installed package"},
+    "tasks/ready/shakespeare.py": {"gzip.open": OPENED},
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from fedsolve.data import Dirichlet, LabelsPerClient
 from fedsolve.tasks import Linear, build, cifar10, cifar100
 from tasks.small_files import DATA, needs, write
 
-MODULE = importlib.import_module("fedsolve.tasks.images.cifar")
+MODULE = importlib.import_module("fedsolve.tasks.ready.cifar")
 
 
 def encode(x):

@@ -12,9 +12,9 @@ import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Examples
 from fedsolve.tasks.leaves import with_frozen
-from fedsolve.tasks.models.updates import Factors, Updated
-from fedsolve.tasks.networks.encoder import Encoder
-from fedsolve.tasks.text.newsgroups_minilm import fine_tuning, from_tensors, pretrained
+from fedsolve.tasks.models.pictures import Factors, Updated
+from fedsolve.tasks.models.transformers import Encoder
+from fedsolve.tasks.ready.newsgroups import fine_tuning, from_tensors, pretrained
 
 KEY = jax.random.key(0)
 TINY = Encoder(3, 11, 6, 8, 2, 2, 12)

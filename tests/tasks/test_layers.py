@@ -10,13 +10,11 @@ import pytest
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import CNN, Affine, CrossEntropy, Examples
-from fedsolve.tasks.losses.reconstruction import ReconstructionError
-from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
-from fedsolve.tasks.models.layers import dropout, group_norm, layer_norm, unit_norm
-from fedsolve.tasks.networks.autoencoder import Autoencoder
-from fedsolve.tasks.networks.recurrent import GRU, LSTM
-from fedsolve.tasks.networks.resnet import ResNet18
-from fedsolve.tasks.networks.transformers import CausalTransformer, ViT
+from fedsolve.tasks.losses.sequences import BitsPerToken, NextToken, NextTokenAccuracy, ReconstructionError
+from fedsolve.tasks.models.models import dropout, group_norm, layer_norm, unit_norm
+from fedsolve.tasks.models.recurrent import GRU, LSTM, Autoencoder
+from fedsolve.tasks.models.resnet import ResNet18
+from fedsolve.tasks.models.transformers import CausalTransformer, ViT
 
 KEY = jax.random.key(0)
 

@@ -13,7 +13,7 @@ import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data import Dirichlet, Shards
 from fedsolve.tasks import Affine, build, libsvm
-from fedsolve.tasks.convex.libsvm import parse
+from fedsolve.tasks.ready.libsvm import parse
 from harness import crossed
 from tasks.small_files import DATA, needs
 
@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
         content = text(*dense(name), *(("1", "2") if name == "mushrooms" else ("-1", "+1")))
         (tmp_path / "libsvm" / f"{name}.gz").write_bytes(gzip.compress(content))
         sums[name] = hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.convex.libsvm"), "SHA256", sums)
+    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.ready.libsvm"), "SHA256", sums)
     return tmp_path
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.tasks.losses.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
 from fedsolve.tasks.losses.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -15,6 +14,7 @@ from fedsolve.tasks.losses.losses import (
     SquaredError,
     check_labels,
 )
+from fedsolve.tasks.losses.sequences import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
 from fedsolve.tasks.models.models import Affine, Linear, Softmax
 from fedsolve.tasks.task import Examples
 

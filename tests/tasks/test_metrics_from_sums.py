@@ -15,8 +15,7 @@ from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.evaluation.pooling import sums_of_all
-from fedsolve.tasks.metrics.description import describe, described
-from fedsolve.tasks.metrics.sum_metric import OnModel
+from fedsolve.tasks.metrics import OnModel, describe, described
 
 RNG = np.random.default_rng(0)
 Y = (RNG.random(400) < 0.1).astype(int)

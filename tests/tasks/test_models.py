@@ -8,8 +8,7 @@ import pytest
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.xla.convolutions import max_pool2x2
-from fedsolve.tasks.models.layers import check_model
-from fedsolve.tasks.models.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
+from fedsolve.tasks.models.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax, check_model
 
 KEY = jax.random.key(0)
 MODELS = [

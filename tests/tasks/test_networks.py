@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from fedsolve.core.xla.convolutions import conv
-from fedsolve.tasks.models.layers import Affine, group_norm
-from fedsolve.tasks.networks.attention import AttentionBlock, TransformerParams
-from fedsolve.tasks.networks.recurrent import GRU, LSTM, RecurrentLayer, RecurrentParams
-from fedsolve.tasks.networks.resnet import Block, Convolution, ResNet18, ResNetParams
-from fedsolve.tasks.networks.transformers import CausalTransformer, ViT
+from fedsolve.tasks.models.models import Affine, group_norm
+from fedsolve.tasks.models.recurrent import GRU, LSTM, RecurrentLayer, RecurrentParams
+from fedsolve.tasks.models.resnet import Block, Convolution, ResNet18, ResNetParams
+from fedsolve.tasks.models.transformers import AttentionBlock, CausalTransformer, TransformerParams, ViT
 
 KEY = jax.random.key(0)
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}

@@ -5,8 +5,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.tasks import Softmax, cifar100, femnist, femnist_autoencoder, next_word, shakespeare
-from fedsolve.tasks.networks.autoencoder import Autoencoder
-from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.models.recurrent import LSTM, Autoencoder
 from tasks.test_cifar import images
 from tasks.test_femnist import characters
 from tasks.test_text_tasks import SMALL, chats, roles

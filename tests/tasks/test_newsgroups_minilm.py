@@ -9,10 +9,10 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build
-from fedsolve.tasks.text.newsgroups_minilm import ranked, sequences
+from fedsolve.tasks.ready.newsgroups import ranked, sequences
 from tasks.small_files import DATA, needs
 
-MINILM = importlib.import_module("fedsolve.tasks.text.newsgroups_minilm")
+MINILM = importlib.import_module("fedsolve.tasks.ready.newsgroups")
 
 
 def test_words_stand_by_count_times_rarity_and_are_cut_whole():

@@ -21,11 +21,11 @@ from fedsolve.tasks import (
     shakespeare,
     windows,
 )
-from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.models.recurrent import LSTM
 from tasks.small_files import DATA, needs, sha256
 
-PLAYS = importlib.import_module("fedsolve.tasks.text.shakespeare")
-CHAT = importlib.import_module("fedsolve.tasks.text.next_word")
+PLAYS = importlib.import_module("fedsolve.tasks.ready.shakespeare")
+CHAT = importlib.import_module("fedsolve.tasks.ready.next_word")
 SMALL = LSTM(90, 4, 8, 1)
 
 

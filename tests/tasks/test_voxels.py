@@ -7,7 +7,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build, voxels
-from fedsolve.tasks.images.voxels import standardise_runs
+from fedsolve.tasks.ready.voxels import standardise_runs
 from tasks.small_files import DATA, needs, write
 
 CLASSES = np.array(["rest", "face", "house", "cat"])

@@ -18,10 +18,10 @@ from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.sweep import SweepRecord
 from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.models.models import CNNParams
-from fedsolve.tasks.models.updates import UpdatedParams
+from fedsolve.tasks.models.pictures import UpdatedParams
+from fedsolve.tasks.ready.newsgroups import MATRICES, Tuning, fine_tuning
+from fedsolve.tasks.ready.shakespeare import VOCABULARY
 from fedsolve.tasks.shared import classification, next_token
-from fedsolve.tasks.text.newsgroups_minilm import MATRICES, Tuning, fine_tuning
-from fedsolve.tasks.text.shakespeare import VOCABULARY
 
 __all__ = [
     "MATRICES",

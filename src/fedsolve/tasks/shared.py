@@ -11,10 +11,9 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
-from fedsolve.tasks.losses.accuracies import Accuracy
 from fedsolve.tasks.losses.losses import CrossEntropy, OfOutputs, check_labels
-from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
-from fedsolve.tasks.models.layers import check_model
+from fedsolve.tasks.losses.sequences import Accuracy, BitsPerToken, NextToken, NextTokenAccuracy
+from fedsolve.tasks.models.models import check_model
 from fedsolve.tasks.task import Examples, Task
 
 Choice = str | Mapping[str, Any]

@@ -21,8 +21,8 @@ from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.inference import Inference, predicted_by
 from fedsolve.tasks.inputs import input_columns, input_rows
 from fedsolve.tasks.leaves import refuse_state, split_leaves
-from fedsolve.tasks.losses.sums import Whole
-from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, outputs_of
+from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.metrics import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
     as_held_out,
     as_unseen,

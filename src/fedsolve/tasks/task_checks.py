@@ -19,8 +19,8 @@ from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
-from fedsolve.tasks.losses.sums import Whole
-from fedsolve.tasks.metrics.sum_metric import OnModel, SumMetric
+from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.metrics import OnModel, SumMetric
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 
 _AVERAGED = "_averaged"

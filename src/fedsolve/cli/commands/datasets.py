@@ -14,7 +14,7 @@ from fedsolve.cli.terminal.help import complete_dataset
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedsolve.tasks.datasets.public_datasets import DataSet
+    from fedsolve.tasks.datasets.download import DataSet
 
 ORIGINALS = "originals"
 """Folder in the data folder that keeps what was fetched, a folder for each set."""
@@ -43,7 +43,7 @@ def data(
 ) -> None:
     """Show the source of a public data set; with --to, download and convert it for the tasks."""
     from fedsolve.data.sources import CONVERTED
-    from fedsolve.tasks.datasets.public_datasets import DATASETS
+    from fedsolve.tasks.datasets.download import DATASETS
 
     if name is None:
         if source is not None or to is not None:

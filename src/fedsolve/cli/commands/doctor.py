@@ -105,7 +105,7 @@ def _cache() -> Line:
 
 def _data(given: Path | None) -> list[Line]:
     from fedsolve.data.sources import data_dir
-    from fedsolve.tasks.datasets.public_datasets import DATASETS
+    from fedsolve.tasks.datasets.download import DATASETS
 
     try:
         folder = data_dir(given)

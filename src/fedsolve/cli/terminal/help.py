@@ -71,7 +71,7 @@ def complete_experiment(incomplete: str) -> list[str]:
 
 def complete_dataset(incomplete: str) -> list[str]:
     """The data sets that begin so."""
-    from fedsolve.tasks.datasets.public_datasets import DATASETS
+    from fedsolve.tasks.datasets.download import DATASETS
 
     return _begin(incomplete, DATASETS)
 

@@ -25,7 +25,7 @@ from fedsolve.deploy.messages.records import (
 )
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.folders.untrusted import loads
-from fedsolve.tasks.metrics.description import describe, described
+from fedsolve.tasks.metrics import describe, described
 
 FACTS_BYTES = 64 * 1024
 """Room for facts about a message."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedsolve.tasks.metrics.sum_metric import SumMetric
+from fedsolve.tasks.metrics import SumMetric
 
 TRAIN, EVALUATE = "train", "evaluate"
 """The kinds of requests, as Flower calls their messages."""

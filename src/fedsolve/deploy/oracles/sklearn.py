@@ -33,8 +33,8 @@ from fedsolve.deploy.oracles.sklearn_losses import (
     loss_of,
     parameter_notes,
 )
-from fedsolve.tasks.losses.class_weights import check_class_weights
-from fedsolve.tasks.metrics.sum_metric import SumMetric
+from fedsolve.tasks.losses.weights import check_class_weights
+from fedsolve.tasks.metrics import SumMetric
 from fedsolve.tasks.task import Examples
 
 

@@ -35,7 +35,7 @@ from fedsolve.pytorch.translation.arrays import (
     parameters,
 )
 from fedsolve.pytorch.unchanged import as_before
-from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
+from fedsolve.tasks.metrics import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]

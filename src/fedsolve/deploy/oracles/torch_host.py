@@ -40,7 +40,7 @@ from fedsolve.pytorch.translation.arrays import (
 from fedsolve.pytorch.translation.batch_sums import wide
 from fedsolve.pytorch.translation.export import called, check_alone, loses_by_rounding, written
 from fedsolve.pytorch.unchanged import as_before
-from fedsolve.tasks.metrics.sum_metric import SumMetric
+from fedsolve.tasks.metrics import SumMetric
 
 Tensors = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]

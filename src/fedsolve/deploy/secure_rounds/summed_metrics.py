@@ -15,8 +15,7 @@ from fedsolve.deploy.messages.fact_checks import MOST_EXAMPLES
 from fedsolve.deploy.messages.message import PARTS, PartMetrics, Sums
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.folders.untrusted import loads
-from fedsolve.tasks.metrics.description import describe, described
-from fedsolve.tasks.metrics.sum_metric import SumMetric
+from fedsolve.tasks.metrics import SumMetric, describe, described
 
 _FRACTION_BITS = 24  # of a number in fixed point: a loss is exact to 6e-8
 _MOST_CLIENTS = 2**12  # then the sum of all has at most 63 bits

@@ -16,7 +16,7 @@ from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.evaluation.example_metrics import map_rows
 from fedsolve.tasks.loss_arguments import call, mean_of
-from fedsolve.tasks.losses.sums import Whole
+from fedsolve.tasks.losses.weights import Whole
 
 Function = Callable[[Params, Batch], Any]
 

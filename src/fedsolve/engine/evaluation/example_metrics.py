@@ -30,7 +30,7 @@ class Metrics:
 
     A metric with a method `counts(batch)`, shape (n,), is a mean over the parts of all examples together, of which each
     example's value is the mean over so many: tokens, not sequences. A loss or metric with a method `of_sums` follows
-    from the sums of what the examples add (`fedsolve.tasks.losses.sums`); one with `columns` gives a number for each
+    from the sums of what the examples add (`fedsolve.tasks.losses.weights`); one with `columns` gives a number for each
     of them (`fedsolve.tasks.metrics`). Any other loss is a mean over examples.
     """
 

@@ -17,7 +17,7 @@ from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.mean_loss import per_example
 from fedsolve.geometry.diagnostics import Diagnostic, Point
-from fedsolve.tasks.losses.sums import value_or_zero
+from fedsolve.tasks.losses.weights import value_or_zero
 
 _BYTES_AT_ONCE = 2**24  # of examples: enough for whole matrix products, little beside the data
 

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.evaluation.example_metrics import Metrics
-from fedsolve.tasks.losses.sums import nothing_counts
+from fedsolve.tasks.losses.weights import nothing_counts
 
 _AT_ONCE = 2**20
 """Examples that are counted together: sums of more ones are rounded in float32."""

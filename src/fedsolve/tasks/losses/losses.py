@@ -17,7 +17,7 @@ from fedsolve.core.xla.cross_entropy import cross_entropy
 from fedsolve.data.examples import SparseRows
 from fedsolve.data.names import check_column
 from fedsolve.tasks.loss_arguments import asked
-from fedsolve.tasks.losses.class_weights import ClassWeighted
+from fedsolve.tasks.losses.weights import ClassWeighted
 from fedsolve.tasks.models.models import Affine, dense_rows
 from fedsolve.tasks.targets import Classes, Tags, Targets, TwoSides, first_wrong
 from fedsolve.tasks.task import Examples

@@ -15,8 +15,8 @@ from fedsolve.core.errors import InvalidInput, check_integer, check_number, is_o
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import IID, Partition, as_partition
-from fedsolve.tasks.losses.accuracies import BinaryAccuracy
 from fedsolve.tasks.losses.losses import Logistic, Ridge
+from fedsolve.tasks.losses.sequences import BinaryAccuracy
 from fedsolve.tasks.models.models import Linear
 from fedsolve.tasks.shared import Choice
 from fedsolve.tasks.task import Examples, Task

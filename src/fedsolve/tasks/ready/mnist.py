@@ -13,7 +13,7 @@ from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.data import sources
 from fedsolve.data.partitions import Natural, Partition, as_partition
 from fedsolve.data.sources import checksum, read_idx, read_npz
-from fedsolve.tasks.losses.accuracies import TopK
+from fedsolve.tasks.losses.sequences import TopK
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.shared import Choice, classification, dealt, pick
 from fedsolve.tasks.task import Examples, Task

@@ -21,7 +21,7 @@ from fedsolve.data.partitions import Natural
 from fedsolve.data.sources import read_bytes
 from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.tasks.losses.losses import Model, Pooled
-from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.models.recurrent import LSTM
 from fedsolve.tasks.shared import PADDING, drawn, next_token, pick
 from fedsolve.tasks.task import Examples, Task
 

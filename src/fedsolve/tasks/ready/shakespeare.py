@@ -17,7 +17,7 @@ from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.folders.untrusted import MALFORMED, loads, open_regular
-from fedsolve.tasks.networks.recurrent import GRU, LSTM
+from fedsolve.tasks.models.recurrent import GRU, LSTM
 from fedsolve.tasks.shared import drawn, next_token, pick, windows
 from fedsolve.tasks.task import Examples, Task
 

@@ -13,11 +13,10 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.data.sources import read_checked
-from fedsolve.tasks.images.handwriting import FEMNIST
-from fedsolve.tasks.losses.reconstruction import ReconstructionError
-from fedsolve.tasks.models.layers import check_model
-from fedsolve.tasks.models.models import CNN, MLP, Softmax
-from fedsolve.tasks.networks.autoencoder import Autoencoder
+from fedsolve.tasks.losses.sequences import ReconstructionError
+from fedsolve.tasks.models.models import CNN, MLP, Softmax, check_model
+from fedsolve.tasks.models.recurrent import Autoencoder
+from fedsolve.tasks.ready.handwriting import FEMNIST
 from fedsolve.tasks.shared import classification, dealt, pick
 from fedsolve.tasks.task import Examples, Task
 

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.xla.convolutions import conv
-from fedsolve.tasks.models.layers import Affine, as_numbers, dense, group_norm, he, he_dense, unit_norm
+from fedsolve.tasks.models.models import Affine, as_numbers, dense, group_norm, he, he_dense, unit_norm
 
 _STAGES, _BLOCKS = 4, 2
 

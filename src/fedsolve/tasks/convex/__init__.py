@@ -1,1 +1,0 @@
-"""Ready tasks that are convex."""

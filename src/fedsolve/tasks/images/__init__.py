@@ -1,1 +1,0 @@
-"""Ready tasks of images."""

@@ -1,0 +1,566 @@
+"""Metrics of classifiers from sums over examples, such as F1 and AUC: `fs.metrics`.
+
+    task = fs.Task.from_arrays(loss, w, clients, predict=f, metrics={"auc": fs.metrics.AUC()})
+
+A metric takes outputs and targets. Sums of several batches, clients or devices are added up; the metric is then
+computed of the total. So simulations and federations give the same numbers, whatever the batches, and clients have
+values of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_number
+from fedsolve.core.types import Batch, Params
+from fedsolve.tasks.leaves import WithFrozen
+from fedsolve.tasks.loss_arguments import asked, call
+
+__all__ = [
+    "AUC",
+    "F1",
+    "BalancedAccuracy",
+    "BinaryCounts",
+    "MacroF1",
+    "Precision",
+    "Sensitivity",
+    "Specificity",
+]
+
+
+# A metric that follows from sums over examples: what examples add, their sums, and the columns that these make.
+
+
+_MOST = 2.0**53
+"""Sums up to which examples are counted exactly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumMetric(ABC):
+    """A metric of a model's outputs and the targets.
+
+    Attributes:
+        weighted: whether examples count by their weights, the third field of a batch (x, y, weight); else alike.
+
+    Class attributes:
+        columns: what the names of its columns have behind the metric's name.
+    """
+
+    weighted: bool = False
+    columns: ClassVar[tuple[str, ...]] = ("",)
+
+    def __post_init__(self) -> None:
+        check_flag("weighted", self.weighted)
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many sums there are."""
+
+    @abstractmethod
+    def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        """What is to be known of each example.
+
+        Args:
+            outputs: the model's, one row for each example.
+            targets: shape (n,) or (n, 1).
+            weights: at least 0, shape (n,); None where all count alike.
+
+        Returns:
+            Floats (n, c).
+
+        Raises:
+            InvalidInput: outputs or targets of another shape.
+        """
+
+    @abstractmethod
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The sums over the examples of each group, such as a client.
+
+        Args:
+            each: as `each` gives it, (n, c).
+            group: the number of each example's group, shape (n,).
+            groups: how many there are.
+
+        Returns:
+            Floats (groups, width).
+        """
+
+    @abstractmethod
+    def of_sums(self, sums: Array) -> Array:
+        """The columns of any examples.
+
+        Args:
+            sums: over them, shape (width,).
+
+        Returns:
+            Shape (columns,); NaN where nothing counts, as sensitivity without positives.
+        """
+
+    @abstractmethod
+    def counted(self, sums: np.ndarray) -> np.ndarray:
+        """Weights of examples that sums stand for, in each of the ways in which the sums count them."""
+
+    def check_sums(self, sums: np.ndarray, examples: int) -> None:
+        """Raise `InvalidInput` unless sums are some over at most so many examples."""
+        if sums.shape != (self.width,):
+            raise InvalidInput(f"{sums.size} sums, not the {self.width} of {self!r}")
+        if not np.isfinite(sums).all() or (sums < 0).any():
+            wrong = sums[~np.isfinite(sums) | (sums < 0)][0]
+            raise InvalidInput(f"a sum of {wrong:.6g}, not a number of at least 0")
+        counted = float(np.max(self.counted(sums)))
+        if counted > (_MOST if self.weighted else examples):
+            raise InvalidInput(f"sums over {counted:.6g} examples, of {examples}")
+
+
+@dataclass(frozen=True)
+class OnModel:
+    """A metric of a model's outputs as one of parameters and a batch, as tasks have them.
+
+    Attributes:
+        metric: of outputs and targets.
+        model: (params, inputs) -> outputs.
+    """
+
+    metric: SumMetric
+    model: Callable[..., Any]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The metric's."""
+        return self.metric.columns
+
+    @property
+    def width(self) -> int:
+        """The metric's."""
+        return self.metric.width
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """Buffers where the model takes them."""
+        return asked(self.model, "the model") & {"buffers"}
+
+    @property
+    def of(self) -> Callable[[Array, Array], Array]:
+        """`each` from outputs and targets; an `AttributeError` where weights are due, too."""
+        if self.metric.weighted:
+            raise AttributeError("of")
+        return self.metric.each
+
+    def each(self, params: Params, batch: Batch, buffers: Any = None) -> Array:
+        """What is to be known of each example, (n, c)."""
+        needed = 3 if self.metric.weighted else 2
+        if not isinstance(batch, tuple | list) or len(batch) < needed:
+            raise InvalidInput(
+                f"{self.metric!r} takes examples ({', '.join(('x', 'y', 'weight')[:needed])}): give a client's arrays "
+                "as such a tuple"
+            )
+        outputs = call(self.model, params, batch[0], buffers=buffers)[0]
+        return self.metric.each(outputs, batch[1], batch[2] if self.metric.weighted else None)
+
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The metric's sums by group."""
+        return self.metric.totals(each, group, groups)
+
+    def of_sums(self, sums: Array) -> Array:
+        """The metric's columns."""
+        return self.metric.of_sums(sums)
+
+    def __call__(self, params: Params, batch: Batch, buffers: Any = None) -> Array:
+        """The first column of a batch, shape ()."""
+        each = self.each(params, batch, buffers)
+        return self.of_sums(self.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0])[0]
+
+
+@dataclass(frozen=True)
+class _OfAssembled:
+    """A function of assembled parameters as one of those that train.
+
+    Attributes:
+        outputs: (assembled parameters, inputs) -> outputs.
+        assemble: trained parameters -> the assembled ones.
+    """
+
+    outputs: Callable[..., Any]
+    assemble: Callable[[Params], Params]
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for."""
+        return asked(self.outputs, "the model")
+
+    def __call__(self, params: Params, x: Any, **given: Any) -> Any:
+        """The outputs for some inputs."""
+        trained = params.trained if isinstance(params, WithFrozen) else params
+        return self.outputs(self.assemble(trained), x, **given)
+
+
+def outputs_of(outputs: Callable[..., Any] | None, assemble: Callable[[Params], Params]) -> Any:
+    """A task's model as losses and metrics call it, from what `Task.outputs` says; None where that says nothing."""
+    return outputs and _OfAssembled(outputs, assemble)
+
+
+def on_model(metrics: Any, model: Callable[..., Any] | None, remedy: str) -> Any:
+    """Metrics by name with those of `fs.metrics` put on a model; anything else as it is.
+
+    Raises:
+        InvalidInput: there is such a metric and no model; the remedy is named.
+    """
+    if not isinstance(metrics, Mapping) or not any(isinstance(m, SumMetric) for m in metrics.values()):
+        return metrics
+    if model is None:
+        name = next(name for name, m in metrics.items() if isinstance(m, SumMetric))
+        raise InvalidInput(f"metric {name} = {metrics[name]!r} takes the model's outputs: give {remedy}")
+    return {name: OnModel(m, model) if isinstance(m, SumMetric) else m for name, m in metrics.items()}
+
+
+def refuse_weighted(metrics: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` if a metric takes weights of examples, where a batch has none."""
+    for name, metric in metrics.items():
+        if isinstance(metric, SumMetric) and metric.weighted:
+            raise InvalidInput(
+                f"metric {name} = {metric!r} takes weights of examples, and a batch is (inputs, targets): leave "
+                "weighted out"
+            )
+
+
+def scores_of(outputs: Array, targets: Array, what: str) -> tuple[Array, Array]:
+    """The score for the second of two classes, shape (n,), and whether that is the example's class."""
+    if outputs.ndim == 2 and outputs.shape[1] == 2:
+        score = outputs[:, 1] - outputs[:, 0]
+    elif outputs.size == outputs.shape[0]:
+        score = outputs.reshape(-1)
+    else:
+        raise InvalidInput(
+            f"{what} is a metric of two classes: the model has outputs of shape {outputs.shape}, not (n,), (n, 1) or "
+            "(n, 2)"
+        )
+    return score, labels_of(outputs, targets, what) > 0
+
+
+def labels_of(outputs: Array, targets: Array, what: str) -> Array:
+    """The targets, shape (n,)."""
+    if targets.size != outputs.shape[0]:
+        raise InvalidInput(
+            f"{what} takes one label an example: targets have shape {targets.shape} for {outputs.shape[0]} examples"
+        )
+    return targets.reshape(-1)
+
+
+def columns_of_each(score: Array, other: Array, weights: Array | None) -> Array:
+    """Three numbers of each example, (n, 3); the last is its weight."""
+    dtype = score.dtype if jnp.issubdtype(score.dtype, jnp.floating) else jnp.zeros(()).dtype
+    weight = jnp.ones(len(score), dtype) if weights is None else weights.reshape(-1)
+    return jnp.stack([score.astype(dtype), other.astype(dtype), weight.astype(dtype)], axis=1)
+
+
+# Metrics from confusion counts: of two classes, and of several.
+
+
+_MOST_CLASSES = 1024
+
+
+@dataclass(frozen=True)
+class BinaryCounts(SumMetric):
+    """Confusion counts of two classes, in the columns NAME_tp, NAME_fp, NAME_tn and NAME_fn.
+
+    An example is predicted positive if the model's output, or of two outputs the second minus the first, is above the
+    threshold. It is positive if its label is above 0.
+
+    Args:
+        threshold: finite; 0 for margins, log odds and pairs of logits, 0.5 for probabilities.
+        weighted: whether examples count by their weights, the third field of a batch.
+
+    Raises:
+        InvalidInput: a threshold that is no number; when it is used, a model with more than two outputs.
+    """
+
+    threshold: float = 0.0
+    columns: ClassVar[tuple[str, ...]] = ("_tp", "_fp", "_tn", "_fn")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("threshold", self.threshold)
+
+    @property
+    def width(self) -> int:
+        """True negatives, false positives, false negatives, true positives."""
+        return 4
+
+    def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        """Score, class and weight of each example, (n, 3)."""
+        return columns_of_each(*scores_of(outputs, targets, type(self).__name__), weights)
+
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The counts of each group, (groups, 4); NaN in those with a score that is no number."""
+        score, positive, weight = each.T
+        cell = (group * 2 + (positive > 0)) * 2 + (score > self.threshold)
+        weight = jnp.where(jnp.isnan(score), jnp.nan, weight)
+        return jax.ops.segment_sum(weight, cell, groups * 4).reshape(groups, 4)
+
+    def of_sums(self, sums: Array) -> Array:
+        """The counts in the order of the columns."""
+        return self.of_counts(sums[3], sums[1], sums[0], sums[2])
+
+    def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
+        """The columns, from true and false positives and negatives."""
+        return jnp.stack([tp, fp, tn, fn])
+
+    def counted(self, sums: np.ndarray) -> np.ndarray:
+        """All four."""
+        return np.sum(sums)[None]
+
+
+@dataclass(frozen=True)
+class F1(BinaryCounts):
+    """F1 score of two classes, 2 TP / (2 TP + FP + FN); NaN without true or predicted positives.
+
+    Args:
+        threshold, weighted: as of `BinaryCounts`.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("",)
+
+    def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
+        """2 TP / (2 TP + FP + FN)."""
+        return (2 * tp / (2 * tp + fp + fn))[None]
+
+
+@dataclass(frozen=True)
+class Sensitivity(BinaryCounts):
+    """Sensitivity, TP / (TP + FN), also called recall or true positive rate; NaN without positives.
+
+    Args:
+        threshold, weighted: as of `BinaryCounts`.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("",)
+
+    def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
+        """TP / (TP + FN)."""
+        return (tp / (tp + fn))[None]
+
+
+@dataclass(frozen=True)
+class Specificity(BinaryCounts):
+    """Specificity, TN / (TN + FP), also called true negative rate; NaN without negatives.
+
+    Args:
+        threshold, weighted: as of `BinaryCounts`.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("",)
+
+    def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
+        """TN / (TN + FP)."""
+        return (tn / (tn + fp))[None]
+
+
+@dataclass(frozen=True)
+class Precision(BinaryCounts):
+    """Precision, TP / (TP + FP), also called positive predictive value; NaN without predicted positives.
+
+    Args:
+        threshold, weighted: as of `BinaryCounts`.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("",)
+
+    def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
+        """TP / (TP + FP)."""
+        return (tp / (tp + fp))[None]
+
+
+@dataclass(frozen=True)
+class MacroF1(SumMetric):
+    """Macro F1, the mean over classes of each class's F1; scikit-learn's `f1_score(average="macro")`.
+
+    A model predicts the class of its largest output. Classes that neither occur nor are predicted are left out.
+
+    Args:
+        classes: how many, 2 to 1,024; a client of a federation sends three numbers for each.
+        weighted: whether examples count by their weights, the third field of a batch.
+
+    Raises:
+        InvalidInput: classes out of range; when it is used, a model with another number of outputs.
+    """
+
+    classes: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if check_integer("classes", self.classes, 2) > _MOST_CLASSES:
+            raise InvalidInput(
+                f"classes = {self.classes} of {type(self).__name__} must be at most {_MOST_CLASSES:,}"
+            )
+
+    @property
+    def width(self) -> int:
+        """The sums of each class: examples, predictions and correct predictions."""
+        return 3 * self.classes
+
+    def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        """Class, prediction and weight of each example, (n, 3)."""
+        what = f"{type(self).__name__}({self.classes})"
+        labels = labels_of(outputs, targets, what)
+        if self.classes == 2 and outputs.size == len(labels):
+            margin = outputs.reshape(-1)
+            return columns_of_each(labels > 0, jnp.where(jnp.isnan(margin), -1, margin > 0), weights)
+        if outputs.shape != (len(labels), self.classes):
+            raise InvalidInput(
+                f"{what} takes an output for each class: the model has outputs of shape {outputs.shape}"
+            )
+        predicted = jnp.where(jnp.isnan(outputs).any(1), -1, jnp.argmax(outputs, axis=1))
+        return columns_of_each(labels, predicted, weights)
+
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The counts of each group, (groups, 3 classes); NaN in those with a class that there is not."""
+        true, predicted, weight = each.T
+        known = (true >= 0) & (true < self.classes) & (predicted >= 0)
+        weight = jnp.where(known, weight, jnp.nan)
+        true, predicted = (jnp.where(known, x, 0).astype(jnp.int32) for x in (true, predicted))
+        cells = [true, self.classes + predicted, 2 * self.classes + true]
+        weights = [weight, weight, jnp.where(true == predicted, weight, jnp.where(known, 0, jnp.nan))]
+        places = jnp.concatenate([group * self.width + cell for cell in cells])
+        return jax.ops.segment_sum(jnp.concatenate(weights), places, groups * self.width).reshape(groups, -1)
+
+    def of_sums(self, sums: Array) -> Array:
+        """The mean over classes, shape (1,)."""
+        examples, predictions, right = sums.reshape(3, self.classes)
+        return _mean_over_classes(2 * right, examples + predictions)
+
+    def counted(self, sums: np.ndarray) -> np.ndarray:
+        """All examples, all predictions; and where more are right than there are of a class, infinity."""
+        examples, predictions, right = sums.reshape(3, self.classes)
+        excess = np.inf if (right > np.minimum(examples, predictions) * (1 + 1e-6)).any() else 0.0
+        return np.array([examples.sum(), predictions.sum(), excess])
+
+
+@dataclass(frozen=True)
+class BalancedAccuracy(MacroF1):
+    """Balanced accuracy, the mean over classes of each class's accuracy; scikit-learn's `balanced_accuracy_score`.
+
+    A model predicts the class of its largest output. Classes that do not occur are left out.
+
+    Args:
+        classes, weighted: as of `MacroF1`.
+    """
+
+    def of_sums(self, sums: Array) -> Array:
+        """The mean over classes, shape (1,)."""
+        examples, _, right = sums.reshape(3, self.classes)
+        return _mean_over_classes(right, examples)
+
+
+def _mean_over_classes(above: Array, below: Array) -> Array:
+    """The mean of above / below over the classes where below is not 0, shape (1,)."""
+    there = below != 0
+    values = jnp.where(there, above / jnp.where(there, below, 1), 0)
+    return (jnp.sum(values) / jnp.sum(there))[None]
+
+
+# The area under the ROC curve, from a histogram of scores.
+
+
+_MOST_BINS = 4096
+
+
+@dataclass(frozen=True)
+class AUC(SumMetric):
+    """Area under the ROC curve of two classes, from histograms of their scores.
+
+    It is the fraction of pairs, a positive and a negative, in the right order.
+
+    The score is the model's output, or of two outputs the second minus the first. Scores s are counted in equal bins
+    of sign(s) r / (1 + r), r = sqrt(|s| / scale), which keeps their order and takes scores of any size; pairs in one
+    bin count half. The column NAME_error bounds how far the value is from the exact one: half the share of pairs that
+    are in one bin.
+
+    Args:
+        bins: of the histogram, 2 to 4,096; a client of a federation sends twice as many numbers.
+        scale: the size of scores that matter, > 0: half of all bins are for scores between -scale and scale.
+        weighted: whether examples count by their weights, the third field of a batch.
+
+    Raises:
+        InvalidInput: bins or a scale out of range; when it is used, a model with more than two outputs.
+    """
+
+    bins: int = 500
+    scale: float = 1.0
+    columns: ClassVar[tuple[str, ...]] = ("", "_error")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if check_integer("bins", self.bins, 2) > _MOST_BINS:
+            raise InvalidInput(f"bins = {self.bins} of AUC must be at most {_MOST_BINS:,}")
+        check_number("scale", self.scale, above=0)
+
+    @property
+    def width(self) -> int:
+        """The bins of negatives, then of positives."""
+        return 2 * self.bins
+
+    def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        """The score, class and weight of each example, (n, 3)."""
+        return columns_of_each(*scores_of(outputs, targets, "AUC"), weights)
+
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The two histograms of each group, (groups, 2 bins); NaN in those with a score that is no number."""
+        score, positive, weight = each.T
+        unknown = jnp.isnan(score)
+        score = jnp.clip(jnp.where(unknown, 0, score), -1e30, 1e30)
+        root = jnp.sqrt(jnp.abs(score) / self.scale)
+        share = 0.5 + 0.5 * jnp.sign(score) * root / (1 + root)
+        place = jnp.clip((share * self.bins).astype(jnp.int32), 0, self.bins - 1)
+        cell = (group * 2 + (positive > 0)) * self.bins + place
+        counts = jax.ops.segment_sum(jnp.where(unknown, jnp.nan, weight), cell, groups * self.width)
+        return counts.reshape(groups, self.width)
+
+    def of_sums(self, sums: Array) -> Array:
+        """The area and its error bound, shape (2,)."""
+        negative, positive = sums.reshape(2, self.bins)
+        share = positive / jnp.sum(positive)
+        total = jnp.sum(negative)
+        below = (jnp.cumsum(negative) - negative / 2) / total
+        return jnp.stack([jnp.sum(share * below), jnp.sum(share * (negative / total)) / 2])
+
+    def counted(self, sums: np.ndarray) -> np.ndarray:
+        """All of both histograms."""
+        return np.sum(sums)[None]
+
+
+# A metric of `fs.metrics` as plain data, as clients of a federation send it beside its sums, and back.
+
+
+def describe(metric: SumMetric) -> dict[str, Any]:
+    """A metric as plain data.
+
+    >>> describe(AUC(50))
+    {'metric': 'AUC', 'weighted': False, 'bins': 50, 'scale': 1.0}
+    """
+    return {"metric": type(metric).__name__, **dataclasses.asdict(metric)}
+
+
+def described(data: object) -> SumMetric:
+    """The metric that `describe` describes.
+
+    Raises:
+        InvalidInput: data that are none.
+    """
+    fields = dict(data) if isinstance(data, Mapping) else {}
+    name = fields.pop("metric", None)
+    if name not in __all__ or not all(isinstance(key, str) for key in fields):
+        raise InvalidInput(f"no metric of fs.metrics is described by {str(data)[:80]!r}")
+    kind: Any = getattr(metrics, str(name))
+    if set(fields) != {f.name for f in dataclasses.fields(kind)}:
+        raise InvalidInput(f"{name} has no such fields: {', '.join(sorted(fields))[:80]}")
+    return kind(**fields)

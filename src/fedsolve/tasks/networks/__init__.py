@@ -1,1 +1,0 @@
-"""Networks of the papers: recurrent ones, a ResNet, an autoencoder, transformers; one idea a file."""
