@@ -22,7 +22,7 @@ from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.cli.terminal.sweep_progress import SweepLines
 from fedsolve.folders import run_folder
 from fedsolve.report import running
-from fedsolve.results.sweep_files import load
+from fedsolve.results.sweep import load
 
 pytest.importorskip("pyarrow")
 

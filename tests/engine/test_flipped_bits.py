@@ -67,8 +67,8 @@ def test_every_bit_of_a_result(result, tmp_path, monkeypatch, name, every):
 @pytest.mark.parametrize("every", EVERY)
 def test_every_bit_of_a_sweep(tmp_path, every):
     pytest.importorskip("pyarrow")
-    from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load
-    from fedsolve.results.sweep_files import save as save_sweep
+    from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, load
+    from fedsolve.results.sweep import save as save_sweep
 
     found = fs.sweep("FedAvg", TASK, {"client_lr": [0.1]}, rounds=1)
     folder = save_sweep(found, tmp_path)
@@ -125,8 +125,8 @@ def test_what_was_written_without_checksums_is_read_with_a_note(result, tmp_path
 @pytest.mark.full
 def test_a_sweep_of_before_has_a_note(tmp_path):
     pytest.importorskip("pyarrow")
-    from fedsolve.results.sweep_files import SUMMARY, load
-    from fedsolve.results.sweep_files import save as save_sweep
+    from fedsolve.results.sweep import SUMMARY, load
+    from fedsolve.results.sweep import save as save_sweep
 
     folder = save_sweep(fs.sweep("FedAvg", TASK, {"client_lr": [0.1]}, rounds=1), tmp_path)
     (folder / SUMMARY).write_text(unsealed(folder / SUMMARY, (folder / SUMMARY).read_bytes())[0])

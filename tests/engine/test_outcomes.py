@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.results.seeds import band
+from fedsolve.results.history import band
 from fedsolve.results.sweep import Selection
 
 RNG = np.random.default_rng(0)

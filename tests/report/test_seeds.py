@@ -9,8 +9,7 @@ import pytest
 
 from fedsolve.report import plots
 from fedsolve.report.page import page_data
-from fedsolve.results.history import History
-from fedsolve.results.seeds import over_seeds
+from fedsolve.results.history import History, over_seeds
 
 
 def run(seed, loss, label="A", rounds=(0, 2, 4), sent=(1, 1, 1, 1)):

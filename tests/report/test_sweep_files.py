@@ -11,8 +11,7 @@ from sweep_made_up import make_sweep
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.sealed import unsealed
-from fedsolve.results.sweep import Selection
-from fedsolve.results.sweep_files import load, save
+from fedsolve.results.sweep import Selection, load, save
 
 pytest.importorskip("pyarrow")
 import pyarrow.parquet as parquet

@@ -63,7 +63,7 @@ LISTED = {
     "folders/sealed.py": {"np.memmap": OPENED, "open": WRITING},
     "folders/sealed.py": {"json.loads": "a table of texts alone, as its pattern says, which has no depth"},
     "report/markup.py": {"read_text": OWN},
-    "results/sweep_files.py": {"read_table": "bytes in memory, compared with their checksum"},
+    "results/sweep.py": {"read_table": "bytes in memory, compared with their checksum"},
     "studies/parts.py": {"zipfile.ZipFile": OPENED},
     "tasks/datasets/download.py": {"open": "the file that it has fetched"},
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},

@@ -18,7 +18,7 @@ from fedsolve.report.fleet import waiting
 from fedsolve.report.records import Records
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_failure, write_record
-from fedsolve.results.sweep_files import SUMMARY
+from fedsolve.results.sweep import SUMMARY
 from fedsolve.tasks.inference import Inference
 
 if TYPE_CHECKING:

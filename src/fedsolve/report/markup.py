@@ -18,9 +18,8 @@ from fedsolve.report.plots import png
 from fedsolve.report.style import distinct_names, line_styles
 from fedsolve.report.table import result_columns, result_rows, spread_words
 from fedsolve.results.clients import ClientMetrics
-from fedsolve.results.history import History
+from fedsolve.results.history import History, over_seeds
 from fedsolve.results.metrics import describe
-from fedsolve.results.seeds import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -36,9 +36,8 @@ from fedsolve.report.separation import first_metric, focus, outcome
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import plain
-from fedsolve.results.history import History
+from fedsolve.results.history import History, over_seeds
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
-from fedsolve.results.seeds import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

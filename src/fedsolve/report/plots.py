@@ -18,9 +18,8 @@ from fedsolve.folders.files import write_atomically
 from fedsolve.report.separation import focus
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles, wrapped
 from fedsolve.report.table import headline
-from fedsolve.results.history import History
+from fedsolve.results.history import BAND_WORDS, Bands, History, OverSeeds, band, over_seeds
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.seeds import BAND_WORDS, Bands, OverSeeds, band, over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,8 @@ from fedsolve.report.plots import curves
 from fedsolve.report.style import LIGHT, context, line_styles
 from fedsolve.report.table import headline, result_columns, result_rows, spread_words
 from fedsolve.results.columns import csv_text, frame
-from fedsolve.results.history import History
+from fedsolve.results.history import Bands, History, over_seeds
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.seeds import Bands, over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,8 @@ import numpy as np
 
 from fedsolve.core.metric_direction import higher_is_better
 from fedsolve.report.table import Row, headline, result_columns, result_rows
-from fedsolve.results.history import History
+from fedsolve.results.history import History, over_seeds
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.seeds import over_seeds
 
 _APART = 0.15
 """Ends of curves that differ by less of the height of all curves lie on top of each other."""

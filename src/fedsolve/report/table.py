@@ -18,9 +18,8 @@ from rich.text import Text
 from fedsolve.core.errors import InvalidInput, check_range, shown, unknown
 from fedsolve.report.number_text import count_text, human_bytes, human_time, number_writer, plus_minus
 from fedsolve.report.style import distinct_names
-from fedsolve.results.history import History
+from fedsolve.results.history import History, mean_and_deviation, over_seeds
 from fedsolve.results.metrics import AVERAGED, describe
-from fedsolve.results.seeds import mean_and_deviation, over_seeds
 
 Row = dict[str, Any]
 """A result: column key -> str, int, float or None (never reached, or not measured); `deviations` by column key."""

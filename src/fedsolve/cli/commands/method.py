@@ -16,8 +16,8 @@ from fedsolve.engine.running.in_turn import run_one
 from fedsolve.engine.running.method_runs import Finish, MethodRuns
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.trackers import tracker
+from fedsolve.results.history import over_seeds
 from fedsolve.results.metrics import summary
-from fedsolve.results.seeds import over_seeds
 
 
 def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] = ()) -> MethodRuns:

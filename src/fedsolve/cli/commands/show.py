@@ -21,7 +21,7 @@ from fedsolve.folders.files import held_within
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import read_history
-from fedsolve.results.sweep_files import SUMMARY
+from fedsolve.results.sweep import SUMMARY
 
 _SECONDS_BETWEEN = 2.0
 _PATIENCE = 30.0

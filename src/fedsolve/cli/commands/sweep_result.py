@@ -23,8 +23,7 @@ from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.running import SoFar, written_meanwhile
 from fedsolve.report.sweeps.sweep_page import PAGE, write_page, write_sweep_page
 from fedsolve.report.sweeps.sweep_table import outcome_lines, rule_text, setting_rows, setting_table
-from fedsolve.results.sweep import Selection, SweepRecord
-from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, summary
+from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, Selection, SweepRecord, load, summary
 
 
 def print_sweep(

@@ -16,8 +16,7 @@ from fedsolve.cli.terminal.sweep_progress import open_sweep_display
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.sweep.sweep import run_sweep
 from fedsolve.folders.run_folder import SWEEP
-from fedsolve.results.sweep import SweepRecord
-from fedsolve.results.sweep_files import SUMMARY, load, require_parquet, save
+from fedsolve.results.sweep import SUMMARY, SweepRecord, load, require_parquet, save
 
 
 def sweep_command(config: Config, request: SweepRequest) -> int:

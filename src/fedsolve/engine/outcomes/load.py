@@ -13,7 +13,7 @@ from fedsolve.engine.result import Result
 from fedsolve.engine.sweep.sweep_result import Sweep
 from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import read_user_toml
-from fedsolve.results import sweep_files
+from fedsolve.results import sweep as sweep_files
 from fedsolve.results.record_files import (
     CONFIG,
     HISTORY,

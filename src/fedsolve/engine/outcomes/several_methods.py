@@ -13,8 +13,8 @@ from fedsolve.core.errors import InvalidInput, shown, unknown
 from fedsolve.core.types import Params
 from fedsolve.engine.outcomes.several_seeds import Seeds, Several, check_replaces, no_result, not_seeds
 from fedsolve.engine.result import Result
+from fedsolve.results.history import over_seeds
 from fedsolve.results.record_files import method_folders
-from fedsolve.results.seeds import over_seeds
 
 
 @dataclass(frozen=True, repr=False, init=False)

@@ -13,10 +13,9 @@ from fedsolve.core.errors import Diverged, InvalidInput, is_integer, shown
 from fedsolve.core.types import Params
 from fedsolve.engine.result import Result
 from fedsolve.report.records import Records
-from fedsolve.results.history import History
+from fedsolve.results.history import History, over_seeds, same_columns
 from fedsolve.results.record_files import HISTORY, seed_folder, stacked_leaves
-from fedsolve.results.seeds import over_seeds, same_columns
-from fedsolve.results.sweep_files import SUMMARY
+from fedsolve.results.sweep import SUMMARY
 
 
 class Several(Records):

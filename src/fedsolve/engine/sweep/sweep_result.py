@@ -15,9 +15,8 @@ from fedsolve.folders.files import write_atomically
 from fedsolve.report.sweeps.sweep_plots import best_over_grid, sensitivity
 from fedsolve.report.sweeps.sweep_records import sweep_html, sweep_latex
 from fedsolve.results.columns import csv_text, frame
-from fedsolve.results.seeds import Bands
-from fedsolve.results.sweep import SweepRecord
-from fedsolve.results.sweep_files import curve_columns, save
+from fedsolve.results.history import Bands
+from fedsolve.results.sweep import SweepRecord, curve_columns, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

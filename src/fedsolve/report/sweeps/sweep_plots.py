@@ -22,8 +22,8 @@ from fedsolve.report.sweeps.sweep_table import (
     setting_texts,
     tick_texts,
 )
+from fedsolve.results.history import BAND_WORDS, Bands, band
 from fedsolve.results.metrics import Metric, describe, wants_log
-from fedsolve.results.seeds import BAND_WORDS, Bands, band
 from fedsolve.results.sweep import SweepRecord
 
 if TYPE_CHECKING:

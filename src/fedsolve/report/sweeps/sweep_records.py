@@ -21,9 +21,8 @@ from fedsolve.report.sweeps.sweep_table import (
 )
 from fedsolve.report.sweeps.sweep_table import heads as table_heads
 from fedsolve.report.table import full_name, metric_head
-from fedsolve.results.history import first_as_good
+from fedsolve.results.history import first_as_good, mean_and_deviation
 from fedsolve.results.metrics import describe
-from fedsolve.results.seeds import mean_and_deviation
 from fedsolve.results.sweep import SweepRecord
 
 _SHOWN = 10
