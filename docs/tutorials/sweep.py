@@ -5,7 +5,7 @@
 
 # %%
 import fedsolve as fs
-from fedsolve.report.sweeps import sweep_plots
+from fedsolve.report import sweep_plots
 
 task = fs.tasks.digits(num_clients=50)
 grid = {"client_lr": [0.01, 0.03, 0.1, 0.3, 1.0], "server_lr": [0.003, 0.01, 0.03, 0.1, 0.3]}

@@ -40,7 +40,7 @@ rates = {"client_lr": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]}
 swept = [fs.sweep(name, task, rates, rounds=40, clients_per_round=20) for name in ("FedAvg", "FedDuAdam")]
 
 # %%
-from fedsolve.report.sweeps.sweep_plots import best_over_grid
+from fedsolve.report.sweep_plots import best_over_grid
 
 best_over_grid(swept, "client_lr")
 

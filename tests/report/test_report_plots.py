@@ -10,7 +10,7 @@ import pytest
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
 from fedsolve.report import plots
-from fedsolve.report.label_distribution import label_counts, labels_by_client
+from fedsolve.report.figures import label_counts, labels_by_client
 from fedsolve.report.style import context, line_styles
 from fedsolve.results.metrics import wants_log
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsolve.report.label_distribution import labels_by_client
+from fedsolve.report.figures import labels_by_client
 from fedsolve.report.markup import clients_table, settings_html
 from fedsolve.report.separation import first_metric, focus, outcome
 from fedsolve.results.history import History

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sweep_made_up import HALVES, make_sweep
 
-from fedsolve.report.sweeps.sweep_page import pictures, write_sweep_page
-from fedsolve.report.sweeps.sweep_table import outcome_lines, ranking, row_texts, setting_rows, setting_table
+from fedsolve.report.sweep_page import pictures, write_sweep_page
+from fedsolve.report.sweep_plots import outcome_lines, ranking, row_texts, setting_rows, setting_table
 from fedsolve.results.sweep import Selection
 
 pytest.importorskip("matplotlib")

@@ -7,7 +7,7 @@ import pytest
 from sweep_made_up import HALVES, make_sweep
 
 from fedsolve.core.errors import Diverged, InvalidInput
-from fedsolve.report.sweeps.sweep_plots import best_over_grid, heat_map, pairs, sensitivity, share_within
+from fedsolve.report.sweep_plots import best_over_grid, heat_map, pairs, sensitivity, share_within
 from fedsolve.results.sweep import Selection
 
 pytest.importorskip("matplotlib")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.report.trackers.tracking import Sender
+from fedsolve.report.trackers import Sender
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]
@@ -261,7 +261,7 @@ def test_wandb_has_a_run_for_each_seed_in_one_group(tmp_path, monkeypatch):
 
 
 def test_what_is_missing_is_one_line_before_anything_runs(monkeypatch):
-    from fedsolve.report.trackers import tracking as base
+    from fedsolve.report import trackers as base
 
     tracker, refused = fs.trackers.tracker, fs.InvalidInput  # public names are imported when first used
 

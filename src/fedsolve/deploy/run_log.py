@@ -17,7 +17,7 @@ from fedsolve.folders.logs import append_line
 from fedsolve.folders.run_folder import INTACT
 from fedsolve.folders.sealed import sealed
 from fedsolve.folders.untrusted import read_text
-from fedsolve.report.number_text import human_time
+from fedsolve.report.style import human_time
 from fedsolve.results.columns import dumps
 
 ROUNDS = "rounds.jsonl"

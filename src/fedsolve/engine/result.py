@@ -14,7 +14,7 @@ from fedsolve.core.fleets import Timeline
 from fedsolve.core.types import Params
 from fedsolve.engine.evaluation.client_models import ClientModels
 from fedsolve.engine.outcomes.stored_task import StoredTask, facts_of
-from fedsolve.report.fleet import waiting
+from fedsolve.report.figures import waiting
 from fedsolve.report.records import Records
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_failure, write_record

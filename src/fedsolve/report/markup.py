@@ -13,9 +13,8 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.config.build import changed_settings
-from fedsolve.report.number_text import show_number
 from fedsolve.report.plots import png
-from fedsolve.report.style import distinct_names, line_styles
+from fedsolve.report.style import distinct_names, line_styles, show_number
 from fedsolve.report.table import result_columns, result_rows, spread_words
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.history import History, over_seeds

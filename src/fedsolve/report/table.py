@@ -16,8 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsolve.core.errors import InvalidInput, check_range, shown, unknown
-from fedsolve.report.number_text import count_text, human_bytes, human_time, number_writer, plus_minus
-from fedsolve.report.style import distinct_names
+from fedsolve.report.style import (
+    count_text,
+    distinct_names,
+    human_bytes,
+    human_time,
+    number_writer,
+    plus_minus,
+)
 from fedsolve.results.history import History, mean_and_deviation, over_seeds
 from fedsolve.results.metrics import AVERAGED, describe
 

@@ -21,8 +21,8 @@ from fedsolve.engine.sweep.sweep_store import results_so_far
 from fedsolve.folders.files import held
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.running import SoFar, written_meanwhile
-from fedsolve.report.sweeps.sweep_page import PAGE, write_page, write_sweep_page
-from fedsolve.report.sweeps.sweep_table import outcome_lines, rule_text, setting_rows, setting_table
+from fedsolve.report.sweep_page import PAGE, write_page, write_sweep_page
+from fedsolve.report.sweep_plots import outcome_lines, rule_text, setting_rows, setting_table
 from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, Selection, SweepRecord, load, summary
 
 

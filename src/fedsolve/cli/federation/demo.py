@@ -23,7 +23,7 @@ from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.engine.progress import Progress
 from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import Interruptible, write_atomically
-from fedsolve.report.number_text import human_time
+from fedsolve.report.style import human_time
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders, read_history

@@ -14,7 +14,7 @@ from fedsolve.deploy.monitoring.status_file import STATUS, FederationStatus, rea
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
 from fedsolve.folders.files import held
-from fedsolve.report.number_text import human_time
+from fedsolve.report.style import human_time
 from fedsolve.results.record_files import HISTORY
 
 _HEADS = ("client", "site", "connected", "last heard", "failures", "in a row", "last used round", "fedsolve", "Flower",

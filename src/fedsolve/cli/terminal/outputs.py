@@ -17,8 +17,7 @@ from fedsolve.core.fleets import Timeline
 from fedsolve.engine.running.page_so_far import page_so_far
 from fedsolve.folders.files import write_atomically
 from fedsolve.report import plots
-from fedsolve.report.fleet import CAPTION, waiting
-from fedsolve.report.label_distribution import labels_by_client
+from fedsolve.report.figures import CAPTION, labels_by_client, waiting
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.report.table import result_table
 from fedsolve.results.history import History

@@ -17,7 +17,7 @@ from fedsolve.data.column_statistics.report import (
 )
 from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
-from fedsolve.report.number_text import show_number
+from fedsolve.report.style import show_number
 from fedsolve.results.columns import dumps, number
 
 SCHEMA_FILE = "schema.toml"

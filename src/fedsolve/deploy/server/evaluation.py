@@ -24,7 +24,7 @@ from fedsolve.deploy.nodes.pending_requests import PendingRequests, send_and_wai
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, find_metric_outliers
 from fedsolve.deploy.server.settings import Settings
-from fedsolve.report.number_text import human_time
+from fedsolve.report.style import human_time
 from fedsolve.results.clients import ClientMetrics
 
 Metrics = Mapping[str, PartMetrics]

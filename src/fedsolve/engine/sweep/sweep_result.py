@@ -12,8 +12,8 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_known, check_path, is_integer, shown
 from fedsolve.folders.files import write_atomically
-from fedsolve.report.sweeps.sweep_plots import best_over_grid, sensitivity
-from fedsolve.report.sweeps.sweep_records import sweep_html, sweep_latex
+from fedsolve.report.sweep_page import sweep_html, sweep_latex
+from fedsolve.report.sweep_plots import best_over_grid, sensitivity
 from fedsolve.results.columns import csv_text, frame
 from fedsolve.results.history import Bands
 from fedsolve.results.sweep import SweepRecord, curve_columns, save

@@ -1,8 +1,7 @@
 """Pictures of studies: a method has one colour and line on every page; seeds are bands or points."""
 
-from fedsolve.report.heatmap import Colours, draw_map
 from fedsolve.report.plots import log_scale, new_figure, save, tidy
-from fedsolve.report.style import LIGHT
+from fedsolve.report.style import LIGHT, Colours, draw_map
 from fedsolve.studies.pictures.comparisons import Against, Budgets, CriticalDifference
 from fedsolve.studies.pictures.curves import Along, Curves, Several
 from fedsolve.studies.pictures.ends import Ends

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.report.heatmap import Colours, draw_map, frame
 from fedsolve.report.plots import new_figure
+from fedsolve.report.style import Colours, draw_map, frame
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
 from fedsolve.studies.cells import Cells, ends

@@ -28,7 +28,7 @@ from fedsolve.deploy.jobs.statistics_file import (
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.files import Interruptible
 from fedsolve.folders.untrusted import read_user_toml
-from fedsolve.report.number_text import number_writer
+from fedsolve.report.style import number_writer
 from fedsolve.report.table import narrow_table
 from fedsolve.results.clients import ClientMetrics, read_client_metrics
 from fedsolve.results.history import History
