@@ -21,7 +21,7 @@ from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
-from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.record import Recorder
 
 CLIENTS, PARAMETERS = 3, 1_000_000
 METHODS = {"FedAvg": fs.FedAvg(0.1), "FedDuAdam": fs.FedDuAdam(0.1), "SCAFFOLD": fs.SCAFFOLD(0.1)}

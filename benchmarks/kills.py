@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.engine import loop
-from fedsolve.engine.streaming import stream
+from fedsolve.engine import streaming as stream
 from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
 

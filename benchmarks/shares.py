@@ -49,7 +49,7 @@ def member(folder: str, count: int, index: int) -> None:
 
     if count > 1:
         jax.distributed.initialize(ADDRESS, count, index, cluster_detection_method="deactivate")
-    from fedsolve.engine.streaming import stream
+    from fedsolve.engine import streaming as stream
     from fedsolve.tasks import CrossEntropy, Softmax
 
     read = []

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.engine.records.checkpoint import Checkpoints
+from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
 
 MODEL = Softmax(59, 10)

@@ -20,7 +20,7 @@ from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import module
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine import prepare as engine_prepare
-from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.clients import client_oracle
 from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepared_run import PreparedRun

@@ -28,7 +28,7 @@ from fedsolve.deploy.monitoring.status_file import read_status
 from fedsolve.deploy.nodes.node_bindings import NodeBindings
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.secure.roster import read_peers
-from fedsolve.engine.records.standing import standing
+from fedsolve.engine.running_page import standing
 from fedsolve.folders.files import held, locked
 from fedsolve.folders.logs import AppendLog, RowFile, append_line
 from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree

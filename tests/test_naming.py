@@ -13,7 +13,7 @@ from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.building import Made, record_of
 from fedsolve.core.types import module
-from fedsolve.engine.records.identity import describe
+from fedsolve.engine.identity import describe
 from fedsolve.geometry import L1
 
 NAMES = [

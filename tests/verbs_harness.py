@@ -36,9 +36,8 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reductions, reports
 from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.client_oracle import own_key
-from fedsolve.engine.compute.keys import run_key, start_params
+from fedsolve.engine.compute.casting import cast, run_key, start_params
+from fedsolve.engine.compute.clients import own_key
 from fedsolve.engine.compute.round import TAG_SERVER
 from fedsolve.tasks.task import Task
 from harness import Trajectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.engine.records.record import Recorder, RecordFile
+from fedsolve.engine.record import Recorder, RecordFile
 from fedsolve.folders.run_folder import RUN, save_tree
 from fedsolve.results.history import History
 

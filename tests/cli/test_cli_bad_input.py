@@ -12,8 +12,8 @@ from cli_small import SMALL
 from fedsolve.cli.configuration.config import parse, read_toml
 from fedsolve.cli.processes.devices import start_jax
 from fedsolve.core.errors import InvalidInput
+from fedsolve.engine import scheduler as in_turn
 from fedsolve.engine.compute.layout import cores
-from fedsolve.engine.running import in_turn
 from fedsolve.folders.files import locked
 
 RUN = ("run", "digits", "FedAvg", *SMALL)

@@ -15,8 +15,9 @@ import tomli_w
 from cli_small import SMALL
 
 from fedsolve.cli.terminal.progress import Lines
-from fedsolve.engine.running import at_once, in_turn
-from fedsolve.engine.running.at_once import MethodProgress
+from fedsolve.engine import scheduler as at_once
+from fedsolve.engine import scheduler as in_turn
+from fedsolve.engine.scheduler import MethodProgress
 from fedsolve.folders.files import slug
 from fedsolve.folders.sealed import unsealed
 

@@ -9,8 +9,7 @@ from cli_small import SMALL
 
 import fedsolve.cli.commands.compare
 import fedsolve.cli.commands.sweeps
-import fedsolve.engine.running.at_once
-import fedsolve.engine.running.in_turn
+import fedsolve.engine.scheduler
 from fedsolve.cli.terminal.folders import undone_if_refused
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.folders.files import locked
@@ -53,7 +52,7 @@ def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
         assert list(Path().rglob("config.toml"))
         raise error
 
-    for module in (fedsolve.engine.running.in_turn, fedsolve.engine.running.at_once):
+    for module in (fedsolve.engine.scheduler, fedsolve.engine.scheduler):
         monkeypatch.setattr(module, "prepare", refuse)
     monkeypatch.setattr(fedsolve.cli.commands.sweeps, "run_sweep", refuse)
     try:

@@ -14,7 +14,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.cli.configuration.config import load
 from fedsolve.cli.main import main
-from fedsolve.engine.running import at_once
+from fedsolve.engine import scheduler as at_once
 from fedsolve.folders.files import STOP
 from fedsolve.geometry import L1
 

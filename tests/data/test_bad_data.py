@@ -8,7 +8,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import check_seed
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import on_device
 
 X = np.arange(6.0)

@@ -15,9 +15,9 @@ import fedsolve as fs
 from fedsolve.core.fleets import Timeline, as_tasks
 from fedsolve.core.types import module, static
 from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
+from fedsolve.engine import placement as plan
 from fedsolve.engine.compute import train
-from fedsolve.engine.compute.keys import run_key
-from fedsolve.engine.preparation import plan
+from fedsolve.engine.compute.casting import run_key
 from fedsolve.engine.simulated_time import Scheduled, Timed
 from fedsolve.results.record_files import leaves_by_path, read_history, read_model
 

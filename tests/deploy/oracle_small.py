@@ -12,7 +12,7 @@ import numpy as np
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.casting import cast
 
 
 def key(seed: int = 3) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedsolve as fs
-from fedsolve.engine.compute.keys import start_params
+from fedsolve.engine.compute.casting import start_params
 
 CLIENTS = __CLIENTS__
 SETTINGS = __SETTINGS__

@@ -18,7 +18,7 @@ from fedsolve.core.algorithm import Cohort
 from fedsolve.core.errors import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_needs
-from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.clients import client_oracle
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
 from harness import Listed, crossed, prepare

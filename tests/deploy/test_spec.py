@@ -17,7 +17,7 @@ from fedsolve.core.types import module
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.allowed_classes import _PARTS, _ROOTS, OPTIMISERS, classes
 from fedsolve.deploy.messages.spec import from_spec, method_from_spec, to_spec
-from fedsolve.engine.records.identity import describe
+from fedsolve.engine.identity import describe
 
 
 @pytest.mark.parametrize("name", METHODS)

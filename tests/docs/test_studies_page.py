@@ -70,7 +70,7 @@ def test_both_forms_are_one_study(mine):
     import mine_study
 
     from fedsolve.cli.configuration.study_file import study_in
-    from fedsolve.engine.sweep.grid import build_methods
+    from fedsolve.engine.sweep_grid import build_methods
 
     file, python = study_in(Path("mine.toml")), mine_study.study()
     assert (file.title, file.seeds) == (python.title, python.seeds)

@@ -9,9 +9,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.placed import place
-from fedsolve.engine.preparation.plan import plan
-from fedsolve.engine.preparation.requested import request
+from fedsolve.engine.placement import place, plan
+from fedsolve.engine.resolve import request
 from fedsolve.geometry import L1, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 

@@ -12,11 +12,10 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform
 from fedsolve.data.federated import FederatedData
+from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.records.checkpoint import Checkpoints
-from fedsolve.engine.records.evaluation_setup import EvaluationSetup
-from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.record import EvaluationSetup, Recorder
 from fedsolve.folders import run_folder
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import RUN, RunFolder
@@ -151,7 +150,7 @@ def test_another_version(folder, monkeypatch):
 
 def test_another_commit_goes_on(folder, monkeypatch):
     """Whoever works on something else may resume: the version, the method's code and the data are compared."""
-    monkeypatch.setattr("fedsolve.engine.records.identity._commit", lambda: ", commit 0123456789")
+    monkeypatch.setattr("fedsolve.engine.identity._commit", lambda: ", commit 0123456789")
     assert run(folder, rounds=4, resume=True).rounds["round"][-1] == 4
 
 

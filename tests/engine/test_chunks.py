@@ -12,11 +12,11 @@ from jax import lax
 
 import fedsolve as fs
 import fedsolve.engine.compute.round as rounds
+from fedsolve.engine import placement as plan
 from fedsolve.engine.compute import layout
 from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core, step_bytes
 from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation import plan
 from fedsolve.engine.prepare import prepare
 from fedsolve.geometry import L1
 from harness import crossed, make_clients, make_task

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.streaming import stream
+from fedsolve.engine import streaming as stream
 from fedsolve.folders import run_folder
 from fedsolve.tasks import CrossEntropy, Softmax
 

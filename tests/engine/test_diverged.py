@@ -14,8 +14,8 @@ import fedsolve as fs
 from fedsolve.config.build import arguments, build, example_of
 from fedsolve.config.catalogue import ALGORITHMS
 from fedsolve.core.errors import InvalidInput
-from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
-from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.checks.methods import divergence_hint, largest_value, rates
+from fedsolve.engine.compute.casting import cast
 from fedsolve.methods.client import Optax
 from fedsolve.methods.server import ServerSGD
 from fedsolve.results.sweep import Selection, SweepRecord

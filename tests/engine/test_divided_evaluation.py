@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.engine.evaluation.divided import is_faster_divided
+from fedsolve.engine.evaluation.eval_sets import is_faster_divided
 from fedsolve.tasks import CNN, GRU, MLP, CrossEntropy, Examples, NextToken
 
 CODE = """

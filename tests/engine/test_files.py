@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.records.checkpoint import Checkpoints
-from fedsolve.engine.records.record import Recorder
-from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
+from fedsolve.engine.checkpoint import Checkpoints
+from fedsolve.engine.record import Recorder
+from fedsolve.engine.sweep_rounds import SweepStore, TrialResults
 from fedsolve.folders import files
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import save_tree

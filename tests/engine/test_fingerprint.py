@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.engine.records.fingerprint import arrays_digest, code_digest, function_name
+from fedsolve.engine.identity import arrays_digest, code_digest, function_name
 
 LOSS = """
 import functools, enum

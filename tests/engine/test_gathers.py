@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.checks.gather_checks import check_gathers
+from fedsolve.engine.checks.gathers import check_gathers
 from fedsolve.engine.checks.preflight import check_metrics
 from fedsolve.tasks import CausalTransformer, NextToken
 

@@ -13,7 +13,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.clients import client_oracle
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
 from harness import Listed, crossed, engine

@@ -12,8 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform, shuffled
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.compute.client_oracle import client_oracle
-from fedsolve.engine.compute.clients import pack
+from fedsolve.engine.compute.clients import client_oracle, pack
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
 from harness import Listed, Softmax, cross_entropy, default_start, make_clients, make_task, prepare

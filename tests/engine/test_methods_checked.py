@@ -11,7 +11,7 @@ import fedsolve as fs
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.introspect import ShapeOracle
 from fedsolve.core.types import module, static
-from fedsolve.engine.checks.shape_checks import check_interface, check_method
+from fedsolve.engine.checks.methods import check_interface, check_method
 
 
 @module

@@ -8,9 +8,9 @@ import pytest
 
 import fedsolve as fs
 from equations.transcript import Federation
+from fedsolve.engine import streaming as stream
 from fedsolve.engine.evaluation import blocks
-from fedsolve.engine.streaming import stream
-from fedsolve.engine.streaming.population import Packer
+from fedsolve.engine.streaming import Packer
 from fedsolve.results.callbacks import EachClient, FineTuning
 from harness import Softmax, cross_entropy, crossed, make_clients, prepare
 

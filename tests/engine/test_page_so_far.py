@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.records.record import Recorder, RecordFile
-from fedsolve.engine.running import page_so_far as so_far
+from fedsolve.engine import running_page as so_far
+from fedsolve.engine.record import Recorder, RecordFile
 from fedsolve.folders import run_folder
 from fedsolve.folders.files import STOP
 from fedsolve.folders.run_folder import RUN, save_tree

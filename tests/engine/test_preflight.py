@@ -11,7 +11,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.xla import compiler as compiled
-from fedsolve.engine.checks.loss_contract import few_rows, not_means
+from fedsolve.engine.checks.losses import few_rows, not_means
 from fedsolve.engine.checks.preflight import check_loss
 
 RNG, CHANCE = np.random.default_rng(0), np.random.default_rng()

@@ -12,14 +12,12 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.fleets import Fleet
-from fedsolve.engine.compute.keys import in_run
+from fedsolve.engine.compute.casting import in_run
 from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.budget import Budget, budget
-from fedsolve.engine.preparation.placed import Placed, place
-from fedsolve.engine.preparation.plan import Plan, plan
-from fedsolve.engine.preparation.requested import Requested, request
+from fedsolve.engine.placement import Budget, Placed, Plan, budget, place, plan
+from fedsolve.engine.resolve import Requested, request
 from harness import EPOCHS, FEATURES, SIZES, make_clients, make_task
 
 TASK = make_task(make_clients())

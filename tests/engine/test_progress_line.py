@@ -13,8 +13,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine import progress
+from fedsolve.engine import scheduler as at_once
 from fedsolve.engine.progress import Progress, ProgressLine
-from fedsolve.engine.running import at_once
 
 TASK = fs.Task.from_arrays(
     lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2), np.zeros(2), [(np.ones((4, 2)), np.ones(4))] * 3

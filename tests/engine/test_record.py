@@ -10,8 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine.compute.round import SENT
-from fedsolve.engine.records.message_sizes import Traffic
-from fedsolve.engine.records.record import RECORD, Recorder, RecordFile, Rows
+from fedsolve.engine.record import RECORD, Recorder, RecordFile, Rows, Traffic
 from harness import make_clients, make_task
 
 TRAFFIC = Traffic((8, 3), 5)

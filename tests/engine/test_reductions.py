@@ -13,7 +13,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core import trees
 from fedsolve.core.types import module, reduced
-from fedsolve.engine.compute.reduce import empty_totals, merge, sum_messages
+from fedsolve.engine.compute.train import empty_totals, merge, sum_messages
 from fedsolve.folders import run_folder
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.engine import scheduler as at_once
+from fedsolve.engine import scheduler as in_turn
 from fedsolve.engine.loop import CompileClock
-from fedsolve.engine.running import at_once, in_turn
-from fedsolve.engine.running.at_once import Devices
+from fedsolve.engine.scheduler import Devices
 from fedsolve.folders.files import STOP
 from fedsolve.tasks import Linear, SquaredError
 

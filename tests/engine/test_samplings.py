@@ -23,7 +23,7 @@ from fedsolve.core.sampling import (
     most_successes,
 )
 from fedsolve.core.types import module
-from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.casting import cast
 from harness import engine, make_clients, make_task
 
 DRAWS = 4000

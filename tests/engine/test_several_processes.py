@@ -12,7 +12,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.processes.local_processes import free_port
-from fedsolve.engine.compute import processes
+from fedsolve.engine.compute import sharding as processes
 from harness import make_clients, make_task
 
 CODE = """

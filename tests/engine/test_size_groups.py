@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 import fedsolve as fs
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.engine.compute.clients import local_work
-from fedsolve.engine.compute.groups import works_by_size
 from fedsolve.engine.compute.round import simulate
+from fedsolve.engine.compute.sharding import works_by_size
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from harness import make_clients, make_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.engine.compute.sharding.state_sharding import StateSharding
+from fedsolve.engine.compute.sharding import StateSharding
 from harness import crossed
 
 

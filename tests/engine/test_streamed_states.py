@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.streaming import stream
-from fedsolve.engine.streaming.client_states import ClientStates
+from fedsolve.engine import streaming as stream
+from fedsolve.engine.streaming import ClientStates
 from fedsolve.folders import logs as row_file
 from fedsolve.folders import run_folder
 from harness import make_clients, make_task

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.engine import streaming as stream
 from fedsolve.engine.evaluation import blocks
-from fedsolve.engine.streaming import stream
 from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import Accuracy, CrossEntropy, Softmax
 from harness import crossed
@@ -118,7 +118,7 @@ def test_what_looks_at_all_examples_is_refused():
 
 def test_sizes_are_foreseen(monkeypatch):
     """Clients are streamed where they take more than a quarter of the memory; what does not fit is refused."""
-    from fedsolve.engine.streaming import population as residency
+    from fedsolve.engine import streaming as residency
 
     assert not fs.run(fs.FedAvg(0.1), task(UNEVEN), rounds=1).history.notes
     with monkeypatch.context() as patch:

@@ -11,8 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.layout import parallel_trials
-from fedsolve.engine.sweep.compiled_trials import plan_batches
-from fedsolve.engine.sweep.trials import RunningBatch
+from fedsolve.engine.sweep_trials import RunningBatch, plan_batches
 from fedsolve.geometry import L1, L1Ball
 from fedsolve.geometry.diagnostics import Density
 from fedsolve.tasks import Examples
@@ -210,7 +209,7 @@ class StopAfter:
 def test_an_interrupted_sweep_goes_on_with_the_same_bits(tmp_path, reports, free, monkeypatch):
     """Stopped in the first, between and in a later batch, where few fit the memory together; and where all do."""
     if free is not None:
-        monkeypatch.setattr("fedsolve.engine.sweep.sweep_rounds.free_bytes", lambda: free)
+        monkeypatch.setattr("fedsolve.engine.sweep_rounds.free_bytes", lambda: free)
     task, grid = make_task(make_clients()), {"client_lr": [0.3, 0.05, 0.1]}
     common = {"seeds": 2, "parallel_trials": 2, **OPTIONS}
     whole = fs.sweep("SCAFFOLD", task, grid, **common)

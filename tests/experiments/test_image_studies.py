@@ -13,7 +13,7 @@ from experiments.networks.femnist import study as femnist
 from experiments.networks.methods import around
 from experiments.networks.vit import study as vit
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell

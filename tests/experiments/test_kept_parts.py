@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 
-from fedsolve.engine.records import identity
+from fedsolve.engine import identity
 from fedsolve.studies.experiment import Context
 
 

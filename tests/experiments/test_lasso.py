@@ -12,7 +12,7 @@ from scipy.stats import CensoredData, logrank
 from experiments.fco import lasso
 from experiments.fco.arrivals import log_rank, sooner, until_reached
 from experiments.fco.rules import near_central, reaches, stays_below
-from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell

@@ -5,7 +5,7 @@ import pytest
 
 from experiments.networks.low_rank_finetuning import study
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell

@@ -10,7 +10,7 @@ from experiments.fedli.fedli_neural import study as fedli
 from experiments.networks.diloco import study as diloco
 from experiments.networks.next_word import study as next_word
 from experiments.networks.shakespeare import study as shakespeare
-from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells

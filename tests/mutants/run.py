@@ -8,7 +8,7 @@ A list, `<area>.toml`, has one table a mutant:
 
     [[mutant]]
     name = "mean-ignores-weights"                   unique
-    file = "engine/compute/reduce.py"                       below src/fedsolve, or experiments/...
+    file = "engine/compute/train.py"                       below src/fedsolve, or experiments/...
     old = 'weight if by == "mean" else used'        occurs exactly once in the file
     new = 'used'
     tests = ["tests/engine/test_reductions.py"]     what must notice, as pytest is told: files or single tests

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
 from fedsolve.deploy.oracles.jax import JaxOracle  # noqa: E402
-from fedsolve.engine.compute.client_oracle import client_oracle  # noqa: E402
+from fedsolve.engine.compute.clients import client_oracle  # noqa: E402
 from fedsolve.engine.options import RunOptions  # noqa: E402
 from fedsolve.engine.prepare import prepare  # noqa: E402
 from fedsolve.pytorch.translation.model import Model  # noqa: E402

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.engine.compute.keys import run_key  # noqa: E402
+from fedsolve.engine.compute.casting import run_key  # noqa: E402
 from fedsolve.pytorch.translation.batch_sums import OnSums  # noqa: E402
 from fedsolve.pytorch.translation.model import OnRows  # noqa: E402
 from harness import crossed  # noqa: E402

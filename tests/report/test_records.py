@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.engine.result import Result
+from fedsolve.engine.results import Result
 from fedsolve.report.plots import curves
 from fedsolve.report.records import Records
 from fedsolve.results.history import History

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.records.fingerprint import code_digest
+from fedsolve.engine.identity import code_digest
 
 MODEL = fs.tasks.MLP((4, 3))
 WEIGHTS = (1.0, 25.0, 3.0)

@@ -10,11 +10,11 @@ from sklearn import metrics as theirs
 import fedsolve as fs
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.clients import pack
-from fedsolve.engine.evaluation import pooling
+from fedsolve.engine.evaluation import eval_sets as pooling
 from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.eval_sets import sums_of_all
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
-from fedsolve.engine.evaluation.pooling import sums_of_all
 from fedsolve.tasks.metrics import OnModel, describe, described
 
 RNG = np.random.default_rng(0)

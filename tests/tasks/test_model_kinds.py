@@ -14,7 +14,7 @@ from fedsolve.core.algorithm import Cohort
 from fedsolve.core.trees import named_leaves
 from fedsolve.core.types import reports
 from fedsolve.deploy import communication
-from fedsolve.engine.compute.reduce import reduce_stacked
+from fedsolve.engine.compute.train import reduce_stacked
 from fedsolve.tasks.leaves import split_leaves
 from harness import crossed
 

@@ -12,8 +12,8 @@ import fedsolve as fs
 from equations.cases import SOME, federation
 from equations.server_rules import Average, FedDuA
 from equations.transcript import LocalSGD
-from fedsolve.engine.compute.client_oracle import TAG_CLIENT
-from fedsolve.engine.compute.keys import run_key
+from fedsolve.engine.compute.casting import run_key
+from fedsolve.engine.compute.clients import TAG_CLIENT
 from fedsolve.engine.compute.round import TAG_SERVER
 from harness import CLASSES, FEATURES, crossed, make_clients, make_task, relative
 from verbs_harness import play

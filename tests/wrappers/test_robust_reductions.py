@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 import fedsolve as fs
 from fedsolve.core.sampling import Bernoulli, Trace, Uniform
 from fedsolve.core.types import module, reduced
-from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.reduce import reduce_stacked, sum_messages
+from fedsolve.engine.compute.casting import cast
+from fedsolve.engine.compute.train import reduce_stacked, sum_messages
 from fedsolve.engine.simulated_time import Scheduled
 from fedsolve.geometry import L1, L2Ball
 from fedsolve.methods.robust import REDUCTIONS

@@ -15,7 +15,7 @@ from fedsolve.core import introspect, wire
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.types import module, reductions
 from fedsolve.deploy.communication import MODEL, STEPS, examples
-from fedsolve.engine.compute.reduce import reduce_stacked
+from fedsolve.engine.compute.train import reduce_stacked
 from fedsolve.methods.secure.fixed_point import scale_exponent, single
 from fedsolve.methods.wrappers.wrapper import Wrapper
 from harness import crossed

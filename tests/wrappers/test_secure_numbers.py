@@ -15,7 +15,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import wire
 from fedsolve.core import introspect, trees
-from fedsolve.engine.compute.reduce import reduce_stacked
+from fedsolve.engine.compute.train import reduce_stacked
 from fedsolve.methods.secure.fixed_point import (
     MOST_CLIENTS,
     Number,

@@ -21,8 +21,7 @@ from fedsolve.deploy.retention import is_kept, pinned
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.outliers import check_usual
 from fedsolve.deploy.server.server_state import ServerState, store_row
-from fedsolve.engine.records.evaluation_setup import EvaluationSetup
-from fedsolve.engine.records.record import Recorder, RecordFile
+from fedsolve.engine.record import EvaluationSetup, Recorder, RecordFile
 from fedsolve.folders.files import slug
 from fedsolve.folders.run_folder import (
     DEPLOYMENT,

@@ -24,10 +24,9 @@ from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighti
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checks.preflight import check_loss
-from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.casting import cast, start_params
 from fedsolve.engine.compute.clients import pack
-from fedsolve.engine.compute.keys import start_params
-from fedsolve.engine.evaluation.objective import objective
+from fedsolve.engine.evaluation.iterates import objective
 from fedsolve.geometry.blocks import Blocks
 from fedsolve.geometry.regularizer import check_start, require
 from fedsolve.tasks.task import Task

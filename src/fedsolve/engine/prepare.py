@@ -11,17 +11,15 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.fleets import PROFILES
 from fedsolve.core.xla.compiler import collection_paused, make_room, use_compile_cache
 from fedsolve.engine.checks.preflight import on_solvers
-from fedsolve.engine.compute.keys import in_run, start_params
-from fedsolve.engine.compute.processes import replicate
+from fedsolve.engine.compute.casting import in_run, start_params
 from fedsolve.engine.compute.round import start
+from fedsolve.engine.compute.sharding import replicate
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
+from fedsolve.engine.identity import as_written
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.budget import budget
-from fedsolve.engine.preparation.placed import Placed, place
-from fedsolve.engine.preparation.plan import plan
-from fedsolve.engine.preparation.requested import Requested, check_methods, choose_sampling, request
+from fedsolve.engine.placement import Placed, budget, place, plan
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.records.identity import as_written
+from fedsolve.engine.resolve import Requested, check_methods, choose_sampling, request
 from fedsolve.tasks.task import Task
 
 _OWN = (

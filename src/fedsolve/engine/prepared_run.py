@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import ASSUMED, name_of
+from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.data.stored import StoredData
-from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
-from fedsolve.engine.checks.shape_checks import check_round
+from fedsolve.engine.checks.losses import built_in
+from fedsolve.engine.checks.methods import check_round, divergence_hint, largest_value, rates
 from fedsolve.engine.compute.clients import PackedClients
-from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_devices, one_round
-from fedsolve.engine.evaluation.run_evaluation import RunEvaluation
+from fedsolve.engine.compute.sharding import Program, several
+from fedsolve.engine.evaluation.evaluate import RunEvaluation
+from fedsolve.engine.identity import arrays_digest, code_digest, function_name, versions
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.reacting import changes, reacted, reacts
-from fedsolve.engine.records.fingerprint import arrays_digest, code_digest, function_name
-from fedsolve.engine.records.identity import versions
-from fedsolve.engine.records.message_sizes import Traffic
-from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.record import Recorder, Traffic
+from fedsolve.tasks.task import Task
 
 _NOBODY = "no client took part in any round: the model is the initial one"
 
@@ -173,3 +177,33 @@ class PreparedRun(RunEvaluation):
             lines.append(f"{dropped} updates were not finite and left out")
         lines += changes(self.algorithm, recorder.evaluations.arrays())
         return tuple(lines)
+
+
+# A run's rounds, compiled in a thread while its initial model is evaluated, which needs no Python.
+#
+# Nothing but JAX's caches is filled: a run that finds its program there is the run that would compile it. So whatever
+# fails here is left to the run, which says so. Only fedsolve's own models, losses and methods are traced beside
+# others: code of a user may count its calls, or draw from NumPy's generator.
+
+
+@contextlib.contextmanager
+def compiled_meanwhile(prepared: PreparedRun) -> Iterator[None]:
+    """Compile the rounds of a run while its initial model is evaluated."""
+    if prepared.stream is not None or several() or not is_ours(prepared.task, prepared.algorithm):
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(copy_context().run, _compile, prepared)  # whose clock counts it
+        yield
+
+
+def is_ours(task: Task, algorithm: Algorithm) -> bool:
+    """Whether what a run traces is fedsolve's own code alone."""
+    parts = (getattr(task.init, "__self__", None), task.loss, *task.metrics.values())
+    return type(algorithm).__module__.startswith("fedsolve.") and all(built_in(part) for part in parts)
+
+
+def _compile(prepared: PreparedRun) -> None:
+    # each thread has its own types
+    with contextlib.suppress(Exception), jax.enable_x64(prepared.options.dtype == "float64"):
+        prepared.compile()

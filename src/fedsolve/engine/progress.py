@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO, cast
 
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.engine.compute.processes import is_first
+from fedsolve.engine.compute.sharding import is_first
 from fedsolve.results.metrics import duration, summary
 
 _SECONDS_REWRITTEN = 0.2

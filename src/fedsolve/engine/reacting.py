@@ -13,8 +13,8 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.schedules import Reacting, Schedule, rate_at
 from fedsolve.core.types import Scalar, module
-from fedsolve.engine.checks.rates import check_schedule
-from fedsolve.engine.compute.cast import argument_name
+from fedsolve.engine.checks.methods import check_schedule
+from fedsolve.engine.compute.casting import argument_name
 from fedsolve.results.columns import Columns
 
 _TOLD = 10  # changes of a rate that a note has room for

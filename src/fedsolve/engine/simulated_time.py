@@ -19,7 +19,7 @@ from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.records.message_sizes import Traffic
+from fedsolve.engine.record import Traffic
 
 _BLOCK = 2**20  # places of cohorts that are drawn at once
 

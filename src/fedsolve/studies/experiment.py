@@ -185,7 +185,7 @@ class Context:
             return stored
         if self.stored_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
-        from fedsolve.engine.records.identity import provenance
+        from fedsolve.engine.identity import provenance
 
         begun = time.process_time()
         arrays = {key: np.asarray(value) for key, value in compute().items()}

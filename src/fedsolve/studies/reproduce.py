@@ -86,7 +86,7 @@ def reproduce(
         Interrupted: Ctrl-C.
     """
     from fedsolve.data import sources
-    from fedsolve.engine.records.identity import provenance
+    from fedsolve.engine.identity import provenance
     from fedsolve.report.plots import require_matplotlib
     from fedsolve.studies.pages.page import write_results
 

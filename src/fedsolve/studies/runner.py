@@ -13,8 +13,8 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.core.errors import unknown
-from fedsolve.engine.records.identity import describe, digest
-from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies.cells import Cell, Cells

@@ -18,9 +18,8 @@ from fedsolve.cli.terminal.progress import open_display
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.prepare import check_all_begin
-from fedsolve.engine.records.standing import ended
-from fedsolve.engine.running.in_turn import running
-from fedsolve.engine.running.method_runs import MethodRuns
+from fedsolve.engine.running_page import ended
+from fedsolve.engine.scheduler import MethodRuns, running
 from fedsolve.folders.files import locked
 from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows

@@ -45,7 +45,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def _own() -> Line:
-    from fedsolve.engine.records.identity import provenance
+    from fedsolve.engine.identity import provenance
 
     version = provenance().split(", jax")[0].removeprefix(f"{_PACKAGE} ")
     return Line(_PACKAGE, True, f"{version}, Python {platform.python_version()}")

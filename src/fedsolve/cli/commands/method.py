@@ -10,10 +10,8 @@ from typing import Any
 from fedsolve.cli.configuration.prepare import Prepared
 from fedsolve.cli.terminal.folders import run_folders
 from fedsolve.cli.terminal.progress import Lines
-from fedsolve.engine.outcomes.several_methods import Results
-from fedsolve.engine.result import Result
-from fedsolve.engine.running.in_turn import run_one
-from fedsolve.engine.running.method_runs import Finish, MethodRuns
+from fedsolve.engine.results import Result, Results
+from fedsolve.engine.scheduler import Finish, MethodRuns, run_one
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.trackers import tracker
 from fedsolve.results.history import over_seeds

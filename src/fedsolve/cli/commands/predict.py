@@ -14,7 +14,7 @@ from fedsolve.cli.terminal.console import emit, emit_json
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedsolve.engine.result import Result
+    from fedsolve.engine.results import Result
     from fedsolve.tasks.task import Task
 
 _ABOVE = 3  # folders that may have the configuration: of the run, of its method, of the comparison
@@ -61,7 +61,7 @@ def predict(
         raise InvalidInput(f"--out {out} exists already: give another file, or remove it")
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     start_jax()
-    from fedsolve.engine.outcomes.stored_task import StoredTask
+    from fedsolve.engine.stored_task import StoredTask
 
     result = one_run(folder, own_task(folder, trust))
     if isinstance(result.inference, StoredTask) and not result.inference.is_ready:
@@ -87,8 +87,8 @@ def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
     Raises:
         InvalidInput: it holds several runs, or none.
     """
-    from fedsolve.engine.outcomes.load import load
-    from fedsolve.engine.result import Result
+    from fedsolve.engine.load import load
+    from fedsolve.engine.results import Result
 
     result = load(folder, task, module=module)
     if not isinstance(result, Result):

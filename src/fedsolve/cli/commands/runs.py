@@ -11,8 +11,8 @@ from fedsolve.cli.terminal.folders import begun, how_to_resume
 from fedsolve.cli.terminal.outputs import document, page_meanwhile, print_result, write_report
 from fedsolve.cli.terminal.progress import open_display
 from fedsolve.core.errors import Diverged, Interrupted
-from fedsolve.engine.compute.processes import is_first
-from fedsolve.engine.running.in_turn import running
+from fedsolve.engine.compute.sharding import is_first
+from fedsolve.engine.scheduler import running
 from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
 

@@ -16,7 +16,7 @@ from fedsolve.cli.terminal.console import emit_json
 from fedsolve.cli.terminal.folders import FLOWER, command_of, how_to_resume, run_folders
 from fedsolve.cli.terminal.outputs import document, print_result
 from fedsolve.core.errors import Interrupted, InvalidInput
-from fedsolve.engine.records.standing import Standing, standing
+from fedsolve.engine.running_page import Standing, standing
 from fedsolve.folders.files import held_within
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History

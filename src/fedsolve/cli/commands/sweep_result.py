@@ -17,7 +17,7 @@ from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
 from fedsolve.cli.terminal.folders import TRIAL_FOLDERS, how_to_resume
 from fedsolve.cli.terminal.outputs import can_draw
 from fedsolve.core.errors import Diverged
-from fedsolve.engine.sweep.sweep_store import results_so_far
+from fedsolve.engine.sweep_rounds import results_so_far
 from fedsolve.folders.files import held
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.running import SoFar, written_meanwhile

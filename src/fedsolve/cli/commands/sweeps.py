@@ -14,7 +14,7 @@ from fedsolve.cli.terminal.console import say
 from fedsolve.cli.terminal.folders import TRIAL_FOLDERS, begun, how_to_resume
 from fedsolve.cli.terminal.sweep_progress import open_sweep_display
 from fedsolve.core.errors import Diverged, Interrupted
-from fedsolve.engine.sweep.sweep import run_sweep
+from fedsolve.engine.sweep import run_sweep
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.results.sweep import SUMMARY, SweepRecord, load, require_parquet, save
 

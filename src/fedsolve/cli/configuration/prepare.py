@@ -19,12 +19,12 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import unknown
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitions import Partition
-from fedsolve.engine.compute.keys import start_key
+from fedsolve.engine.compute.casting import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
-from fedsolve.engine.compute.program import CLIENT_AXIS
+from fedsolve.engine.compute.sharding import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.requested import choose_devices, choose_sampling
-from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.engine.resolve import choose_devices, choose_sampling
+from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.history import Setting
 from fedsolve.results.metrics import AVERAGED

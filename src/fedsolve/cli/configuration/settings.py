@@ -15,7 +15,7 @@ from fedsolve.config.weighting import check_one_weighting
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.schedules import Schedule
-from fedsolve.engine.sweep.grid import check_size
+from fedsolve.engine.sweep_grid import check_size
 
 
 def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

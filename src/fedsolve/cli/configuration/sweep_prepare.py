@@ -28,7 +28,7 @@ from fedsolve.cli.configuration.settings import (
 from fedsolve.config.build import inline_toml
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.engine.sweep.grid import SweepOptions
+from fedsolve.engine.sweep_grid import SweepOptions
 from fedsolve.results.history import Setting
 from fedsolve.results.sweep import Selection
 from fedsolve.tasks.task import Task

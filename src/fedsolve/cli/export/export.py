@@ -15,7 +15,7 @@ from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedsolve.cli.export.weight_files import Exported
-    from fedsolve.engine.result import Result
+    from fedsolve.engine.results import Result
     from fedsolve.tasks.task import Task
 
 SUFFIXES = {"safetensors": (".safetensors",), "torch": (".pt", ".pth"), "onnx": (".onnx",)}

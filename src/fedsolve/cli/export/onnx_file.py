@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsolve.cli.export.weight_files import Exported, trained_module
 from fedsolve.core.errors import InvalidInput, require
-from fedsolve.engine.result import Result
+from fedsolve.engine.results import Result
 from fedsolve.tasks.inputs import as_inputs
 
 if TYPE_CHECKING:

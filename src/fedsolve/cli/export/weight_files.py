@@ -12,8 +12,8 @@ import numpy as np
 
 from fedsolve.config.references import failed, named_object
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, require
-from fedsolve.engine.outcomes.stored_task import StoredTask
-from fedsolve.engine.result import Result
+from fedsolve.engine.results import Result
+from fedsolve.engine.stored_task import StoredTask
 from fedsolve.results.record_files import leaves_by_path
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from fedsolve.cli.terminal.progress import Lines, open_display
 from fedsolve.core.errors import InvalidInput, require
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import ROUNDS
+from fedsolve.engine.identity import provenance
 from fedsolve.engine.progress import Progress
-from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import Interruptible, write_atomically
 from fedsolve.report.style import human_time
 from fedsolve.report.table import result_rows

@@ -12,8 +12,8 @@ from fedsolve.cli.configuration.requests import Request
 from fedsolve.cli.configuration.trust import trust_words
 from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.engine.records.identity import provenance
-from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.engine.identity import provenance
+from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.folders.files import locked, slug, write_atomically
 from fedsolve.folders.run_folder import RUN, SWEEP, occupied
 from fedsolve.folders.sealed import LARGEST

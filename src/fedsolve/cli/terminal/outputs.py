@@ -14,7 +14,7 @@ from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.terminal.console import emit, emit_rich, say
 from fedsolve.cli.terminal.folders import run_folders
 from fedsolve.core.fleets import Timeline
-from fedsolve.engine.running.page_so_far import page_so_far
+from fedsolve.engine.running_page import page_so_far
 from fedsolve.folders.files import write_atomically
 from fedsolve.report import plots
 from fedsolve.report.figures import CAPTION, labels_by_client, waiting
@@ -58,7 +58,7 @@ def write_report(
 
 
 def page_meanwhile(folder: Path, config: Config) -> AbstractContextManager[None]:
-    """The page of a run or a comparison while it goes on; see `engine.running.page_so_far`."""
+    """The page of a run or a comparison while it goes on; see `engine.running_page`."""
     places = [(label, place) for label, of in run_folders(folder, config).items() for place in of.values()]
     return page_so_far(folder, places, _title(config), config.task, config.run.rounds)
 

@@ -45,7 +45,7 @@ from fedsolve.deploy.messages.spec import method_from_spec, solver_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
 from fedsolve.deploy.secure_rounds.summed_metrics import Measured, SummedMetrics
 from fedsolve.deploy.secure_rounds.words import Counts
-from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.casting import cast
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from fedsolve.deploy.server.evaluation_result import MEASURED
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.serve import Deployment
 from fedsolve.deploy.server.settings import Settings
-from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.record import Recorder
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, first_difference, read_manifest
 from fedsolve.methods.secure.secure import Secure
 from fedsolve.methods.server.sgd import FedAvg

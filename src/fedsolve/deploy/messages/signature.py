@@ -20,7 +20,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
-from fedsolve.engine.records.identity import digest
+from fedsolve.engine.identity import digest
 from fedsolve.tasks.leaves import refuse_halves
 
 _PLAIN = (bool, int, float, complex, str, type(None))

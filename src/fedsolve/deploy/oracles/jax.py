@@ -23,11 +23,18 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.message import PartMetrics, Sums
 from fedsolve.deploy.messages.signature import float_type, settings
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.engine.checks.methods import check_buffers
 from fedsolve.engine.checks.preflight import check_loss, check_metrics
-from fedsolve.engine.checks.shape_checks import check_buffers
-from fedsolve.engine.compute.client_oracle import ClientOracle, client_oracle
-from fedsolve.engine.compute.clients import LocalWork, Loss, PackedClients, local_work, on_device
-from fedsolve.engine.compute.groups import of_client, works_by_size
+from fedsolve.engine.compute.clients import (
+    ClientOracle,
+    LocalWork,
+    Loss,
+    PackedClients,
+    client_oracle,
+    local_work,
+    on_device,
+)
+from fedsolve.engine.compute.sharding import of_client, works_by_size
 from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of, sums_of

@@ -24,7 +24,7 @@ from fedsolve.deploy.oracles.callback import Host, HostFunction
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
-from fedsolve.engine.compute.client_oracle import own_key
+from fedsolve.engine.compute.clients import own_key
 from fedsolve.pytorch.batch_losses import kept_generators
 from fedsolve.pytorch.translation.arrays import (
     assign,

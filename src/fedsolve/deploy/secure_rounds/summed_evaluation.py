@@ -23,7 +23,7 @@ from fedsolve.deploy.secure_rounds.secure_coordinator import ROOM, SecureCoordin
 from fedsolve.deploy.secure_rounds.summed_metrics import Measured, SummedMetrics
 from fedsolve.deploy.server.evaluation import ClientEvaluation
 from fedsolve.deploy.server.evaluation_result import MEASURED, EvaluationResult
-from fedsolve.engine.evaluation.pooling import as_part
+from fedsolve.engine.evaluation.eval_sets import as_part
 from fedsolve.results.clients import ClientMetrics
 
 

@@ -24,7 +24,7 @@ from fedsolve.deploy.server.outliers import largest_update
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
-from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.record import Recorder
 from fedsolve.results.clients import ClientMetrics
 
 

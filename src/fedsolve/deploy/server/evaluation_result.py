@@ -17,7 +17,7 @@ import numpy as np
 
 from fedsolve.deploy.messages.message import PARTS, PartMetrics, Sums
 from fedsolve.deploy.site_names import numbered
-from fedsolve.engine.evaluation.pooling import as_part, client_percentiles
+from fedsolve.engine.evaluation.eval_sets import as_part, client_percentiles
 from fedsolve.methods.robust.reductions import FACTOR, usual_norm
 from fedsolve.results.clients import ClientMetrics
 

@@ -12,8 +12,7 @@ import numpy as np
 from fedsolve.core.algorithm import Algorithm, check_shares
 from fedsolve.core.sampling import Sampling
 from fedsolve.deploy.secret_keys import new_secret, round_key
-from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.keys import run_key
+from fedsolve.engine.compute.casting import cast, run_key
 
 
 @dataclass(frozen=True)

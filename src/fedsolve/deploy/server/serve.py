@@ -33,12 +33,12 @@ from fedsolve.deploy.server.deployed_rounds import DeployedRounds
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
-from fedsolve.engine.checks.rates import check_rates
+from fedsolve.engine.checks.methods import check_rates
+from fedsolve.engine.identity import as_written, describe, digest
 from fedsolve.engine.loop import CompileClock, loop
 from fedsolve.engine.reacting import changes
-from fedsolve.engine.records.evaluation_setup import EvaluationSetup
-from fedsolve.engine.records.identity import as_written, describe, digest
-from fedsolve.engine.result import Result
+from fedsolve.engine.record import EvaluationSetup
+from fedsolve.engine.results import Result
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import notify_ended

@@ -15,9 +15,8 @@ from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.loss_checks import check_mean, check_slope, check_value, fails
 from fedsolve.core.trees import all_finite, dtype_of
 from fedsolve.core.types import Batch, Params
-from fedsolve.engine.checks.constants import check_frozen, renew
-from fedsolve.engine.checks.gather_checks import check_gathers
-from fedsolve.engine.checks.loss_contract import built_in, few_rows, not_means
+from fedsolve.engine.checks.gathers import check_gathers
+from fedsolve.engine.checks.losses import built_in, check_frozen, few_rows, not_means, renew
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.tasks.leaves import refuse_state
 from fedsolve.tasks.loss_arguments import asked, call, mean_of

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jax import lax
+from jaxtyping import Array, Bool, Int
 
 from fedsolve.core import trees
-from fedsolve.core.buffers import with_buffers
+from fedsolve.core.buffers import Memory, with_buffers
 from fedsolve.core.errors import InvalidInput, check_integer
-from fedsolve.core.sampling import Sampling
-from fedsolve.core.trees import first_beyond
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.sampling import DIFFERENT_EPOCHS, Sampling, shuffled
+from fedsolve.core.trees import dtype_of, first_beyond
 from fedsolve.core.types import Batch, Params, Scalar, module, static
+from fedsolve.core.xla.convolutions import without_slow_convolutions
+from fedsolve.core.xla.products import with_half_products
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.loss_arguments import asked, call, mean_of
 
 Loss = Callable[..., Any]
 """(params, batch) and what it asks for by name (`fedsolve.tasks.loss_arguments`) -> mean, or each example's own."""
@@ -211,3 +217,260 @@ def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}
         return jnp.asarray(a, to)
 
     return jax.tree_util.tree_map_with_path(put, examples)
+
+
+# A loss on a batch of which some examples may be padding: its mean over those that count, and each one's own value.
+
+
+def mean_loss(
+    loss: Loss,
+    params: Params,
+    batch: Batch,
+    mask: Bool[Array, " n"] | None = None,
+    key: Array | None = None,
+    buffers: Any = None,
+) -> tuple[Scalar, Any]:
+    """The mean over the examples that count, and the new buffers (those given, where the loss has none).
+
+    One pass over the whole batch, unless a loss gives its mean alone and some examples do not count: that one is
+    applied to each example by itself.
+
+    Args:
+        loss: as `fedsolve.tasks.loss_arguments` has it.
+        params: the model.
+        batch: examples, arrays of shape (n, ...).
+        mask: which of them count, None for all.
+        key: for what is drawn; None in evaluation.
+        buffers: what the model keeps beside `params`.
+    """
+    if mask is None:
+        value, buffers = _called(loss, params, batch, key=key, buffers=buffers)
+        return mean_of(value), buffers
+    if "weights" in asked(loss):
+        weights = mask.astype(dtype_of(params))
+        each, buffers = _called(loss, params, batch, key=key, weights=weights, buffers=buffers)
+        if each.ndim == 0:
+            return each, buffers
+    else:
+        each, buffers = _each(loss, params, batch, key, buffers)
+    return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype), buffers
+
+
+def per_example(
+    loss: Loss, params: Params, batch: Batch, key: Array | None = None, buffers: Any = None
+) -> Array:
+    """Each example's own loss, shape (n,)."""
+    return _each(loss, params, batch, key, buffers)[0]
+
+
+def _each(loss: Loss, params: Params, batch: Batch, key: Array | None, buffers: Any) -> tuple[Array, Any]:
+    """Each example's own value: by its method `each`, as it gives it itself, or of each example alone."""
+    loss = getattr(loss, "each", loss)
+    if _shape(loss, params, batch, key, buffers) != ():
+        return _called(loss, params, batch, key=key, buffers=buffers)
+    if key is not None and "buffers" in asked(loss):
+        raise InvalidInput(
+            "a loss with buffers gives its mean only, and clients have unequal sizes, so that some examples of a batch "
+            "are padding: give each example's own loss, shape (n,), or an argument `weights`"
+        )
+
+    def alone(example: Batch, key: Array | None) -> Array:
+        one = jax.tree.map(lambda a: a[None], example)
+        return _called(loss, params, one, key=key, buffers=buffers)[0]
+
+    if key is None or "key" not in asked(loss):
+        return jax.vmap(lambda example: alone(example, None))(batch), buffers
+    rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
+    return jax.vmap(alone)(batch, jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)), buffers
+
+
+def _shape(loss: Loss, params: Params, batch: Batch, key: Array | None, buffers: Any) -> tuple[int, ...]:
+    def value(params: Params, batch: Batch, key: Array | None, buffers: Any) -> Array:
+        return call(loss, params, batch, key=key, buffers=buffers)[0]
+
+    return jax.eval_shape(value, params, batch, key, buffers).shape
+
+
+def _called(
+    loss: Loss,
+    params: Params,
+    batch: Batch,
+    *,
+    key: Array | None = None,
+    weights: Array | None = None,
+    buffers: Any = None,
+) -> tuple[Array, Any]:
+    """`call`, with the loss's convolutions in their fast forms."""
+
+    def function(params: Params, batch: Batch, key: Any, weights: Any, buffers: Any) -> tuple[Array, Any]:
+        return call(loss, params, batch, key=key, weights=weights, buffers=buffers)
+
+    return without_slow_convolutions(function)(params, batch, key, weights, buffers)
+
+
+# The oracle over one client's rows inside the compiled engine: minibatches in shuffled order, masked where uneven.
+
+
+TAG_CLIENT = 0xC11E0000  # beyond all counters at which cohorts are drawn from the round's key
+TAG_STEP = 0x57E90000  # beyond all draws of the client's own noise
+
+
+@dataclass(frozen=True)
+class ClientOracle(Oracle):
+    """One client's rows as an oracle; made by `client_oracle` inside the program, or outside as a pytree for it.
+
+    Attributes:
+        work: what is static.
+        packed: all clients' examples.
+        offset: the client's first row.
+        order: its shuffled row numbers, shape (passes, positions); None if each step sees all of it.
+        batches: minibatches of one pass.
+        round_key: the key of the round.
+        noise: a key for the client's own randomness; None if it follows from the round's.
+        memory: the client's buffers, which gradients of minibatches write; None if the loss has none.
+    """
+
+    work: LocalWork
+    packed: PackedClients
+    offset: Any
+    order: Int[Array, "passes positions"] | None
+    batches: Any
+    num_examples: Any
+    steps: Any
+    bound: Any
+    client: Any
+    round_key: Any
+    noise: Any = None
+    memory: Memory | None = None
+
+    @property
+    def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The key of the client's randomness in the round."""
+        return own_key(self.round_key, self.client) if self.noise is None else self.noise
+
+    @property
+    def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Examples of a full minibatch."""
+        return self.work.batch_size
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Loss and gradient on the minibatch of a local step."""
+        buffers, value = self._buffers(), self._products(jax.value_and_grad(self._minibatch, has_aux=True))
+        (loss, new), gradient = value(params, step, buffers)
+        if self.memory is not None:  # clients with fewer steps than others of their chunk stand still
+            self.memory.write(new, True if isinstance(self.steps, int) else step < self.steps)
+        return loss, gradient
+
+    def remembering(self, memory: Memory) -> ClientOracle:
+        """This oracle with buffers."""
+        return replace(self, memory=memory)
+
+    def _buffers(self) -> Any:
+        return None if self.memory is None else self.memory.read().given()
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Loss on the minibatch of a local step, with what is drawn there."""
+        return self._products(self._minibatch)(params, step, self._buffers())[0]
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient on all of the client's examples, as in evaluation: nothing is drawn."""
+        mean, rows = partial(self._mean, buffers=self._buffers()), jnp.arange(self.work.rows)
+        (loss, _), gradient = self._products(jax.value_and_grad(mean, has_aux=True))(params, rows)
+        return loss, gradient
+
+    def _products(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with the products that the local work asks for."""
+        return with_half_products(function) if self.work.half else function
+
+    def step_key(self, step: Scalar) -> Array | None:
+        """The key of a local step, the same for every look at it; None if the loss asks for none."""
+        if "key" not in asked(self.work.loss):
+            return None
+        own = jax.random.fold_in(own_key(self.round_key, self.client), TAG_STEP)
+        return jax.random.fold_in(own, step)
+
+    def _minibatch(self, params: Params, step: Scalar, buffers: Any) -> tuple[Scalar, Any]:
+        """Loss on the minibatch of a local step, and the new buffers."""
+        key = self.step_key(step)
+        if self.order is None:
+            return self._mean(params, jnp.arange(self.work.rows), key=key, buffers=buffers)
+        # a client that fits in one batch sees all of it each step, whatever the pass
+        epoch = jnp.minimum(step // self.batches, self.work.passes - 1)
+        if self.work.passes > DIFFERENT_EPOCHS:
+            epoch = epoch % DIFFERENT_EPOCHS
+        start = (step % self.batches) * self.work.batch_size
+        index = start + jnp.arange(self.work.batch_size)
+        rows = lax.dynamic_slice(self.order, (epoch, start), (1, len(index)))[0]
+        return self._mean(params, index, rows, key, buffers)
+
+    def _mean(
+        self,
+        params: Params,
+        index: Array,
+        rows: Array | None = None,
+        key: Array | None = None,
+        buffers: Any = None,
+    ) -> tuple[Scalar, Any]:
+        """Mean loss over the positions in the client's order that hold an example of it, and the new buffers."""
+        rows, params = index if rows is None else rows, self.packed.model(params)
+        if self.work.even:
+            batch = _rows(self.packed.examples, self.offset + rows)
+            return mean_loss(self.work.loss, params, batch, None, key, buffers)
+        mask = index < self.num_examples
+        batch = _rows(self.packed.examples, self.offset + jnp.where(mask, rows, 0))
+        return mean_loss(self.work.loss, params, batch, mask, key, buffers)
+
+
+def own_key(round_key: Array, client: Scalar) -> Array:
+    """The key of a client's randomness in a round."""
+    return jax.random.fold_in(jax.random.fold_in(round_key, TAG_CLIENT), client)
+
+
+def _flatten(oracle: ClientOracle) -> tuple[list[Any], tuple[Any, ...]]:
+    """Arrays are leaves; the work, and counts that all clients share, are part of the program."""
+    values = [(f.name, getattr(oracle, f.name)) for f in fields(oracle)]
+    fixed = tuple((name, v) for name, v in values if isinstance(v, LocalWork | int))
+    rest = [(name, v) for name, v in values if not isinstance(v, LocalWork | int)]
+    return [v for _, v in rest], (tuple(name for name, _ in rest), fixed)
+
+
+def _unflatten(static: tuple[Any, ...], leaves: Any) -> ClientOracle:
+    names, fixed = static
+    return ClientOracle(**dict(zip(names, leaves, strict=True)), **dict(fixed))
+
+
+jax.tree_util.register_pytree_node(ClientOracle, _flatten, _unflatten)
+
+
+def client_oracle(
+    work: LocalWork,
+    packed: PackedClients,
+    key: Array,
+    client: Scalar,
+    bound: Scalar,
+    slot: Scalar | None = None,
+) -> ClientOracle:
+    """The oracle of one client in one round; its shuffles depend on the key and the client alone.
+
+    The client is at `slot` among the packed ones, by default at its number, where all are packed.
+    """
+    slot = client if slot is None else slot
+    count = packed.counts[slot]
+    batch = work.batch_size
+    order = None
+    if work.passes:
+        needed = -(-work.rows // batch) if work.passes > 1 else min(work.max_steps, -(-work.rows // batch))
+        drawn = min(needed * batch, work.rows)
+        inside = work.rows if work.even else count
+        order = jax.vmap(lambda epoch: shuffled(key, client, epoch, work.rows, inside, drawn))(
+            jnp.arange(min(work.passes, DIFFERENT_EPOCHS))
+        )
+        order = jnp.pad(order, ((0, 0), (0, needed * batch - drawn)))
+    batches = work.rows // batch if work.even else -(-count // batch)
+    steps = work.max_steps if work.in_step else packed.steps[slot]
+    start = packed.offsets[slot]
+    return ClientOracle(work, packed, start, order, batches, count, steps, bound, client, key)
+
+
+def _rows(examples: Batch, rows: Array) -> Batch:
+    return jax.tree.map(lambda a: a[rows], examples)

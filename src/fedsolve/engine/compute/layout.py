@@ -26,8 +26,7 @@ from fedsolve.core.xla.compiler import (
     programs_inside,
 )
 from fedsolve.engine.compute.clients import on_device
-from fedsolve.engine.compute.processes import several
-from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS
+from fedsolve.engine.compute.sharding import CLIENT_AXIS, MODEL_AXIS, several
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.task import Task

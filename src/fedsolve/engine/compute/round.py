@@ -22,9 +22,15 @@ from fedsolve.core.types import Params, Scalar, Traced, module, replace, reports
 from fedsolve.core.xla.compiler import compiler_options, made_once
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
-from fedsolve.engine.compute.processes import own_devices, put_sharded, replicate
-from fedsolve.engine.compute.program import MODEL_AXIS, Program
-from fedsolve.engine.compute.sharding.state_sharding import CLIENT_AXIS, StateSharding
+from fedsolve.engine.compute.sharding import (
+    CLIENT_AXIS,
+    MODEL_AXIS,
+    Program,
+    StateSharding,
+    own_devices,
+    put_sharded,
+    replicate,
+)
 from fedsolve.engine.compute.train import train_cohort
 
 TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key

@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve.core.types import Batch, Params, module, replace, static
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.clients import Loss, PackedClients, Window, pack
-from fedsolve.engine.streaming.population import (
+from fedsolve.engine.streaming import (
     WINDOW_BYTES,
     Packer,
     Population,

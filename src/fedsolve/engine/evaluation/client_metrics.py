@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.buffers import WithBuffers, bare, with_buffers
 from fedsolve.core.errors import InvalidInput, check_integer, shown
-from fedsolve.engine.compute.cast import cast
+from fedsolve.core.types import Params
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Window, local_work
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
-from fedsolve.engine.evaluation.evaluate import Models, each_client
-from fedsolve.engine.evaluation.example_metrics import TunedModels
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.evaluation.evaluate import Models, each_client, means_of
+from fedsolve.engine.evaluation.example_metrics import Metrics, TunedModels
+from fedsolve.engine.prepared_run import PreparedRun, compiled_meanwhile
 from fedsolve.results.clients import ClientMetrics
+
+if TYPE_CHECKING:
+    from fedsolve.engine.evaluation.evaluate import RunEvaluation
 
 
 def client_metrics(
@@ -98,3 +105,115 @@ def _tuned_models(prepared: PreparedRun, state: RunState, steps: int, solver: An
         return TunedModels(prepared.algorithm, states, rows, solver, block.train, block.slots, key, local)
 
     return models
+
+
+# The models of single clients after a run of a method that keeps one for each.
+
+
+@dataclass(frozen=True, eq=False)
+class ClientModels:
+    """The models of a finished run's clients, each put together when it is asked for.
+
+    Attributes:
+        algorithm: the method.
+        exported: the server's model, with its buffers.
+        states: the clients' states as NumPy arrays, first axis (clients,); None where they are not kept.
+        count: clients.
+        assemble: trained parameters -> the model as the user gave it.
+    """
+
+    algorithm: Algorithm
+    exported: Any
+    states: Any
+    count: int
+    assemble: Callable[[Params], Params]
+
+    @classmethod
+    def of(cls, run: RunEvaluation, state: RunState) -> ClientModels | None:
+        """Those of a run; None of a method whose clients all have the server's model."""
+        if not run.algorithm.traits.personal:
+            return None
+        kept = run.stream is None and jax.process_count() == 1
+        states = jax.device_get(state.clients) if kept else None
+        clients, task = run.task.data.num_clients, run.task
+        return cls(run.algorithm, run.algorithm.export(state.server), states, clients, task.assemble)
+
+    def __call__(self, client: int) -> tuple[Params, Any]:
+        """A client's model, assembled, and its buffers, None if it keeps nothing beside its parameters.
+
+        Raises:
+            InvalidInput: no such client, or its state was streamed and is not in memory.
+        """
+        if check_integer("client", client, 0) >= self.count:
+            raise InvalidInput(f"client = {client} of {self.count} clients: give 0 to {self.count - 1}")
+        if self.states is None:
+            raise InvalidInput(
+                f"the models of {name_of(self.algorithm)}'s clients were streamed and are not in memory: give the run "
+                "data in memory, or use task.predict(result.params, x), the server's model"
+            )
+        own = jax.tree.map(lambda x: np.asarray(x)[client], self.states)
+        model = self.algorithm.own_model(self.exported, own)
+        buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
+        return self.assemble(bare(model)), buffers
+
+
+# Clients whose loss is not a number from the start: left out of all metrics, and said.
+#
+# One client with data that overflow would make every metric NaN, of every setting of a sweep. Whether a client's loss
+# is finite is looked at once, at the initial model, and for fewer than half of the clients: what becomes NaN later, or
+# for most, is the method's or the problem's, and stays to be seen.
+
+
+_NAMED = 5  # clients named in the note
+
+
+def first_evaluation(prepared: PreparedRun, state: RunState) -> tuple[PreparedRun, dict[str, float]]:
+    """All metrics of the initial model, and the run without the clients that have none."""
+    with compiled_meanwhile(prepared):
+        means = prepared.means(state)
+    if np.isfinite(means["train_loss"]):
+        return prepared, prepared.evaluate(state, means)
+    finite = without_nonfinite_clients(prepared)
+    return finite, finite.evaluate(state, means if finite is prepared else None)
+
+
+def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
+    """The run evaluated on the clients whose loss at the initial model is finite; itself if that changes nothing."""
+    if prepared.stream is not None:  # a look at every client of a population
+        return prepared
+    lost, task = _nonfinite_clients(prepared), prepared.task
+    if not lost.any():
+        return prepared
+    ids = np.flatnonzero(~lost)
+    rows = [int(task.data.offsets[i]) + np.arange(int(task.data.counts[i])) for i in ids]
+    data = FederatedData.from_partition(task.data.examples, rows, tuple(task.data.names[i] for i in ids))
+    if task.eval_examples is not None:
+        chosen = data.draw(task.eval_examples)
+        data, ids = data.of(chosen), ids[chosen]
+    training = EvalClients.of_data(data, ids, task.loss, prepared.dtype, prepared.packed.frozen)
+    owners, validation = prepared.owners, prepared.validation
+    if owners is not None and len(rows := np.flatnonzero(~lost[owners])):
+        validation, owners = jax.tree.map(lambda a: a[rows], validation), owners[rows]
+    prepared = replace(prepared, validation=validation, owners=owners, training=training)
+    if prepared.divided is not None:
+        prepared = prepared.divided_among(prepared.divided.mesh, task.loss, prepared.first_model)
+    return replace(prepared, remarks=(*prepared.remarks, _remark(task.data, lost)))
+
+
+def _nonfinite_clients(prepared: PreparedRun) -> np.ndarray:
+    """The clients whose loss at the initial model is not finite, shape (clients,); none if they are half or more."""
+    clients = EvalClients.of(prepared.packed, np.arange(prepared.task.data.num_clients))
+    model = with_buffers(prepared.params, prepared.task.buffers)
+    _, losses, parts = means_of(Metrics(prepared.task.loss, ()), clients, model)
+    lost = (~np.isfinite(losses) & (parts > 0))[:, 0]
+    return lost if 2 * lost.sum() < len(lost) else np.zeros_like(lost)
+
+
+def _remark(data: FederatedData, lost: np.ndarray) -> str:
+    names = [data.names[i] for i in np.flatnonzero(lost)]
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    examples = int(data.counts[lost].sum())
+    return (
+        f"{len(names)} of {len(data.names)} clients ({shown}; {examples} examples) left out of all metrics: their loss "
+        "is not finite at the initial model"
+    )

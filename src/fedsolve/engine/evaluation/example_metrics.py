@@ -16,9 +16,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory, WithBuffers
 from fedsolve.core.types import Batch, Params, Scalar, module, static
-from fedsolve.engine.compute.client_oracle import client_oracle
-from fedsolve.engine.compute.clients import LocalWork, PackedClients
-from fedsolve.engine.compute.mean_loss import per_example
+from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle, per_example
 from fedsolve.engine.evaluation.blocks import ROWS_AT_ONCE
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache

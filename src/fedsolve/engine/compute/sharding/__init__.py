@@ -1,1 +1,0 @@
-"""How a cohort is shared by several devices: its clients, and where their states are."""

@@ -1,0 +1,273 @@
+"""Second step: method, model and clients in the run's type, where the run has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.buffers import with_buffers
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import Params
+from fedsolve.engine.checks.methods import Need, check_buffers, check_memory, check_rates
+from fedsolve.engine.compute.casting import cast, in_run, in_type, on_types, run_key, start_key
+from fedsolve.engine.compute.clients import PackedClients
+from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core
+from fedsolve.engine.compute.round import client_state_bytes
+from fedsolve.engine.compute.sharding import (
+    CLIENT_AXIS,
+    Program,
+    StateSharding,
+    group_clients,
+    own_devices,
+    several,
+    works_by_size,
+)
+from fedsolve.engine.record import Traffic, traffic
+from fedsolve.engine.resolve import Requested
+from fedsolve.engine.simulated_time import Timed, schedule_cohorts, with_versions
+from fedsolve.engine.streaming import Population, Stream, place_clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A run's method, model and clients, all numbers in the run's type.
+
+    Attributes:
+        algorithm: the method, with buffers around it where the task has some.
+        sampling: who takes part.
+        params: the initial model.
+        key: of all rounds.
+        state_bytes: of a client's own state.
+        clients: on the device; a few of them where the population is streamed.
+        population: all clients, where they are streamed; None where all are on the device.
+        remarks: what is to be said of types, and of where the clients are.
+    """
+
+    algorithm: Algorithm
+    sampling: Sampling
+    params: Params
+    key: Any
+    state_bytes: int
+    clients: PackedClients
+    population: Population | None
+    remarks: tuple[str, ...]
+
+
+def place(requested: Requested) -> Placed:
+    """Method, model and clients of a run, put where they belong.
+
+    Raises:
+        InvalidInput: numbers that the run's type has not, rates that a run cannot use, clients that no memory holds,
+            a loss that does not fit the task's buffers.
+    """
+    task, options = requested.task, requested.options
+    dtype = jnp.dtype(options.dtype)
+    algorithm = in_run(requested.algorithm.with_steps(requested.work.equal_steps), task, dtype)
+    given = task.init(start_key(options.seed))
+    params = in_type(task, given, dtype)
+    sampling = cast(requested.sampling, dtype)
+    check_rates(algorithm, options.rounds)
+    state_bytes = client_state_bytes(algorithm, params, task.data.num_clients)
+    clients, population, where = place_clients(requested, dtype, state_bytes)
+    model = clients.first_model(params, task.buffers)
+    check_buffers(task, requested.work, model, clients.examples)
+    return Placed(
+        algorithm=algorithm,
+        sampling=sampling,
+        params=params,
+        key=run_key(options.seed),
+        state_bytes=state_bytes,
+        clients=clients,
+        population=population,
+        remarks=(*on_types(given, dtype), *([where] if where else [])),
+    )
+
+
+# Third step: the program of a round, the cohorts that it is given, and the bytes that travel.
+
+
+LONGEST_CALL = 2**16
+"""Rounds of one compiled call at most: its logs have a row for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run's rounds are.
+
+    Attributes:
+        algorithm: the method, with the last broadcasts around it where clients are late.
+        sampling: who counts in each round.
+        cohort: clients of a round.
+        program: what is static in it.
+        traffic: bytes of a broadcast and of a message.
+        timed: what the clock of the run's fleet makes of it; None without one.
+        stream: reads the clients that come next; None if all are on the device.
+    """
+
+    algorithm: Algorithm
+    sampling: Sampling
+    cohort: int
+    program: Program
+    traffic: Traffic
+    timed: Timed | None
+    stream: Stream | None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides the results, beside what was asked for."""
+        late = {} if self.timed is None or not self.timed.depth else {"versions": self.timed.depth}
+        return late | {"chunk": self.program.chunk}
+
+
+def plan(requested: Requested, placed: Placed) -> Plan:
+    """The rounds of a run.
+
+    Raises:
+        InvalidInput: methods of an algorithm that do not fit each other, a clock on which it cannot run, a chunk below
+            1, cohorts that no memory holds.
+    """
+    options = requested.options
+    server = jax.eval_shape(placed.algorithm.init, placed.params)
+    sent = traffic(placed.algorithm, requested.work, placed.clients, placed.key, server, placed.params)
+    timed = _timed(requested, placed, sent)
+    sampling = placed.sampling if timed is None else timed.sampling
+    cohort = cohort_size(sampling, requested.task.data.num_clients)
+    program = _program(requested, placed, sampling, cohort, len(sent.up))
+    stream = None
+    if placed.population is not None:
+        given = (placed.population, program, sampling, placed.key)
+        stream = Stream(*given, options.rounds, cohort, placed.state_bytes)
+    return Plan(
+        algorithm=with_versions(placed.algorithm, timed),
+        sampling=sampling,
+        cohort=cohort,
+        program=program,
+        traffic=sent,
+        timed=timed,
+        stream=stream,
+    )
+
+
+def _timed(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
+    """What the clock of the run's fleet makes of it; None without one."""
+    if requested.fleet is None:
+        return None
+    method = (placed.algorithm, placed.sampling)
+    return schedule_cohorts(requested.fleet, *method, requested.options, placed.key, requested.steps, sent)
+
+
+def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: int, variants: int) -> Program:
+    """What is static in a round: how many clients train side by side, in which groups, on which devices."""
+    task, options, work = requested.task, requested.options, requested.work
+    devices, counts = requested.mesh.shape[CLIENT_AXIS], task.data.counts
+    batch_size = options.local_work["batch_size"]
+    model = (task, with_buffers(placed.params, task.buffers), jnp.dtype(options.dtype))
+    side_by_side = partial(
+        chunk_size, options.chunk, *model, batch_size=batch_size, sampling=sampling, devices=devices
+    )
+    chunk = side_by_side()
+    works = works_by_size(work, counts, requested.steps)
+    longest = min(requested.eval_every, options.rounds, LONGEST_CALL)
+    program = Program(
+        work,
+        chunk,
+        longest,
+        requested.mesh,
+        variants,
+        group_clients(works, counts, cohort / devices, side_by_side),
+        on_one_core=is_on_one_core(
+            chunk,
+            len(own_devices(requested.mesh)),
+            *model,
+            batch_size=batch_size,
+            state_bytes=placed.state_bytes,
+        ),
+    )
+    return replace(program, state_sharding=_state_sharding(program, placed, sampling))
+
+
+def _state_sharding(program: Program, placed: Placed, sampling: Sampling) -> StateSharding | None:
+    """Which device keeps which client's state, where several share a cohort and none has to have clients by size."""
+    ordered = bool(program.groups) or not (program.work.in_step or program.chunk == 1)
+    alone = program.num_shards == 1 or program.is_sharded or several()
+    if not placed.state_bytes or placed.population is not None or ordered or alone:
+        return None
+    clients = placed.clients.population
+    ids, _ = jax.eval_shape(lambda key: sampling.draw(key, jnp.int32(0), clients), placed.key)
+    always = sampling.expected(clients) == clients
+    return StateSharding.of(clients, ids.shape[0], program.num_shards, placed.state_bytes, always)
+
+
+# Fourth step: the memory that a run needs at least, compared with what is free before anything is compiled.
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Memory of a run.
+
+    Attributes:
+        needs: what is not in memory yet.
+        examples: bytes of the examples that are, on the first device.
+        slots: clients whose states lie on the devices.
+        remark: what is to be said of it, '' if it is little.
+    """
+
+    needs: tuple[Need, ...]
+    examples: int
+    slots: int
+    remark: str
+
+
+def budget(placed: Placed, plan: Plan) -> Budget:
+    """The memory that a run needs at least.
+
+    Raises:
+        InvalidInput: less is free; the largest part is named with its remedy.
+    """
+    stream = plan.stream
+    slots = placed.clients.population if stream is None else stream.num_slots
+    needed = _needs(placed, plan, slots)
+    examples = trees.nbytes(placed.clients.examples) if stream is None else 0
+    return Budget(needed, examples, slots, check_memory(needed, examples))
+
+
+def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
+    """What a run needs beside the clients that lie on its first device."""
+    program, method, stream = plan.program, plan.algorithm, plan.stream
+    # CPU devices share one memory
+    devices = len(own_devices(program.mesh)) if jax.default_backend() == "cpu" else 1
+    parts = program.mesh.size // program.num_shards
+    server = trees.nbytes(jax.eval_shape(method.init, placed.params))
+    model, chunk = trees.nbytes(placed.params), max([program.chunk, *(g.chunk for g in program.groups)])
+    smaller = "a smaller model, or one in parts on several devices (mesh)"
+    if trees.dtype_of(placed.params) == np.float64:
+        smaller += ", or dtype = 'float32'"
+    side_by_side = devices * chunk * 2 * model // parts  # where each stands, and its gradient
+    needs = [
+        Need("the server's state and the model", devices * (server + model) // parts, smaller),
+        Need(f"{chunk:,} clients side by side", side_by_side, "a smaller chunk" if chunk > 1 else smaller),
+    ]
+    if stream is None:
+        rows = devices * slots if program.state_sharding is None else program.state_sharding.rows
+        states = rows * placed.state_bytes // parts
+        examples, sharing = trees.nbytes(placed.clients.examples), len(own_devices(program.mesh))
+        on_others = (devices - 1) * examples
+        if sharing > 1:
+            on_others += devices * examples // sharing  # in parts for evaluation, of some models
+        needs += [
+            Need("clients' states", states, "residency = 'stream', or a method that keeps none"),
+            Need("further devices' examples", on_others, "residency = 'stream', or devices = 1"),
+        ]
+    else:
+        needs.append(Need("the clients of the next rounds", stream.needed, "fewer clients a round"))
+    if method.traits.reduction is not None:
+        what = f"the messages of {plan.cohort:,} clients, which {devices:,} devices keep"
+        needs.append(Need(what, devices * plan.cohort * min(plan.traffic.up), "fewer clients a round"))
+    return tuple(needs)

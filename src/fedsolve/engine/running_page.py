@@ -1,0 +1,155 @@
+"""Where a run stands by what its folder holds: finished or not, and its record so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedsolve.core.algorithm import name_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.engine.compute.sharding import is_first
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.record import RecordFile
+from fedsolve.engine.scheduler import MethodRuns
+from fedsolve.folders.files import held
+from fedsolve.folders.run_folder import RUN, read_manifest
+from fedsolve.folders.untrusted import MALFORMED
+from fedsolve.report.page import PAGE, write_page
+from fedsolve.report.running import SoFar, written_meanwhile
+from fedsolve.results.history import History
+from fedsolve.results.record_files import FAILURE, read_failure, read_history, seed_folder
+from fedsolve.tasks.task import Task
+
+
+def finished(folder: Path, rounds: int) -> History | None:
+    """The record of a run that has done all its rounds; None where it has not."""
+    history = None if (folder / FAILURE).exists() else read_history(folder)
+    return history if history is not None and history.evaluations["round"][-1] >= rounds else None
+
+
+def ended(folder: Path, rounds: int) -> History | None:
+    """The record of a run that is finished or has diverged; None where it would go on."""
+    return read_history(folder) if read_failure(folder) is not None else finished(folder, rounds)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands: finished, diverged, running, unfinished or waiting; its record so far, if any."""
+
+    label: str
+    status: str
+    history: History | None
+    message: str = ""
+
+    @property
+    def done(self) -> int:
+        """Rounds done."""
+        return 0 if self.history is None else len(self.history.rounds["round"])
+
+
+def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> Standing:
+    """Where a run of a method stands, by its own name and the method's.
+
+    Raises:
+        InvalidInput: a record or a checkpoint that is damaged.
+    """
+    done = finished(folder, rounds)
+    if done is not None:
+        return Standing(name, "finished", done)
+    failure = read_failure(folder)
+    if failure is not None:
+        return Standing(name, "diverged", read_history(folder), failure)
+    history = None
+    if (folder / RUN.file).exists():
+        history = record_so_far(folder / RUN.file, method, task)
+    status = "running" if held(folder) else "waiting" if history is None else "unfinished"
+    return Standing(name, status, history)
+
+
+def record_so_far(path: Path, label: str, task: str) -> History:
+    """The record that a checkpoint speaks of.
+
+    Raises:
+        InvalidInput: it is damaged, or of another version.
+    """
+    manifest = read_manifest(path)
+    try:
+        recorder = RecordFile(path.parent).restore(manifest["record"])
+        return recorder.history(label, task, manifest["identity"], 0.0, ())
+    except InvalidInput:
+        raise
+    except MALFORMED:
+        raise InvalidInput(f"the checkpoint {path} holds no record: another version wrote it") from None
+
+
+# The page of runs while they go on, from what their folders hold so far.
+
+
+def page_so_far(
+    folder: Path, places: Sequence[tuple[str, Path]], title: str, task: str, rounds: int
+) -> AbstractContextManager[None]:
+    """Keep the page of some runs in a folder up to date within the block; its last one is for the caller to write.
+
+    Args:
+        folder: of the page.
+        places: the method's label and the folder of each run, those of a method's seeds one after another.
+        title: the heading.
+        task: the task's name.
+        rounds: of each run.
+    """
+    last: list[object] = []
+
+    def write(goes_on: bool) -> bool:
+        if goes_on and not any(held(place) for _, place in places):
+            return False  # none has begun, or it is refused
+        by_label: dict[str, list[Standing]] = {}
+        for label, place in places:
+            by_label.setdefault(label, []).append(standing(label, label, place, task, rounds))
+        histories = [history for runs in by_label.values() for history in _alike(runs)]
+        now = [goes_on, [[(run.status, run.done) for run in runs] for runs in by_label.values()]]
+        if not histories or now == last:
+            return False
+        words = "; ".join(_words(label, runs, rounds) for label, runs in by_label.items())
+        write_page(folder / PAGE, histories, title=title, so_far=SoFar(words, goes_on))
+        last[:] = now
+        return True
+
+    return written_meanwhile(write)
+
+
+def page_of_methods(
+    out: str | Path | None, methods: Sequence[MethodRuns], title: str, task: Task, options: RunOptions
+) -> AbstractContextManager[None]:
+    """The same for runs from Python, of which process 0 of several writes the page; nothing without a folder."""
+    if out is None or not is_first():
+        return nullcontext()
+    places = []
+    for method in methods:
+        assert method.out is not None
+        seeds = [method.out] if method.seeds is None else [seed_folder(method.out, s) for s in method.seeds]
+        places += [(method.label or name_of(method.algorithm), place) for place in seeds]
+    return page_so_far(Path(out), places, title, task.name, options.rounds)
+
+
+def _words(label: str, runs: Sequence[Standing], rounds: int) -> str:
+    """How far the runs of a method are."""
+    if all(run.status == "diverged" for run in runs):
+        return f"{label}: diverged"
+    done = sum(run.done for run in runs)
+    if len(runs) == 1:
+        return f"{label}: round {done:,} of {rounds:,}"
+    return f"{label}: {done:,} of {len(runs) * rounds:,} rounds of {len(runs)} seeds"
+
+
+def _alike(runs: Sequence[Standing]) -> list[History]:
+    """The records of a method's runs, cut where the shortest of those that go on ends: a mean has no gaps."""
+    known = [(run, run.history) for run in runs if run.history is not None]
+    ends = [h.evaluations["round"][-1] for run, h in known if run.status != "diverged"]
+    return [
+        replace(h, evaluations={k: v[h.evaluations["round"] <= min(ends)] for k, v in h.evaluations.items()})
+        if ends
+        else h
+        for _, h in known
+    ]

@@ -1,0 +1,466 @@
+"""Runs at once, each in a thread: of several seeds, and of several methods, as many as a CPU has cores.
+
+XLA alone keeps one core busy with most problems. The seeds of a method share its compiled program. A run that takes
+several devices, or as much memory as it may, runs alone. Each run has the bits of the run alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import jax
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import Diverged, Interrupted
+from fedsolve.data.stored import StoredData
+from fedsolve.engine.compute.casting import run_key, start_params
+from fedsolve.engine.compute.layout import batches_at_once
+from fedsolve.engine.compute.round import start
+from fedsolve.engine.compute.sharding import check_alone, is_first, several
+from fedsolve.engine.loop import CompileClock, run_rounds
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.prepare import prepare
+from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.progress import Progress, tell_compiling
+from fedsolve.engine.results import Result
+from fedsolve.folders.files import Interruptible
+from fedsolve.folders.run_folder import RUN, how_to_resume, occupied, read_manifest
+from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, notify_ended
+from fedsolve.results.record_files import seed_folder
+from fedsolve.tasks.task import Task
+
+# What is run of a method: the record that a call makes of each, and the devices of a run that goes on.
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRuns:
+    """What is run of a method.
+
+    Attributes:
+        algorithm: the method.
+        seeds: which; None for the one of the options.
+        callbacks_of: makes the callbacks of the run with a seed.
+        out: the folder of its checkpoints, in which each of several seeds has its own; None for no folder.
+        resume: whether the runs go on from their checkpoints; of several seeds those without one begin.
+        label: what it is called; None for its name.
+    """
+
+    algorithm: Algorithm
+    seeds: Sequence[int] | None = None
+    callbacks_of: CallbacksOfSeed = lambda seed: ()
+    out: Path | None = None
+    resume: bool = False
+    label: str | None = None
+
+
+Finish = Callable[[Callable[[Progress], None] | None], tuple[Result, ...]]
+"""Called for one method after another with what is told its progress: waits for its runs, and returns them."""
+
+
+def on_devices_of(folder: Path | None, options: RunOptions) -> RunOptions:
+    """The options of a run that goes on in a folder: on as many devices as it had, where none are given."""
+    given = options.devices is not None or options.mesh is not None or several()
+    if folder is None or given or not (path := folder / RUN.file).exists():
+        return options
+    had = read_manifest(path)["identity"]
+    return options if "mesh" in had else replace(options, devices=min(had["devices"], len(jax.devices())))
+
+
+class MethodProgress:
+    """What shows the progress of a method's runs.
+
+    Args:
+        seeds: of the runs; progress of several is that of the first that has not ended, with the rounds of each.
+        lock: held while progress is told.
+
+    Attributes:
+        compiled: set when one of them has told progress, and so the rounds are compiled.
+        ended: set when all of them have ended.
+    """
+
+    def __init__(self, seeds: Sequence[int] | None, lock: threading.Lock) -> None:
+        self._seeds, self._lock = seeds, lock
+        self.compiled, self.ended = threading.Event(), threading.Event()
+        self._latest: dict[int, Progress] = {}
+        self._over: set[int] = set()  # with all rounds, or where a callback or divergence ended them
+        self._left = 1 if seeds is None else len(seeds)
+        self._kept: Progress | None = None
+        self._compiling: str | None = None
+        self._shown_by: Callable[[Progress], None] | None = None
+
+    def begin(self, shown_by: Callable[[Progress], None] | None) -> None:
+        """It is this method's turn: tell where it is, and from now on whatever comes."""
+        with self._lock:
+            self._shown_by = shown_by
+            if self._kept is not None:
+                self._show(self._kept)
+            elif self._compiling is not None:
+                tell_compiling(shown_by, self._compiling)
+
+    def of(self, seed: int) -> SeedProgress:
+        """What the run with a seed tells."""
+        return SeedProgress(self, seed)
+
+    def end(self, seed: int, over: bool) -> None:
+        """The run with a seed has ended, and the lock is held; one that is `over`, not interrupted, counts as done."""
+        self._left -= 1
+        if not self._left:
+            self.ended.set()
+        if not over or self._seeds is None:
+            return
+        self._over.add(seed)
+        at = self._latest.get(seed)
+        if at is not None and at.round < at.rounds:
+            self._tell(at)
+
+    def tell(self, seed: int, at: Progress) -> None:
+        """The run with a seed has come further."""
+        self.compiled.set()
+        with self._lock:
+            self._latest[seed] = at
+            self._tell(at)
+
+    def _tell(self, at: Progress) -> None:
+        if self._seeds is not None:
+            done = {seed: each.round for seed, each in self._latest.items()}
+            by_seed = tuple(at.rounds if s in self._over else done.get(s, 0) for s in self._seeds)
+            left = [s for s, n in zip(self._seeds, by_seed, strict=True) if n < at.rounds]
+            longest = max(self._latest.values(), key=lambda each: each.round)
+            at = replace(self._latest.get(left[0], at) if left else longest, by_seed=by_seed)
+        self._kept = at
+        self._show(at)
+
+    def tell_compiling(self, label: str) -> None:
+        """The rounds are compiled, once for all seeds."""
+        if self.compiled.is_set():
+            return
+        with self._lock:
+            self._compiling = label
+            tell_compiling(self._shown_by, label)
+
+    def _show(self, at: Progress) -> None:
+        if self._shown_by is not None:
+            self._shown_by(at)
+
+
+@dataclass(frozen=True)
+class SeedProgress:
+    """What one of several runs tells."""
+
+    told: MethodProgress
+    seed: int
+
+    def __call__(self, at: Progress) -> None:
+        """The run has come further."""
+        self.told.tell(self.seed, at)
+
+    def compiling(self, label: str) -> None:
+        """All checks of the run are done and its rounds are compiled next."""
+        self.told.tell_compiling(label)
+
+
+class Devices:
+    """Lets so many runs at them at once, or one alone, in the order in which they come."""
+
+    def __init__(self, runs: int) -> None:
+        self._all = self._free = runs
+        self._queue: list[object] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, alone: bool) -> Iterator[None]:
+        """Wait for a place, or for all of them, and keep it within the block."""
+        places, me = self._all if alone else 1, object()
+        with self._changed:
+            self._queue.append(me)
+            self._changed.wait_for(lambda: self._queue[0] is me and self._free >= places)
+            self._queue.pop(0)
+            self._free -= places
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += places
+                self._changed.notify_all()
+
+
+_SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is noticed then
+
+
+@contextlib.contextmanager
+def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
+    """See `in_turn.running`."""
+    check_alone("a run with several seeds" if len(methods) == 1 else "a comparison")
+    at_once = batches_at_once()
+    with Interruptible() as interrupt:
+        call = _Call(task, options, interrupt, Devices(at_once))
+        under_way: list[_UnderWay] = []
+        for method in methods:
+            under_way.append(_UnderWay(call, method, under_way[-1] if under_way else None))
+        waiting = iter(under_way)
+        # some wait for devices, or for their method's first run
+        waiting_at_most = max(len(method.seeds or (0,)) for method in methods)
+        with ThreadPoolExecutor(at_once + waiting_at_most) as pool:
+            try:
+                for each in under_way:
+                    each.begin(pool)
+                yield lambda progress: next(waiting).finish(progress)
+            finally:
+                call.stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class _Call:
+    """What the runs of a call share."""
+
+    task: Task
+    options: RunOptions
+    interrupt: Interruptible
+    devices: Devices
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a callback or what shows progress is called: they may be the same for all."""
+    stopped: bool = False
+    """Whether one of them was interrupted, or nobody waits for them any more."""
+
+
+class _UnderWay:
+    """The runs of a method under way: one program, which the first of them makes."""
+
+    def __init__(self, call: _Call, method: MethodRuns, before: _UnderWay | None) -> None:
+        """Get ready, after the method `before`.
+
+        Raises:
+            InvalidInput: the folder holds other runs.
+        """
+        self._call, self._method, self._before = call, method, before
+        self._seeds = (call.options.seed,) if method.seeds is None else tuple(method.seeds)
+        out = method.out
+        self._folders = [
+            out if out is None or method.seeds is None else seed_folder(out, s) for s in self._seeds
+        ]
+        self._begun = [folder is not None and (folder / RUN.file).exists() for folder in self._folders]
+        self._check_free()
+        self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, call.lock)
+        self._prepared: PreparedRun | None = None  # of the first, until all have ended
+        self._is_streamed = False
+        self._failed = False
+        self._futures: list[Future[Result | None]] = []
+
+    def begin(self, pool: ThreadPoolExecutor) -> None:
+        """Let its runs begin, after those of the methods before."""
+        with self._clock:
+            context = copy_context()  # what its threads compile counts for its clock
+        self._futures = [pool.submit(context.copy().run, self._run, i) for i in range(len(self._seeds))]
+
+    def finish(self, progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
+        """Wait for its runs, and tell their progress meanwhile."""
+        self._progress.begin(progress)
+        while wait(self._futures, _SECONDS_ASLEEP).not_done:
+            pass
+        results = [future.result() for future in self._futures]
+        if None not in results:
+            return tuple(result for result in results if result is not None)
+        done = len(results) - results.count(None)
+        raise Interrupted(
+            how_to_resume(self._method.out, f"stopped with {done} of {len(results)} seeds done")
+        )
+
+    def _check_free(self) -> None:
+        """Raise `InvalidInput` unless the folder is free, or holds runs with seeds that go on."""
+        out, begun = self._method.out, any(self._begun)
+        if out is None or self._method.seeds is None:  # of one run its checkpoints say so
+            return
+        if (begun and not self._method.resume) or (out / RUN.file).exists():
+            raise occupied(out, "run with seeds" if begun else "run with one seed")
+
+    def _run(self, place: int) -> Result | None:
+        """The run with a seed; None if it was interrupted."""
+        seed, options = self._seeds[place], self._call.options
+        callbacks: Sequence[Callback] = ()
+        result: Result | None = None
+        over = False
+        try:
+            with jax.enable_x64(options.dtype == "float64"):  # each thread has its own
+                prepared = self._first() if place == 0 else self._wait_for_the_first()
+                if prepared is None:
+                    return None
+                with self._call.devices.taken(_is_alone(prepared)):
+                    if self._asked():
+                        return None
+                    callbacks = self._method.callbacks_of(seed)
+                    result = run_rounds(
+                        prepared if place == 0 else self._with_seed(prepared, seed),
+                        self._folders[place],
+                        self._method.resume and (self._begun[place] or not any(self._begun)),
+                        self._clock,
+                        self._asked,
+                        self._progress.of(seed),
+                        [self._one_by_one(callback) for callback in callbacks],
+                    )
+            over = True
+            return result
+        except Interrupted:
+            self._call.stopped = True
+            return None
+        except Diverged as error:
+            over = True
+            return Result(None, error.history, failure=str(error))
+        except Exception:
+            self._failed = True
+            raise
+        finally:
+            self._progress.compiled.set()
+            with self._call.lock:
+                notify_ended(callbacks, result)
+                self._progress.end(seed, over)
+                if self._progress.ended.is_set():
+                    self._prepared = None  # the data and the first state
+
+    def _first(self) -> PreparedRun | None:
+        """The first run, made ready once the method before is compiled; None where it shall not begin."""
+        before = self._before
+        if before is not None:
+            before._progress.compiled.wait()  # code of a user is traced by one thread at a time
+            if before._is_streamed:
+                before._progress.ended.wait()  # it takes as much memory as it may
+        if self._asked():
+            return None
+        prepared = self._prepared = self._prepare(self._seeds[0])
+        self._is_streamed = prepared.stream is not None
+        return prepared
+
+    def _wait_for_the_first(self) -> PreparedRun | None:
+        """The first run, once it has compiled the program; None where no other shall begin."""
+        self._progress.compiled.wait()
+        return None if self._asked() else self._prepared
+
+    def _with_seed(self, first: PreparedRun, seed: int) -> PreparedRun:
+        """The first run with another seed."""
+        if first.timed is None and first.stream is None:
+            return _reseeded(first, seed)
+        return self._prepare(seed)  # with cohorts of its own
+
+    def _prepare(self, seed: int) -> PreparedRun:
+        method = self._method
+        folder = self._folders[0] if method.resume else None
+        options = replace(on_devices_of(folder, self._call.options), seed=seed)
+        return prepare(method.algorithm, self._call.task, options, method.label)
+
+    def _one_by_one(self, callback: Callback) -> Callback:
+        """A callback that waits for those of the other runs."""
+
+        def call(at: Evaluated) -> str | None:
+            with self._call.lock:
+                return callback(at)
+
+        return call
+
+    def _asked(self) -> bool:
+        return self._failed or self._call.stopped or self._call.interrupt.asked
+
+
+def _is_alone(prepared: PreparedRun) -> bool:
+    """Whether a run takes several devices, or as much memory as it may."""
+    return prepared.program.mesh.size > 1 or prepared.stream is not None
+
+
+def _reseeded(prepared: PreparedRun, seed: int) -> PreparedRun:
+    """The same run with another seed: its start and its key."""
+    task = prepared.task
+    params = start_params(task, seed, prepared.dtype)
+    return replace(
+        prepared,
+        params=params,
+        key=run_key(seed),
+        state=start(prepared.algorithm, params, task.data.num_clients, prepared.program),
+        options=replace(prepared.options, seed=seed),
+        identity=prepared.identity | {"seed": seed},
+    )
+
+
+# The runs of methods, asked for one method after another; where the data are small, later methods run meanwhile.
+
+
+_MOST_BYTES = 2**26  # of examples, which lie on the device once for each method that runs
+
+
+@contextlib.contextmanager
+def running(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
+    """The runs of each method, in order: what is called for each in turn, and gives the results with each of its seeds.
+
+    A run that diverged has no model and says why. What is under way when the block ends is asked to stop.
+
+    Args:
+        methods: in the order in which they are asked for.
+        task: the problem.
+        options: of every run.
+
+    Raises, when the method's turn comes:
+        InvalidInput: as `fedsolve.run`.
+        Interrupted: Ctrl-C, after each run's state was saved.
+    """
+    if len(methods) > 1 and _is_small(task):
+        with running_at_once(methods, task, options) as finish:
+            yield finish
+        return
+    waiting = iter(methods)
+
+    def finish_next(progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
+        method = next(waiting)
+        if method.seeds is None:
+            return (_run_alone(method, task, options, progress),)
+        with running_at_once([method], task, options) as finish:
+            return finish(progress)
+
+    yield finish_next
+
+
+def run_one(
+    method: MethodRuns,
+    task: Task,
+    options: RunOptions,
+    progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """The run with the seed of the options; of its folder it writes the checkpoints alone.
+
+    Of several processes the first one writes, tells and calls back.
+
+    Raises:
+        InvalidInput: as `fedsolve.run`.
+        Diverged: the run did.
+        Interrupted: Ctrl-C, after the state was saved.
+    """
+    callbacks: Sequence[Callback] = method.callbacks_of(options.seed) if is_first() else ()
+    result: Result | None = None
+    try:
+        with jax.enable_x64(options.dtype == "float64"), CompileClock() as clock:
+            options = on_devices_of(method.out if method.resume else None, options)
+            prepared = prepare(method.algorithm, task, options, method.label)
+            told = progress if is_first() else None
+            result = run_rounds(prepared, method.out, method.resume, clock, lambda: False, told, callbacks)
+        return result
+    finally:
+        notify_ended(callbacks, result)
+
+
+def _run_alone(
+    method: MethodRuns, task: Task, options: RunOptions, progress: Callable[[Progress], None] | None
+) -> Result:
+    """The run with the seed of the options; one that diverged says why."""
+    try:
+        return run_one(method, task, options, progress)
+    except Diverged as error:
+        return Result(None, error.history, failure=str(error))
+
+
+def _is_small(task: Task) -> bool:
+    return not isinstance(task.data, StoredData) and trees.nbytes(task.data.examples) <= _MOST_BYTES

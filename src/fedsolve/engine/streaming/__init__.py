@@ -1,1 +1,0 @@
-"""Clients that no device holds: read from disk as they are needed."""

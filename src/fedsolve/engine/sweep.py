@@ -1,0 +1,248 @@
+"""A sweep: every setting of a grid with every seed, as one compiled program that runs trials side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import jax
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.engine.checks.methods import check_rates
+from fedsolve.engine.compute.casting import cast, in_run
+from fedsolve.engine.compute.sharding import check_alone
+from fedsolve.engine.identity import arrays_digest, code_digest, describe, digest
+from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
+from fedsolve.engine.prepare import prepare
+from fedsolve.engine.progress import SweepProgress, progress_to
+from fedsolve.engine.resolve import check_methods, choose_sampling
+from fedsolve.engine.run import check_outside
+from fedsolve.engine.simulated_time import with_versions
+from fedsolve.engine.sweep_grid import (
+    SweepOptions,
+    build_methods,
+    by_name,
+    check_grid,
+    check_seeds,
+    check_size,
+    selection_of,
+)
+from fedsolve.engine.sweep_result import Sweep
+from fedsolve.engine.sweep_rounds import SweepRounds, SweepStore
+from fedsolve.engine.sweep_trials import Trials
+from fedsolve.geometry.diagnostics import Diagnostic
+from fedsolve.results.sweep import SENT, Selection
+from fedsolve.tasks.task import Task
+
+_MOST_EVALUATIONS = 5 * 10**7  # of all trials: a column of 200 MB a metric
+
+
+@dataclass(frozen=True)
+class RequestedSweep:
+    """A sweep whose grid is checked.
+
+    Attributes:
+        task: with examples held out where the options say so.
+        axes: the grid.
+        methods: of each setting, as the user's function built them.
+        options: all else.
+    """
+
+    task: Task
+    axes: dict[str, tuple[Any, ...]]
+    methods: Sequence[Algorithm]
+    options: SweepOptions
+
+    def identity(self, trials: Trials, with_digests: bool) -> dict[str, Any]:
+        """What a folder must share with the sweep that continues it; its digests decide the bits of results, too."""
+        prepared, options = trials.prepared, self.options
+        identity = {
+            **prepared.identity,
+            "algorithm": prepared.label,
+            "grid": describe(self.axes),
+            "methods": digest(describe(self.methods)),
+            "seed": list(options.seeds),
+            "rounds": prepared.rounds,
+            "eval_every": prepared.eval_every,
+            "validation": options.validation,
+        }
+        if with_digests:
+            identity |= prepared.digests()
+            identity["held_out"] = arrays_digest(self.task.validation)
+            identity["own_measures"] = code_digest(options.diagnostics)
+        return identity
+
+
+def request_sweep(
+    make: Callable[..., Algorithm], task: Task, grid: Mapping[str, Sequence[Any]], options: SweepOptions
+) -> RequestedSweep:
+    """The method that `make` gives at every setting of the grid.
+
+    Raises:
+        InvalidInput: a grid, a task or a method that cannot be used.
+    """
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
+    axes = check_grid(grid)
+    check_size([len(values) for values in axes.values()], len(options.seeds))
+    methods = build_methods(make, axes)
+    _check_clock(options, methods)
+    trained = task if options.validation is None else task.hold_out(options.validation)
+    check_methods(methods, choose_sampling(options.run, trained), trained)
+    return RequestedSweep(trained, axes, methods, options)
+
+
+def prepare_trials(requested: RequestedSweep, label: str | None) -> Trials:
+    """What the trials share, made ready with the first method and seed, and the method of each setting.
+
+    Raises:
+        InvalidInput: as `prepare`; rates that a run cannot use; more evaluations than a table holds.
+    """
+    task, options = requested.task, requested.options
+    first = replace(options.run, seed=options.seeds[0], devices=1, residency="device")
+    for method in requested.methods:
+        check_rates(cast(method, first.dtype), first.rounds)
+    prepared = prepare(requested.methods[0], task, first, label)
+    trials = len(requested.methods) * len(options.seeds)
+    _check_evaluations(trials, prepared.rounds, prepared.eval_every)
+    steps = prepared.program.work.equal_steps
+    cast_methods = [in_run(m.with_steps(steps), task, prepared.dtype) for m in requested.methods]
+    methods = [with_versions(m, prepared.timed) for m in cast_methods]
+    given = options.diagnostics
+    measured = [(*task.diagnostics, *m.diagnostics()) if given is None else tuple(given) for m in methods]
+    diagnostics = tuple(cast(d, prepared.dtype) for d in measured)
+    return Trials(prepared, tuple(methods), diagnostics, options.seeds)
+
+
+def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:
+    """Refuse trials that would not share their cohorts and times, which are worked out once for all of them."""
+    if options.run.systems is None:
+        return
+    if len(options.seeds) > 1:
+        raise InvalidInput(
+            f"systems and {len(options.seeds)} seeds: cohorts and times differ by seed; run a sweep for each seed"
+        )
+    if len({jax.tree.structure(method) for method in methods}) > 1:
+        raise InvalidInput(
+            "systems: the settings of a sweep with simulated time may differ in numbers only, since other settings "
+            "may change the bytes and the order of events: run a sweep for each of them"
+        )
+
+
+def _check_evaluations(trials: int, rounds: int, every: int) -> None:
+    """Refuse a table of metrics that no memory holds."""
+    evaluations = trials * (2 + (rounds - 1) // every)
+    if evaluations > _MOST_EVALUATIONS:
+        raise InvalidInput(
+            f"{trials:,} runs are evaluated {evaluations:,} times in {rounds:,} rounds each, more than "
+            f"{_MOST_EVALUATIONS:,}: evaluate less often (eval_every = {every}) or take fewer values"
+        )
+
+
+@shows_options(swept=True, renamed={"lanes": "parallel_trials"})
+def sweep(
+    algorithm: str | Callable[..., Algorithm],
+    task: Task,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int | Sequence[int] = 1,
+    select: Selection | str | None = None,
+    validation: float | None = None,
+    diagnostics: Sequence[Diagnostic] | None = None,
+    parallel_trials: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    label: str | None = None,
+    progress: Callable[[SweepProgress], None] | bool | None = None,
+    **options: Unpack[SweepKeywords],
+) -> Sweep:
+    """Run every setting of a grid with every seed, and select the best setting.
+
+    Each trial (a setting with a seed) is the run that `fedsolve.run` would do alone, to rounding. Settings see the
+    same cohorts, shuffles and start; seeds do not. A trial that diverges is marked, and changes no other.
+
+    Args:
+        algorithm: a name of the catalogue, or a function of the grid's axes that gives the method.
+        task: the problem.
+        grid: axis -> values; all combinations are run, the last axis fastest.
+        **options: those of a run, as `fedsolve.engine.options.RunOptions` has them, without seed and devices.
+        seeds: how many (0, 1, ...), or which.
+        select: how the best setting is chosen, such as "train_loss:100" or a name of
+            `fedsolve.results.sweep.SELECTIONS`; by default the least training loss, its mean over the last tenth of
+            the rounds.
+        validation: share of every client's examples, in (0, 1), that is held out of training and evaluated as
+            `validation_loss` and so on; None holds out nothing.
+        diagnostics: instead of the task's and the method's.
+        parallel_trials: trials side by side in one program; default what fits the memory and is fast; at least 1.
+        out: folder that keeps what is finished, so that the sweep can be interrupted and resumed.
+        resume: continue what `out` holds.
+        label: the method's name in tables.
+        progress: as `fedsolve.run` takes it, by default a line in a terminal and a bar in a notebook; a function is
+            called with a `SweepProgress`.
+
+    Returns:
+        All evaluations of all trials, metrics of shape (settings, seeds, evaluations), and the best setting
+        (`Sweep.best_settings`).
+
+    Raises:
+        InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, a selection
+            whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more than
+            `fedsolve.engine.sweep_grid.MOST_TRIALS` settings x seeds.
+        Interrupted: Ctrl-C, after what is done was kept in `out`.
+    """
+    run = RunOptions(**options)
+    plan = SweepOptions(
+        run=run,
+        seeds=check_seeds(seeds),
+        selection=selection_of(select, run.rounds),
+        validation=validation,
+        diagnostics=diagnostics,
+        parallel_trials=parallel_trials,
+    )
+    make = by_name(algorithm) if isinstance(algorithm, str) else algorithm
+    return run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
+
+
+def run_sweep(
+    make: Callable[..., Algorithm],
+    task: Task,
+    grid: Mapping[str, Sequence[Any]],
+    options: SweepOptions,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    label: str | None = None,
+    progress: Callable[[SweepProgress], None] | bool | None = None,
+) -> Sweep:
+    """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
+    check_alone("a sweep")
+    check_outside(out, label)
+    requested = request_sweep(make, task, grid, options)
+    with jax.enable_x64(options.run.dtype == "float64"):
+        trials = prepare_trials(requested, label)
+        prepared = trials.prepared
+        identity = requested.identity(trials, with_digests=out is not None)
+        with (
+            progress_to(progress, prepared.label) as tell,
+            SweepStore.at(out, identity, resume) as store,
+        ):
+            rounds = SweepRounds(trials, options, store, tell)
+            rounds.finish()
+    settings = {k: v for k, v in prepared.settings.items() if k not in ("algorithm", "seed")}
+    sizes = prepared.traffic.up
+    return Sweep(
+        label=prepared.label,
+        task=prepared.task.name,
+        grid=requested.axes,
+        seeds=options.seeds,
+        rounds=trials.evaluated,
+        metrics=rounds.results.metrics,
+        diverged=rounds.results.diverged,
+        selection=options.selection,
+        settings=settings | {"validation": options.validation, SENT: sizes[0] if len(sizes) == 1 else None},
+        seconds=rounds.results.seconds,
+        notes=(*rounds.notes, *options.selection.notes(options.run.rounds)),
+    )

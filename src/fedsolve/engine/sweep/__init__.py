@@ -1,1 +1,0 @@
-"""Many settings and seeds of a method as one program."""

@@ -1,0 +1,416 @@
+"""The rounds of a sweep: batches of trials go through the loop together, kept in the store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedsolve.core import trees
+from fedsolve.core.errors import Interrupted
+from fedsolve.engine.compute.layout import batches_at_once, free_bytes
+from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
+from fedsolve.engine.progress import SweepProgress
+from fedsolve.engine.sweep_grid import SweepOptions
+from fedsolve.engine.sweep_trials import RunningBatch, TrialBatch, Trials
+from fedsolve.folders.files import Interruptible
+from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume, load_tree
+from fedsolve.folders.sealed import corrupt, mapped_arrays
+from fedsolve.folders.untrusted import MALFORMED
+from fedsolve.results.columns import plain
+
+# What a sweep has found so far, and the folder that keeps it: one file, replaced atomically.
+
+
+@dataclass
+class TrialResults:
+    """Results by trial while a sweep grows.
+
+    Attributes:
+        shape: settings, seeds, evaluations.
+        dtype: of the metrics.
+        metrics: name -> values of that shape, NaN where nothing was seen.
+        diverged: the round in which a trial diverged, -1 if it has not, shape (settings, seeds).
+        batches: batches that are done.
+        rounds: rounds done of the batches under way.
+        seconds: wall time so far.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: Any
+    metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    diverged: np.ndarray = field(init=False)
+    batches: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.diverged = np.full(self.shape[:2], -1, np.int32)
+
+    def put(self, batch: TrialBatch, evaluation: int, values: dict[str, np.ndarray]) -> None:
+        """Metrics of a batch's trials, each of shape (L, S), at one evaluation."""
+        for name, value in values.items():
+            all_trials = self.metrics.setdefault(name, np.full(self.shape, np.nan, self.dtype))
+            all_trials[np.ix_(batch.settings, batch.seeds, np.array([evaluation]))] = value[..., None]
+
+    def end(self, batch: TrialBatch, rounds: int) -> None:
+        """A trial whose model is not finite after the last round has diverged: nobody trained from it to notice."""
+        trials = np.ix_(batch.settings, batch.seeds)
+        lost = np.isnan(self.metrics["train_loss"][trials][..., -1]) & (self.diverged[trials] < 0)
+        self.diverged[trials] = np.where(lost, rounds, self.diverged[trials])
+
+
+def results_so_far(
+    folder: Path, shape: tuple[int, int, int]
+) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
+    """The metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them.
+
+    Raises:
+        InvalidInput: nothing is kept, or it is corrupt or of another sweep.
+    """
+    path = folder / SWEEP.file
+    header, arrays = mapped_arrays(path, "checkpoint")
+    try:
+        metrics = {name: arrays[f"['metrics']['{name}']"] for name in header.manifest["metrics"]}
+        diverged, seconds = arrays["['diverged']"], float(header.manifest["seconds"])
+    except MALFORMED as error:
+        raise corrupt(path, "checkpoint", f"it is of no sweep: {error}") from None
+    if diverged.shape != shape[:2] or {x.shape for x in metrics.values()} != {shape}:
+        raise corrupt(path, "checkpoint", "it is of another sweep")
+    return metrics, diverged, seconds
+
+
+class SweepStore:
+    """The checkpoint of one sweep, or nothing where no folder was given."""
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        self._folder = folder
+        self._manifest = {} if folder is None else folder.manifest() or {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, out: str | Path | None, identity: dict[str, Any], resume: bool) -> Iterator[SweepStore]:
+        """Hold the folder for one sweep.
+
+        Raises:
+            InvalidInput: `resume` without a folder or anything kept in it; what is kept is of a sweep that differs
+                (the first difference is named); a folder that holds a sweep already, is in use or cannot be written.
+        """
+        with RunFolder.if_given(out, SWEEP, plain(identity), resume) as folder:
+            yield cls(folder)
+
+    @property
+    def where(self) -> Path | None:
+        """The folder, None where nothing is kept."""
+        return None if self._folder is None else self._folder.hold.folder
+
+    @property
+    def due(self) -> bool:
+        """Whether enough time has passed since the last saving."""
+        return self._folder is not None and self._folder.due
+
+    @property
+    def trials(self) -> int | None:
+        """Trials side by side of the sweep that is resumed, which decide its bits; None for a new one."""
+        return self._manifest.get("lanes")
+
+    @property
+    def at_once(self) -> int | None:
+        """Batches at once of the sweep that is resumed, which share a state in the file; None for a new one."""
+        return self._manifest.get("at_once")
+
+    @property
+    def running(self) -> list[TrialBatch]:
+        """The batches under way of the sweep that is resumed, where some of its trials had diverged; else none."""
+        return [
+            TrialBatch(np.array(settings), np.array(seeds))
+            for settings, seeds in self._manifest.get("running", ())
+        ]
+
+    @property
+    def done(self) -> tuple[int, int, float]:
+        """Batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros."""
+        manifest = self._manifest
+        return (manifest["blocks"], manifest["rounds"], manifest["seconds"]) if manifest else (0, 0, 0.0)
+
+    def restore(self, results: TrialResults, states: list[RunState]) -> list[RunState]:
+        """Fill the results when resuming; the states of the batches under way, of the shapes of `states`.
+
+        Raises:
+            InvalidInput: what is kept is corrupt.
+        """
+        if self._folder is None or not self._manifest:
+            return states
+        empty = {name: np.zeros(results.shape, results.dtype) for name in self._manifest["metrics"]}
+        like = {"metrics": empty, "diverged": results.diverged, "states": states}
+        saved = load_tree(self._folder.path, like)
+        results.metrics = {name: np.array(saved["metrics"][name]) for name in empty}  # in their order
+        results.diverged = np.array(saved["diverged"])
+        return saved["states"]
+
+    def save(self, results: TrialResults, running: Sequence[RunningBatch], layout: dict[str, int]) -> None:
+        """Keep everything, atomically: also the batches under way; `layout` holds `lanes` and `at_once`.
+
+        Raises:
+            InvalidInput: the folder cannot be written, or was removed during the sweep.
+        """
+        if self._folder is None:
+            return
+        manifest = {
+            "blocks": results.batches,
+            "rounds": results.rounds if running else 0,
+            "seconds": results.seconds,
+            **layout,
+            "metrics": list(results.metrics),
+            "running": [
+                [b.settings.tolist(), b.seeds.tolist()] for b in (current.batch for current in running)
+            ],
+        }
+        states = [current.states for current in running]
+        tree = {"metrics": results.metrics, "diverged": results.diverged, "states": states}
+        self._folder.save(tree, manifest)
+
+    def how_to_resume(self, done: int, total: int) -> str:
+        """What an interrupted user is told."""
+        folder = None if self._folder is None else self._folder.hold.folder
+        return how_to_resume(folder, f"stopped after {100 * done // total} % of the sweep")
+
+
+_SHARE = 8  # states may take an eighth of the memory that is free: a batch that runs has its own twice, and gradients
+
+
+class SweepRounds(Rounds):
+    """The rounds of all batches, or of as many as fit the memory; when they are done, of those that follow.
+
+    On a CPU as many run at once as there are cores, each in a thread: their arrays are small, and XLA alone keeps one
+    core busy with them. Trials that diverge are left out at once, and their batches with them.
+
+    Args:
+        trials: all of the sweep.
+        options: how many run side by side, and the selection, whose metric must be measured.
+        store: keeps what is finished.
+        progress: told how far all trials are.
+
+    Attributes:
+        trials: without clients that have no loss, once that was looked at.
+        results: of all trials so far.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        options: SweepOptions,
+        store: SweepStore,
+        progress: Callable[[SweepProgress], None] | None,
+    ) -> None:
+        prepared = trials.prepared
+        self.rounds, self.eval_every, self.trials = prepared.rounds, prepared.eval_every, trials
+        shape = (len(trials.methods), len(trials.seeds), len(trials.evaluated))
+        self.results = TrialResults(shape, prepared.dtype)
+        self._selection, self._store, self._progress = options.selection, store, progress
+        self._batches, self._notes = trials.batches(store.trials or options.parallel_trials)
+        self._at_once = store.at_once or self._batches_in_memory()
+        self._evaluated = trials.evaluated.tolist()
+        self._running: list[RunningBatch] = []
+        self._is_compiled = False
+
+    def finish(self) -> None:
+        """All batches, from where the store is.
+
+        Raises:
+            InvalidInput: the selection's metric is not measured.
+            Interrupted: Ctrl-C, after everything was kept.
+        """
+        results, clock, begun = self.results, CompileClock(), Stopwatch(0.0)
+        with Interruptible(self._store.where) as interrupt:
+            self._restore()
+            before = results.seconds
+            self._seconds = lambda: before + begun.seconds
+            with clock, ThreadPoolExecutor(batches_at_once()) as self._pool:
+                while results.batches < len(self._batches):
+                    loop(self, clock, lambda: interrupt.asked)
+                    results.batches, results.rounds = results.batches + len(self._together), 0
+                    self._running = []
+                    if interrupt.asked and self._trial_rounds < self._all_trial_rounds:
+                        self.save()
+                        raise Interrupted(self.how_to_resume())
+            self.save()
+
+    def _restore(self) -> None:
+        """Put results and batches where the store left them."""
+        results = self.results
+        results.batches, results.rounds, results.seconds = self._store.done
+        if results.rounds:
+            self._running = [self.trials.begin(batch) for batch in self._store.running or self._together]
+        states = self._store.restore(results, [current.states for current in self._running])
+        self._running = [replace(current, states=s) for current, s in zip(self._running, states, strict=True)]
+        if results.batches or results.rounds:
+            self._leave_out_nonfinite_clients()
+
+    def _start(self) -> list[RunningBatch]:
+        """The batches that run next, at their start."""
+        return [self.trials.begin(batch) for batch in self._together]
+
+    @property
+    def _together(self) -> Sequence[TrialBatch]:
+        """The batches that run at once now."""
+        return self._batches[self.results.batches : self.results.batches + self._at_once]
+
+    @property
+    def done(self) -> int:
+        """Rounds done of the batches that run."""
+        return self.results.rounds
+
+    def begin(self) -> str:
+        """Evaluate the initial models, where the batches are at their start."""
+        results, self._is_compiled = self.results, False
+        if not results.rounds:
+            self._running = self._start()
+            self._evaluate(0, None)
+            if not results.batches and not np.isfinite(self._first_losses()).all():
+                self._leave_out_nonfinite_clients()
+                self._evaluate(0, None)
+            self._selection.check(results.metrics)
+            for current in self._running:
+                current.next_methods(results.metrics, 1)  # refuses a rate that reacts to what is not measured
+        self.report()
+        return ""
+
+    def advance(self, rounds: int) -> int:
+        """So many rounds of every trial."""
+        # the first call compiles, which is done once: no threads
+        pool = self._pool if self._is_compiled else None
+        self._next = self._evaluated.index(self.next_evaluation)
+        metrics = self.results.metrics
+        ahead = partial(RunningBatch.advance, rounds=rounds, metrics=metrics, evaluations=self._next)
+        self._running, self._is_compiled = _each(ahead, self._running, pool), True
+        return rounds
+
+    def record(self, logs: int) -> None:
+        """Note which trials have diverged, and go on with the others; where all have, no round is left."""
+        results, running = self.results, self._running
+        results.rounds += logs
+        for current in running:
+            results.diverged[np.ix_(current.batch.settings, current.batch.seeds)] = current.failed
+        if all((current.failed > 0).all() for current in running):
+            results.rounds = self.rounds
+        if any((current.failed > 0).any() for current in running):
+            self._running = in_fewest_batches(running)
+
+    def evaluate(self) -> str:
+        """All metrics of all trials, at the evaluation that is next."""
+        self._evaluate(self._next, self._pool)
+        if self.results.rounds == self.rounds:
+            for batch in self._together:
+                self.results.end(batch, self.rounds)
+        return ""
+
+    def due(self, over: bool) -> bool:
+        """Whether enough time has passed since the last saving; batches that are done wait for the next one."""
+        return self._store.due
+
+    def save(self) -> None:
+        """Keep the results so far, and the states of the batches that run."""
+        self.results.seconds = self._seconds()
+        lanes = len(self._batches[0].settings) * len(self._batches[0].seeds)
+        layout = {"lanes": lanes, "at_once": self._at_once}
+        self._store.save(self.results, self._running, layout)
+
+    def report(self) -> None:
+        """Tell how far all trials are."""
+        if self._progress is not None:
+            diverged = int((self.results.diverged > 0).sum())
+            label, done, total = self.trials.prepared.label, self._trial_rounds, self._all_trial_rounds
+            self._progress(SweepProgress(label, done, total, diverged, self._notes))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the sweep, each remark once."""
+        return tuple(dict.fromkeys((*self._notes, *self.trials.prepared.remarks)))
+
+    def how_to_resume(self) -> str:
+        """What an interrupted user is told."""
+        return self._store.how_to_resume(self._trial_rounds, self._all_trial_rounds)
+
+    @property
+    def _trial_rounds(self) -> int:
+        before = sum(b.trials for b in self._batches[: self.results.batches]) * self.rounds
+        return before + sum(b.trials for b in self._together) * self.done
+
+    @property
+    def _all_trial_rounds(self) -> int:
+        return sum(b.trials for b in self._batches) * self.rounds
+
+    def _first_losses(self) -> np.ndarray:
+        """The training losses at the start, of the trials of the first batches."""
+        losses = self.results.metrics["train_loss"][..., 0]
+        return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
+
+    def _leave_out_nonfinite_clients(self) -> None:
+        """Go on without clients that have no loss (see `nonfinite_clients`), those that run included."""
+        self.trials = self.trials.without_nonfinite_clients()
+        self._running = [replace(current, trials=self.trials) for current in self._running]
+
+    def _evaluate(self, evaluation: int, pool: ThreadPoolExecutor | None) -> None:
+        values = _each(RunningBatch.evaluate, self._running, pool)
+        for current, found in zip(self._running, values, strict=True):
+            self.results.put(current.batch, evaluation, found)
+
+    def _batches_in_memory(self) -> int:
+        """How many batches lie in memory together: all, where their states are little."""
+        trials = sum(len(batch.settings) * len(batch.seeds) for batch in self._batches)
+        states = trials * trees.nbytes(self.trials.prepared.state)
+        return len(self._batches) if _SHARE * states < free_bytes() else batches_at_once()
+
+
+def _each(
+    function: Callable[[RunningBatch], Any], running: list[RunningBatch], pool: ThreadPoolExecutor | None
+) -> list[Any]:
+    """The function of each batch: in threads at once, or one after another without a pool."""
+    if pool is None or len(running) == 1:
+        return [function(current) for current in running]
+    wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    context = copy_context()  # whose clock counts what is compiled
+
+    def in_thread(current: RunningBatch) -> Any:
+        with jax.enable_x64(wide):  # each thread has its own
+            return function(current)
+
+    return list(pool.map(lambda current: context.copy().run(in_thread, current), running))
+
+
+def in_fewest_batches(running: Sequence[RunningBatch]) -> list[RunningBatch]:
+    """The trials that have not diverged, in batches of the same shape; one batch stays where all have."""
+    alike: dict[Any, list[RunningBatch]] = {}
+    for current in running:
+        program = jax.tree.structure((current.algorithms, current.diagnostics))
+        alike.setdefault((program, tuple(current.batch.seeds.tolist())), []).append(current)
+    packed = [batch for group in alike.values() for batch in _packed(group)]
+    return packed or [running[0]]
+
+
+def _packed(group: list[RunningBatch]) -> list[RunningBatch]:
+    """The same of batches of one program and the same seeds."""
+    live = np.stack([_live_columns(current) for current in group])
+    needed = int(live.sum(0).max())
+    if needed == len(group):
+        return group
+    # of each column the batches, those with a live one first
+    first = np.argsort(~live, axis=0, kind="stable")
+    return [group[0].with_columns(group, source) for source in first[:needed]]
+
+
+def _live_columns(current: RunningBatch) -> np.ndarray:
+    """Which columns hold a trial that has not diverged; a setting that fills a batch up counts once."""
+    live = np.zeros(len(current.batch.settings), bool)
+    live[np.unique(current.batch.settings, return_index=True)[1]] = True
+    return live & (np.asarray(current.states.failed) < 0).any(0)
