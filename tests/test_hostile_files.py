@@ -37,7 +37,7 @@ from fedsolve.folders.untrusted import loads, npz_arrays
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.record_files import read_failure, write_failure, write_record
-from fedsolve.studies.parts import read_part, write_part
+from fedsolve.studies.experiment import read_part, write_part
 
 DEEP = "[" * 100_000
 

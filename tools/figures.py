@@ -19,8 +19,8 @@ from pathlib import Path
 
 from fedsolve.config.catalogue import short, title
 from fedsolve.studies.experiment import VERDICTS, Claim
-from fedsolve.studies.names import find, program_folders
-from fedsolve.studies.pages.summary import paper_of
+from fedsolve.studies.pages import paper_of
+from fedsolve.studies.reproduce import find, program_folders
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # of the package `experiments`

@@ -12,8 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from fedsolve.studies.names import program_folders
-from fedsolve.studies.parts import ARCHIVE, PARTS, pack
+from fedsolve.studies.experiment import ARCHIVE, PARTS, pack
+from fedsolve.studies.reproduce import program_folders
 
 MADE = ("page.html", "results.json", ARCHIVE, "*.png", "*.csv")
 """What a run leaves in its folder, beside its parts."""

@@ -12,10 +12,9 @@ import json
 import sys
 from pathlib import Path
 
-from fedsolve.studies.experiment import Context
-from fedsolve.studies.names import find, program_folders
-from fedsolve.studies.pages.page import write_results
-from fedsolve.studies.parts import ARCHIVE
+from fedsolve.studies.experiment import ARCHIVE, Context
+from fedsolve.studies.pages import write_results
+from fedsolve.studies.reproduce import find, program_folders
 
 
 def redraw(folder: Path) -> None:

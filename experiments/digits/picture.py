@@ -14,7 +14,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.studies.pictures import log_scale, new_figure, save, tidy
-from fedsolve.studies.pictures.panels import styles
+from fedsolve.studies.pictures import styles
 
 HERE = Path(__file__).parent
 METHODS = ("SCAFFOLD", "FedAvg", "FedAdam", "FedDuAdam")

@@ -13,7 +13,7 @@ from experiments.fco.rules import THRESHOLDS
 from fedsolve import InvalidInput
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import LEVEL
+from fedsolve.studies.cells import LEVEL
 from fedsolve.studies.rules import (
     decided,
     elsewhere,

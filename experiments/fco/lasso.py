@@ -12,7 +12,7 @@ from experiments.fco.synthetic import NUMERAL, curves, methods, on_both_grids
 from fedsolve.geometry import L1
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.experiment import Context
-from fedsolve.studies.names import program_folders
+from fedsolve.studies.reproduce import program_folders
 from fedsolve.studies.pictures import Maps
 from fedsolve.studies.runner import solve
 

@@ -25,7 +25,7 @@ from fedsolve.studies import Cells, Study
 from fedsolve.studies.author import module, trees
 from fedsolve.studies.author import singular_values as singular_values_of
 from fedsolve.studies.pictures import Line, Maps, Panel
-from fedsolve.studies.pictures.panels import panels
+from fedsolve.studies.pictures import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
 from fedsolve.studies.cells import ends
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.parts import fixed
+from fedsolve.studies.experiment import fixed
 from fedsolve.studies.rules import (
     SHARES,
     Interval,

@@ -17,7 +17,8 @@ from fedsolve.cli.main import app
 from fedsolve.cli.terminal.help import complete_algorithm, complete_experiment, complete_task
 from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import duration
-from fedsolve.studies import names, reproduce
+from fedsolve.studies import reproduce
+from fedsolve.studies import reproduce as names
 
 PAGES = [
     (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("study",), ("verdict",), ("list",), ("show",), ("cite",),

@@ -11,7 +11,7 @@ import pytest
 
 from fedsolve.report.markup import PageTable
 from fedsolve.report.plots import new_figure
-from fedsolve.studies import names
+from fedsolve.studies import reproduce as names
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 COMPUTED: list[str] = []

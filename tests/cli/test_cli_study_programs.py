@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.studies import names
+from fedsolve.studies import reproduce as names
 
 STUDY = """
 import fedsolve as fs

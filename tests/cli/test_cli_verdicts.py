@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedsolve.studies import names
+from fedsolve.studies import reproduce as names
 
 
 def test_verdicts_of_all_stored_experiments(call, monkeypatch, tmp_path):

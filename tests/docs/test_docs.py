@@ -112,7 +112,7 @@ def test_shown_command_lines_are_read():
     from fedsolve.cli.configuration.values import parse_assignments, typed_method
     from fedsolve.cli.main import app
     from fedsolve.config.build import arguments
-    from fedsolve.studies.names import entries
+    from fedsolve.studies.reproduce import entries
     from fedsolve.tasks.catalogue import TASKS
     from fedsolve.tasks.datasets.download import DATASETS
 

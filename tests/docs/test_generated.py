@@ -76,7 +76,7 @@ def test_the_page_of_benchmarks():
 def test_the_index_of_figures():
     """It is of the results as they are kept; it names every experiment, and its links lead to pages."""
     from experiments.figures import BESIDE, ITEMS
-    from fedsolve.studies.names import program_folders
+    from fedsolve.studies.reproduce import program_folders
 
     assert {name for item in ITEMS for name in item.experiments} | set(BESIDE) == set(program_folders())
     assert all(item.note for item in ITEMS if not item.experiments)

@@ -59,7 +59,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_the_pages_study_is_found(mine):
-    from fedsolve.studies.names import find
+    from fedsolve.studies.reproduce import find
 
     found = find("mine_study:study")
     assert (found.title, found.full) == ("Does FedAdam pay on digits?", False)

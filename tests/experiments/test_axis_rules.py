@@ -14,9 +14,8 @@ from experiments.fedopt import axis_rules as rules
 from experiments.fedopt.axes import along, along_axes, edges
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem, Study
-from fedsolve.studies.cells import Cell, ends
-from fedsolve.studies.intervals import rank_correlation
-from fedsolve.studies.parts import fixed
+from fedsolve.studies.cells import Cell, ends, rank_correlation
+from fedsolve.studies.experiment import fixed
 from fedsolve.studies.pictures import Maps
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.studies import parts
+from fedsolve.studies import experiment as parts
 from fedsolve.studies.reproduce import evaluate_claims
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.studies.experiment import Context
-from fedsolve.studies.parts import ARCHIVE, PARTS, has_parts, pack
+from fedsolve.studies.experiment import ARCHIVE, PARTS, Context, has_parts, pack
 
 
 def must_not_run():

@@ -22,7 +22,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
-from fedsolve.studies.tables import tables
+from fedsolve.studies.runner import tables
 
 STUDY = robustness.STUDY
 NOISE = np.array([0.0, 0.002, -0.002, 0.001, -0.001])

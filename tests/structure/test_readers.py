@@ -64,7 +64,7 @@ LISTED = {
     "folders/sealed.py": {"json.loads": "a table of texts alone, as its pattern says, which has no depth"},
     "report/markup.py": {"read_text": OWN},
     "results/sweep.py": {"read_table": "bytes in memory, compared with their checksum"},
-    "studies/parts.py": {"zipfile.ZipFile": OPENED},
+    "studies/experiment.py": {"zipfile.ZipFile": OPENED},
     "tasks/datasets/download.py": {"open": "the file that it has fetched"},
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},
     "tasks/ready/digits.py": {"np.loadtxt": OWN},

@@ -10,11 +10,10 @@ import pytest
 import fedsolve as fs
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Method, Problem, Study
-from fedsolve.studies.budgets import budget, budgeted, chances, drawn, expected
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
-from fedsolve.studies.pictures import Budgets
-from fedsolve.studies.pictures.comparisons import shares
+from fedsolve.studies.pictures import Budgets, shares
+from fedsolve.studies.rules.ranks import budget, budgeted, chances, drawn, expected
 from fedsolve.studies.runner import outcome, solve
 
 AXES = ("client_lr", "server_lr")

@@ -11,7 +11,7 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem, Statement
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.rules import better, judged
-from fedsolve.studies.rules.edges import beyond_edge
+from fedsolve.studies.rules.ranks import beyond_edge
 
 SEEDS, RATES = (0, 1, 2, 3, 4), (0.01, 0.03, 0.1)
 NOISE = 0.01 * np.array([-1.0, 0.0, 1.0, 0.5, -0.5])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.studies.pictures import Line, Panel
-from fedsolve.studies.pictures.panels import panels
+from fedsolve.studies.pictures import Line, Panel, panels
 
 
 @pytest.mark.gate("4")

@@ -16,17 +16,13 @@ from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.report.plots import new_figure
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Method, Problem, Statement, Study, runner
-from fedsolve.studies.cells import Cell
-from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
-from fedsolve.studies.intervals import chance
-from fedsolve.studies.pages.page import write_results
-from fedsolve.studies.parts import within
-from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
-from fedsolve.studies.pictures.panels import styles
+from fedsolve.studies.cells import Cell, chance
+from fedsolve.studies.experiment import OURS, Claim, Context, Outcome, within
+from fedsolve.studies.pages import write_results
+from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several, styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, by_window, decided, in_decades
 from fedsolve.studies.rules import comparisons as rules
-from fedsolve.studies.runner import experiment, outcome, solve
-from fedsolve.studies.tables import settings, tables
+from fedsolve.studies.runner import experiment, outcome, settings, solve, tables
 
 YES, NO, UNSURE = "reproduced", "not reproduced", "underpowered"
 SIZES = {"num_clients": 3, "examples_per_client": 4, "features": 5}

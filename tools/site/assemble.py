@@ -17,7 +17,7 @@ from notebooks import TUTORIALS, executed
 
 import fedsolve
 from fedsolve.config.catalogue import ALGORITHMS, Entry, load_home, short, title
-from fedsolve.studies.names import program_folders
+from fedsolve.studies.reproduce import program_folders
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))  # of the package `experiments`

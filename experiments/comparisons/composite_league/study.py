@@ -18,7 +18,7 @@ from experiments.comparisons.composite_league.composite_problems import (
 from experiments.fco.methods import METHODS as RATED
 from experiments.fco.methods import Builder
 from fedsolve.studies import Cells, Decision, Method, Statement, Study
-from fedsolve.studies.budgets import budget, budgeted
+from fedsolve.studies.rules.ranks import budget, budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
 from fedsolve.studies.rules import Ranks, ends, rank, rule, wins_more
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedsolve.studies import Cells, Decision, Statement
-from fedsolve.studies.budgets import budget
+from fedsolve.studies.rules.ranks import budget
 from fedsolve.studies.cells import exploded
 from fedsolve.studies.rules import Ranked, Ranks, ends, rule, wins_more
 

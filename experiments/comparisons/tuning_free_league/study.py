@@ -15,7 +15,7 @@ from experiments.comparisons.tuning_free_league.problems import (
 from experiments.comparisons.tuning_free_league.statements import STATEMENTS
 from fedsolve import build
 from fedsolve.studies import Method, Study
-from fedsolve.studies.budgets import budgeted
+from fedsolve.studies.rules.ranks import budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
 from fedsolve.studies.rules import ends
 

@@ -22,7 +22,7 @@ from experiments.fedopt.fedopt_tuning.problems import (
 )
 from experiments.margins import margin
 from fedsolve.studies import Cells, Statement, Study
-from fedsolve.studies.parts import fixed
+from fedsolve.studies.experiment import fixed
 from fedsolve.studies.pictures import Curves, Maps
 from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, by_window, each_better, together
 

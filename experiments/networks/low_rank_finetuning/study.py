@@ -17,11 +17,11 @@ from fedsolve import wire
 from fedsolve.geometry import L2Ball, NuclearBall
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.author import MATRICES, Tuning, UpdatedParams, describe, fine_tuning, message_shape
-from fedsolve.studies.budgets import budgeted
+from fedsolve.studies.rules.ranks import budgeted
 from fedsolve.studies.pictures import Line, Panel
-from fedsolve.studies.pictures.panels import panels
+from fedsolve.studies.pictures import panels
 from fedsolve.studies.rules import Rule, at_least_as_good
-from fedsolve.studies.tables import words
+from fedsolve.studies.runner import words
 from fedsolve.tasks import Encoder, Updated, newsgroups_minilm
 
 if TYPE_CHECKING:

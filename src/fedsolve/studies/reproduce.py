@@ -1,17 +1,145 @@
-"""Run an experiment by its name and write its page, or evaluate the claims of an earlier run again."""
+"""Experiments by name: those of a clone's `experiments/`, and entry points of the group `fedsolve.studies`."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
-from fedsolve.core.errors import InvalidInput
-from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command
-from fedsolve.studies.names import find
-from fedsolve.studies.parts import has_parts
+from fedsolve.config.references import construct, failed, is_reference, load_reference, split_reference
+from fedsolve.core.errors import InvalidInput, of_type, unknown
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command, has_parts
+
+GROUP = "fedsolve.studies"
+PROGRAMS = "experiments"
+"""The folder of a clone with the studies of the papers, which is a package of that name."""
+_NAME = re.compile(r"\w[\w+.-]*")  # it names a folder too
+
+
+def repository() -> Path | None:
+    """The clone of fedsolve that has the studies: around the current folder, else that which this package runs from."""
+    here, own = Path.cwd(), Path(__file__).resolve().parents[3]
+    for folder in (here, *here.parents, own):
+        if (folder / PROGRAMS / "__init__.py").is_file() and (folder / "src" / "fedsolve").is_dir():
+            return folder
+    return None
+
+
+def program_folders() -> Mapping[str, Path]:
+    """The folder of each study of a clone by the study's name, empty where there is no clone."""
+    root = repository()
+    paths = sorted((root / PROGRAMS).glob("*/*/study.py")) if root else []
+    return {path.parent.name.replace("_", "-"): path.parent for path in paths}
+
+
+def entries() -> Mapping[str, EntryPoint]:
+    """Every experiment by name: those of the clone, then those of other distributions, none of which takes a name."""
+    return _of_clone() | {
+        name: entry for name, entry in _installed().items() if name not in program_folders()
+    }
+
+
+def _of_clone() -> dict[str, EntryPoint]:
+    return {
+        name: EntryPoint(name, f"{PROGRAMS}.{folder.parent.name}.{folder.name}.study:STUDY", GROUP)
+        for name, folder in program_folders().items()
+    }
+
+
+@cache
+def _installed() -> Mapping[str, EntryPoint]:
+    # an installation of fedsolve 0.1 from before its studies moved out of the package still names them
+    return {e.name: e for e in entry_points(group=GROUP) if e.dist is None or e.dist.name != "fedsolve"}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name, or of a user's own study: `module:function`, or a Python file with `STUDY`.
+
+    Raises:
+        InvalidInput: there is none (the nearest match is named, or where the papers' studies are), or what stands
+            there is no study.
+    """
+    from fedsolve.studies.runner import experiment
+
+    if is_reference(name):
+        from fedsolve.studies import Study
+
+        return experiment(construct("study", name, Study, load_reference("study", name, Study), {}))
+    if name.endswith(".py"):
+        return _of_file(Path(name))
+    known = entries()
+    if name in known:
+        return loaded(known[name])
+    if repository() is None:
+        raise InvalidInput(
+            f"experiment {name!r}: the studies of the papers are not installed with the package; run "
+            f"`fedsolve reproduce {name}` in a clone of fedsolve's repository, which has them in {PROGRAMS}/"
+        )
+    raise unknown("experiment", name, known)
+
+
+def _of_file(path: Path) -> Experiment:
+    if not path.is_file():
+        raise InvalidInput(f"{path}: there is no such file")
+    root, file = repository(), path.resolve()
+    if root is not None and file.is_relative_to(root.resolve() / PROGRAMS):
+        module = ".".join(file.relative_to(root.resolve()).with_suffix("").parts)
+    else:
+        module, _ = split_reference("study", f"{file.stem}:STUDY")
+        sys.path.insert(0, str(file.parent))
+    return loaded(EntryPoint(file.stem, f"{module}:STUDY", GROUP))
+
+
+def loaded(entry: EntryPoint) -> Experiment:
+    """What an entry point names: a `Study`, an `Experiment`, a function that returns one, or a mapping with its name.
+
+    Raises:
+        InvalidInput: its name is no folder's, it cannot be loaded, or is something else; what and whose it is.
+    """
+    from fedsolve.studies import Study
+    from fedsolve.studies.runner import experiment
+
+    whose = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    what = f"experiment {entry.name!r}{whose} ({entry.value})"
+    if not _NAME.fullmatch(entry.name):
+        raise InvalidInput(f"{what}: a name has letters, digits, '.', '+', '-' and '_'; rename it")
+    if entry.value.startswith(f"{PROGRAMS}."):
+        import_programs()
+    try:
+        entry_object: Any = entry.load()
+        entry_object = entry_object[entry.name] if isinstance(entry_object, Mapping) else entry_object
+        entry_object = entry_object() if callable(entry_object) else entry_object
+    except (Exception, SystemExit) as error:
+        raise failed(what, error) from None
+    if isinstance(entry_object, Study):
+        return experiment(entry_object)
+    if not isinstance(entry_object, Experiment):
+        raise InvalidInput(f"{what} is {of_type(entry_object)}: name a fedsolve.studies.Study")
+    return entry_object
+
+
+def import_programs() -> None:
+    """Import the clone's package `experiments`, which need not be on the path, so that its modules can be."""
+    root = repository()
+    if root is None or PROGRAMS in sys.modules:
+        return
+    folder = root / PROGRAMS
+    spec = spec_from_file_location(PROGRAMS, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[PROGRAMS] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+# Run an experiment by its name and write its page, or evaluate the claims of an earlier run again.
 
 
 @dataclass(frozen=True)
@@ -88,7 +216,7 @@ def reproduce(
     from fedsolve.data import sources
     from fedsolve.engine.identity import provenance
     from fedsolve.report.plots import require_matplotlib
-    from fedsolve.studies.pages.page import write_results
+    from fedsolve.studies.pages import write_results
 
     experiment = experiment or find(name)
     require_matplotlib()

@@ -59,7 +59,7 @@ def _schedules() -> list[dict[str, Any]]:
 
 def _experiments() -> list[dict[str, Any]]:
     from fedsolve.cli.commands.reproduce import time_of
-    from fedsolve.studies.names import PROGRAMS, entries, find, repository
+    from fedsolve.studies.reproduce import PROGRAMS, entries, find, repository
 
     rows = []
     if repository() is None:

@@ -100,7 +100,7 @@ def verdict(
     as_json: AsJson = False,
 ) -> None:
     """Re-evaluate the claims of a finished experiment or study from its stored data; nothing is run."""
-    from fedsolve.studies.pages.page import claim_facts, is_without_paper
+    from fedsolve.studies.pages import claim_facts, is_without_paper
     from fedsolve.studies.reproduce import evaluate_claims
 
     if not name:
@@ -127,10 +127,9 @@ def _verdicts_of_all(as_json: bool) -> None:
 
     from rich.table import Table
 
-    from fedsolve.studies.names import program_folders
-    from fedsolve.studies.pages.page import claim_facts
-    from fedsolve.studies.parts import has_parts
-    from fedsolve.studies.reproduce import evaluate_claims
+    from fedsolve.studies.experiment import has_parts
+    from fedsolve.studies.pages import claim_facts
+    from fedsolve.studies.reproduce import evaluate_claims, program_folders
 
     folders = {name: folder for name, folder in program_folders().items() if has_parts(folder)}
     if not folders:
@@ -161,7 +160,7 @@ def _run(
     """Run one experiment and print its claims with verdicts; a quick run has none."""
     from fedsolve.cli.terminal.parts_progress import PartsProgress
     from fedsolve.studies.experiment import command
-    from fedsolve.studies.pages.page import QUICK, claim_facts, is_without_paper
+    from fedsolve.studies.pages import QUICK, claim_facts, is_without_paper
     from fedsolve.studies.reproduce import reproduce
 
     experiment = _find(name, data_dir, trust=trust)
@@ -209,7 +208,7 @@ def _find(
     Raises:
         InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.
     """
-    from fedsolve.studies.names import find
+    from fedsolve.studies.reproduce import find
 
     if not name.endswith(".toml"):
         return find(name)

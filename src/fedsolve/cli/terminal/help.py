@@ -64,7 +64,7 @@ def complete_algorithm(incomplete: str) -> list[str]:
 
 def complete_experiment(incomplete: str) -> list[str]:
     """The experiments that begin so."""
-    from fedsolve.studies.names import entries
+    from fedsolve.studies.reproduce import entries
 
     return _begin(incomplete, entries())
 

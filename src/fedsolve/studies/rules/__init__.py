@@ -1,6 +1,6 @@
 """Rules that decide a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
-from fedsolve.studies.intervals import (
+from fedsolve.studies.cells import (
     Interval,
     alike,
     around,
@@ -15,6 +15,8 @@ from fedsolve.studies.intervals import (
     listed,
 )
 from fedsolve.studies.rules.comparisons import (
+    KNOWN,
+    Difference,
     Rule,
     all_positive,
     at_least_as_good,
@@ -22,20 +24,36 @@ from fedsolve.studies.rules.comparisons import (
     better_in_each,
     better_than_all,
     close,
+    difference,
     each_better,
     few,
+    grade,
+    may_change,
     mixed,
+    not_learnt,
     provisional,
     rule,
     shown_final,
     sooner,
     together,
 )
-from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
-from fedsolve.studies.rules.edges import SHARES, beyond_edge, judged
-from fedsolve.studies.rules.learnt import KNOWN, not_learnt
-from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, holm, rank, wins_more
-from fedsolve.studies.rules.views import at_round, by_metric, by_window, early, in_decades, incomparable
+from fedsolve.studies.rules.ranks import (
+    SHARES,
+    Ranked,
+    Ranks,
+    at_round,
+    beyond_edge,
+    by_metric,
+    by_window,
+    early,
+    ends,
+    holm,
+    in_decades,
+    incomparable,
+    judged,
+    rank,
+    wins_more,
+)
 
 __all__ = [
     "KNOWN",

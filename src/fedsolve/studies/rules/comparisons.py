@@ -3,20 +3,196 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
 from fedsolve.results.metrics import describe
-from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.cells import (
+    Cells,
+    Interval,
+    Which,
+    alike,
+    around,
+    beyond,
+    chance,
+    decided,
+    elsewhere,
+    interval,
+)
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import Interval, alike, around, decided, elsewhere, interval
-from fedsolve.studies.rules.differences import Difference, difference, grade, may_change
-from fedsolve.studies.rules.learnt import no_better, not_learnt
 from fedsolve.studies.study import Decision
+
+# By how much a method is better than another over the same seeds, and what that decides of several claimed at once.
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much `a` is better than `b`, over the same seeds.
+
+    Attributes:
+        a, b: the methods.
+        mean: of the differences, positive if `a` is better, in the unit that is shown.
+        low, high: the interval (Student's t, paired by seed); infinite where a seed diverged.
+        chance: half the width of one for what the draw of the test examples does to it, at most; 0 where unknown.
+        collapsed: seeds that are left out, since one of the two collapsed.
+    """
+
+    a: str
+    b: str
+    mean: float
+    low: float
+    high: float
+    chance: float = 0.0
+    collapsed: int = 0
+
+    @property
+    def wide(self) -> Difference:
+        """With the chance of the test examples, which is independent of that of the seeds, in its interval."""
+        if not self.chance:
+            return self
+        below, above = (
+            float(np.hypot(end, self.chance)) for end in (self.mean - self.low, self.high - self.mean)
+        )
+        return replace(self, low=self.mean - below, high=self.mean + above, chance=0.0)
+
+    @property
+    def words(self) -> str:
+        """Such as 'FedAdam over FedAvg +3.1 [1.2, 5.0]'."""
+        if not np.isfinite(self.mean):
+            return f"{self.b if self.mean > 0 else self.a} diverged against {self.a if self.mean > 0 else self.b}"
+        beside = (
+            f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
+        )
+        without = f" without {_seeds(self.collapsed)} that collapsed" if self.collapsed else ""
+        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{without}{beside}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+def difference(
+    cells: Cells, problem: str, a: str, b: str, which: Which = "tuned", comparisons: int = 1
+) -> Difference:
+    """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
+
+    A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds on which either
+    collapsed are left out, and counted. Seeds that change neither method (all clients, whole batches, one start) are
+    one observation; data sets are always several.
+    """
+    metric = describe(cells.problem(problem).metric)
+    sign = metric.scale * (1 if metric.higher_is_better else -1)
+    ends = [cells.final(problem, name, which) for name in (a, b)]
+    ours, theirs = (sign * end for end in ends)
+    lost_a, lost_b = (not np.isfinite(values).all() for values in (ours, theirs))
+    if lost_a or lost_b:
+        mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
+        return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
+    out = cells.collapsed(problem, a, which) | cells.collapsed(problem, b, which)
+    ours, theirs, ends = ours[~out], theirs[~out], [end[~out] for end in ends]
+    same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
+    of_mean = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
+    tested = cells.problem(problem).tested
+    drawn = chance([end.mean() for end in ends], tested, comparisons * cells.sharing) if tested else 0.0
+    return Difference(a, b, *of_mean, metric.scale * drawn, int(out.sum()))
+
+
+def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -> tuple[Verdict, str]:
+    """The verdict on differences that are all claimed to be positive, and in which it holds if in some.
+
+    Args:
+        differences: claimed together.
+        not_learnt: methods that have not: a difference between two of them decides nothing.
+    """
+    one = len({d.a for d in differences}) == 1
+    named = [(d.b if one else f"{d.a} over {d.b}", d) for d in differences]
+    void = [name for name, d in named if {d.a, d.b} <= set(not_learnt)]
+    if len(void) == len(named):
+        return "not learnt", ""
+    learnt = ((name, d) for name, d in named if not {d.a, d.b} <= set(not_learnt))
+    verdict, which = beyond([(name, Interval(d.mean, d.low, d.high)) for name, d in learnt], 0.0)
+    if not void:
+        return verdict, which
+    return (
+        "partly" if verdict == "reproduced" else verdict,
+        f"{which}; neither has learnt in {', '.join(void)}",
+    )
+
+
+def may_change(differences: Iterable[Difference]) -> tuple[str, ...]:
+    """The methods whose better setting, outside the grid, could change a verdict on these differences.
+
+    A better setting of the method that is ahead makes a decided difference larger: only the other one's may change it.
+    """
+    names: list[str] = []
+    for d in differences:
+        names += [name for name, ahead in ((d.a, d.low > 0), (d.b, d.high < 0)) if not ahead]
+    return tuple(dict.fromkeys(names))
+
+
+# Whether methods have learnt: a comparison of two that have not says nothing of either.
+
+
+TRAINING_LOSS = "train_loss"
+KNOWN = "a known solution"
+"""The note of a record that no run made, but a solution whose numbers stand in every evaluation of others."""
+
+
+def not_learnt(cells: Cells, problem: str, names: Iterable[str], which: Which = "tuned") -> tuple[str, ...]:
+    """Those of the methods that have not learnt, each once.
+
+    A method has learnt if its training loss is lower at the end than before the first round, by the 95 % interval over
+    the seeds; and a metric of the test data, where the problem compares one, better than before and than
+    `Problem.chance`. A method that lost a seed has not; one marked `KNOWN` is not asked.
+    """
+    return tuple(name for name in dict.fromkeys(names) if not _has_learnt(cells, problem, name, which))
+
+
+def no_better(cells: Cells, problem: str, names: Iterable[str]) -> str:
+    """In words, that methods of a problem have not learnt."""
+    asked = cells.problem(problem)
+    bar = f" or than the best constant prediction, {describe(asked.metric).scale * asked.chance:.3g}"
+    by = "training loss or test metric" if asked.metric.startswith("test_") else "training loss"
+    return f"{' and '.join(names)} ended no better by {by} than at the start{bar if asked.chance else ''}"
+
+
+def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
+    run, asked = cells.cell(problem, method).of(which), cells.problem(problem)
+    if run is None:
+        return False
+    if KNOWN in run.notes:
+        return True
+    metrics = [TRAINING_LOSS, *([asked.metric] if asked.metric.startswith("test_") else [])]
+    gains = [_gain(cells, problem, method, which, metric) for metric in metrics if metric in run.metrics]
+    if asked.chance and asked.metric in metrics:
+        gains.append(_better_by(asked.metric, cells.final(problem, method, which), asked.chance))
+    return all(_is_positive(cells, problem, gain) for gain in gains)
+
+
+def _gain(cells: Cells, problem: str, method: str, which: Which, metric: str) -> np.ndarray:
+    """By how much each seed's metric is better at the end than before the first round."""
+    end, start = (
+        cells.final(problem, method, which, metric),
+        cells.curve(problem, method, which, metric)[1][:, 0],
+    )
+    return _better_by(metric, end, start)
+
+
+def _better_by(metric: str, ours: np.ndarray, other: np.ndarray | float) -> np.ndarray:
+    return (ours - other) if describe(metric).higher_is_better else (other - ours)
+
+
+def _is_positive(cells: Cells, problem: str, gain: np.ndarray) -> bool:
+    if not np.isfinite(gain).all():
+        return False
+    if np.ptp(gain) == 0:  # one seed, or seeds that change nothing
+        return bool(gain[0] > 0)
+    return cells.interval(problem, gain).low > 0
+
 
 Rule = Callable[[Cells], Decision]
 P = ParamSpec("P")

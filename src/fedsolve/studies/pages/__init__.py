@@ -1,1 +1,0 @@
-"""The page of a study, and what stands at its top."""
