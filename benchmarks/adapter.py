@@ -15,12 +15,12 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve import wire
-from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
-from fedsolve.deploy.messages.message import TrainReply
-from fedsolve.deploy.messages.signature import signature_digest
+from fedsolve.deploy.codec import Expected, record_to_reply, to_record
+from fedsolve.deploy.message import TrainReply
+from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.signature import signature_digest
 from fedsolve.engine.record import Recorder
 
 CLIENTS, PARAMETERS = 3, 1_000_000

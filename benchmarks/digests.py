@@ -35,7 +35,7 @@ from conformance.entries import METHODS
 from conformance.properties import START, model, task
 from fedsolve import wire
 from fedsolve.cli.main import app
-from fedsolve.deploy.messages.spec import to_spec
+from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.server.server_method import ServerMethod
 
 ROUNDS = 3

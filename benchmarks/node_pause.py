@@ -19,8 +19,8 @@ from typing import Any
 
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
-from fedsolve.deploy.monitoring.phases import PHASES
 from fedsolve.deploy.run_log import ROUNDS
+from fedsolve.deploy.status import PHASES
 from real_round import wait
 
 CLIENTS = 3

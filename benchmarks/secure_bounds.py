@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 from math import ceil, comb, log2
 
-from fedsolve.deploy.secure.graph import COMPLETE, ways, width
-from fedsolve.deploy.secure.roster import COMMITTEE, threshold
+from fedsolve.deploy.secure.attempt import COMPLETE, ways, width
+from fedsolve.deploy.secure.keys import COMMITTEE, threshold
 
 CERTAIN = 999.0
 """In the place of infinity: nothing is left to chance."""

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.deploy.secure.attempt import Words
-from fedsolve.deploy.secure.node_secrets import NodeSecrets
-from fedsolve.deploy.secure.secure_server import SecureServer
+from fedsolve.deploy.secure.client import NodeSecrets
+from fedsolve.deploy.secure.server import SecureServer
 
 ASKED = bytes(32)
 HEAD = (

@@ -114,7 +114,7 @@ CLIENTS, SECONDS = 3, 4.0
 
 def client(chooses: bool) -> None:
     """One of the processes: once all are ready, the median seconds of a message's local work and its processor time."""
-    from fedsolve.deploy.client.kept_problem import KeptProblem
+    from fedsolve.deploy.client.app import KeptProblem
 
     def oracle_for(node: object) -> TorchOracle:
         rng = np.random.default_rng(0)

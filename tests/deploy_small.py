@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 import fedsolve as fs
 from conformance.properties import START, compiled, model, task
 from fake_grid import FakeGrid, over_the_wire
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedsolve.deploy.secure.attempt import Words
-from fedsolve.deploy.secure.node_secrets import NodeSecrets
-from fedsolve.deploy.secure.secure_server import SecureServer
+from fedsolve.deploy.secure.client import NodeSecrets
+from fedsolve.deploy.secure.server import SecureServer
 
 N32, N64 = 5, 2
 ASKED = bytes(range(32))

@@ -23,11 +23,11 @@ from fedsolve.cli.configuration.config import load as load_config
 from fedsolve.cli.federation.credentials import check_credentials
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import read_idx, read_npz
-from fedsolve.deploy.jobs.statistics_file import read_statistics, statistics_json
-from fedsolve.deploy.monitoring.status_file import read_status
-from fedsolve.deploy.nodes.node_bindings import NodeBindings
+from fedsolve.deploy.registry import NodeBindings
 from fedsolve.deploy.secret_keys import load_or_create_secret
-from fedsolve.deploy.secure.roster import read_peers
+from fedsolve.deploy.secure.keys import read_peers
+from fedsolve.deploy.statistics_job import read_statistics, statistics_json
+from fedsolve.deploy.status import read_status
 from fedsolve.engine.running_page import standing
 from fedsolve.folders.files import held, locked
 from fedsolve.folders.logs import AppendLog, RowFile, append_line

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
-from fedsolve.deploy.monitoring.status_file import STATUS, StatusFile
 from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.status import STATUS, Cause, ClientStatuses, StatusFile
 from fedsolve.folders.files import locked
 from fedsolve.results.record_files import HISTORY
 

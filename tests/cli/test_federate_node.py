@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedsolve.cli.federation import node
-from fedsolve.deploy.client.node_context import STATE_FOLDER
+from fedsolve.deploy.oracles.node_oracle import STATE_FOLDER
 
 FLOWERS = [
     "--insecure",

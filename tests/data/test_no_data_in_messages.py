@@ -17,8 +17,8 @@ from deploy_small import ask
 from fedsolve.cli.commands.prediction_files import read_inputs
 from fedsolve.core.errors import ConfidentialError, shown
 from fedsolve.data import FederatedData, Schema
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.records import refusal
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.codec import refusal
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.tasks.ready.libsvm import parse
 

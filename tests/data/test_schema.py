@@ -7,7 +7,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.errors import ConfidentialError
-from fedsolve.deploy.messages.records import refusal
+from fedsolve.deploy.codec import refusal
 
 TEXT = """
 target = "ill"

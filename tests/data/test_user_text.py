@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.cli.commands.prediction_files import read_inputs
 from fedsolve.cli.configuration.config import read_toml
-from fedsolve.deploy.secure.roster import read_peers
+from fedsolve.deploy.secure.keys import read_peers
 from fedsolve.deploy.site_names import site_of
 
 SCHEMA = """target = "übel"

@@ -14,7 +14,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.fleets import Timeline, as_tasks
 from fedsolve.core.types import module, static
-from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
+from fedsolve.deploy.asynchronous import BufferedCoordinator
 from fedsolve.engine import placement as plan
 from fedsolve.engine.compute import train
 from fedsolve.engine.compute.casting import run_key

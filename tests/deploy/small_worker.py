@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from fedsolve.deploy.persistent.worker_process import main
+from fedsolve.deploy.persistent.worker import main
 
 
 class SmallProgram:

@@ -12,8 +12,8 @@ from conformance.properties import SAMPLING
 from deploy_small import POPULATION, QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
+from fedsolve.deploy import codec as records
 from fedsolve.deploy.flower import client_app
-from fedsolve.deploy.messages import records
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED, ROUNDS
 from fedsolve.folders.run_folder import read_manifest

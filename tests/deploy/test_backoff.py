@@ -13,11 +13,12 @@ from flwr.app import RecordDict
 import fedsolve as fs
 from deploy_small import POPULATION
 from deploy_small import deploy_quick as deploy
-from fedsolve.deploy.client.client_state import ClientState
-from fedsolve.deploy.monitoring.client_status import ClientStatuses
-from fedsolve.deploy.nodes import exchange, transport
-from fedsolve.deploy.nodes.exchange import Backoff
+from fedsolve.deploy import exchange
+from fedsolve.deploy import exchange as transport
+from fedsolve.deploy.client.state import ClientState
+from fedsolve.deploy.exchange import Backoff
 from fedsolve.deploy.run_log import ROUNDS
+from fedsolve.deploy.status import ClientStatuses
 
 METHOD = fs.SCAFFOLD(0.3)
 EVER = [(102, t) for t in range(20)]

@@ -5,7 +5,7 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import clients_of, deploy
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.results.callbacks import FineTuning
 from harness import Listed

@@ -12,15 +12,15 @@ from test_client_evaluation import START, TASK, deployed
 
 import fedsolve as fs
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.records import join, separate
-from fedsolve.deploy.monitoring.phases import PHASES, PhaseClock
-from fedsolve.deploy.nodes import pending_requests
-from fedsolve.deploy.nodes.client_registry import ClientRegistry
+from fedsolve.deploy import exchange as pending_requests
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.codec import join, separate
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import ROUNDS
+from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.status import PHASES, PhaseClock
 from fedsolve.results.clients import CLIENT_METRICS
 
 ALONE = {"callbacks": [lambda at: None]}

@@ -8,11 +8,10 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import deploy
-from fedsolve.deploy import checkpoint
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
-from fedsolve.deploy.server import serve
+from fedsolve.deploy.server import checkpoint, serve
 from fedsolve.folders.run_folder import DEPLOYMENT, read_manifest, save_tree
 
 CHECKPOINT, PREVIOUS = DEPLOYMENT.file, DEPLOYMENT.previous

@@ -12,15 +12,14 @@ from flwr.app import ConfigRecord
 import fedsolve as fs
 from deploy_small import ask, clients_of, deploy
 from fake_grid import over_the_wire
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.codec import to_record
-from fedsolve.deploy.messages.message import PartMetrics
-from fedsolve.deploy.messages.spec import to_spec
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.codec import to_record
+from fedsolve.deploy.message import PartMetrics
+from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.evaluation import read_metrics
-from fedsolve.deploy.server.evaluation_result import EvaluationResult
+from fedsolve.deploy.server.evaluation import EvaluationResult, read_metrics
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics

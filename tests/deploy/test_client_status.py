@@ -12,9 +12,8 @@ from test_registry import VERSIONS, Meeting, says
 import fedsolve as fs
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.monitoring import versions
-from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
-from fedsolve.deploy.monitoring.status_file import STATUS, StatusFile, read_status
+from fedsolve.deploy import status as versions
+from fedsolve.deploy.status import STATUS, Cause, ClientStatuses, StatusFile, read_status
 
 SITES = [{"client-id": 0, "site": "north"}, 1, 2, 3, 4, 5]
 

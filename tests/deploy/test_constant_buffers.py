@@ -8,7 +8,7 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import deploy
-from fedsolve.deploy.messages.signature import constant_digests, other_constant, usual_constants
+from fedsolve.deploy.signature import constant_digests, other_constant, usual_constants
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked
 

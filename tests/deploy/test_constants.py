@@ -11,15 +11,15 @@ import pytest
 import fedsolve as fs
 from deploy_small import QUICK
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.client.kept_problem import KeptProblem, _make
-from fedsolve.deploy.client.node_context import NodeContext
-from fedsolve.deploy.messages.signature import (
+from fedsolve.deploy.client.app import KeptProblem, _make
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.oracles.node_oracle import NodeContext
+from fedsolve.deploy.signature import (
     check_constants,
     constant_digests,
     other_constant,
     usual_constants,
 )
-from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.tasks.task import Examples
 
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)

@@ -15,10 +15,10 @@ from sklearn import metrics as theirs
 import fedsolve as fs
 from deploy_small import clients_of, deploy
 from fake_grid import over_the_wire
-from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
-from fedsolve.deploy.messages.fact_checks import check_evaluate_reply
-from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics, Sums
-from fedsolve.deploy.server.evaluation_result import EvaluationResult, find_metric_outliers
+from fedsolve.deploy.codec import Expected, record_to_reply, to_record
+from fedsolve.deploy.message import EvaluateReply, EvaluateRequest, PartMetrics, Sums
+from fedsolve.deploy.reply_checks import check_evaluate_reply
+from fedsolve.deploy.server.evaluation import EvaluationResult, find_metric_outliers
 from fedsolve.results.callbacks import EachClient
 from fedsolve.results.clients import read_client_metrics
 

@@ -8,8 +8,8 @@ from test_reply_outliers import APPS, CLIENTS
 
 import fedsolve as fs
 from deploy_small import deploy
-from fedsolve.deploy.messages.message import PartMetrics
-from fedsolve.deploy.server.evaluation_result import find_metric_outliers
+from fedsolve.deploy.message import PartMetrics
+from fedsolve.deploy.server.evaluation import find_metric_outliers
 from fedsolve.methods.robust.reductions import FACTOR
 
 NAN = float("nan")

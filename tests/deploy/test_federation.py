@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
-from fedsolve.deploy.monitoring.status_file import STATUS, read_status
 from fedsolve.deploy.run_log import FAILED, ROUNDS
+from fedsolve.deploy.status import STATUS, read_status
 from fedsolve.folders.run_folder import read_manifest
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History

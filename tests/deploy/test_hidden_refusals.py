@@ -10,10 +10,10 @@ import pytest
 import fedsolve as fs
 from deploy_small import ask
 from fedsolve.data.column_statistics.replies import Measure
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
-from fedsolve.deploy.jobs.column_records import request_record
-from fedsolve.deploy.messages.codec import to_record
+from fedsolve.deploy.codec import to_record
+from fedsolve.deploy.column_records import request_record
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.messages.allowed_classes import classes, fits, is_known, kinds_of
-from fedsolve.deploy.messages.spec import from_spec, to_spec
+from fedsolve.deploy.method_spec import classes, fits, from_spec, is_known, kinds_of, to_spec
 
 FIELDS = {
     f"{name}.{field.name}": (cls, field.name)

@@ -9,9 +9,9 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import ask
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.client.ledger import LEDGER
-from fedsolve.deploy.messages.codec import to_record
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.client.state import LEDGER
+from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation

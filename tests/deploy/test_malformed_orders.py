@@ -8,9 +8,9 @@ import numpy as np
 
 import fedsolve as fs
 from deploy_small import ask
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.codec import to_record
-from fedsolve.deploy.messages.spec import to_spec
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.codec import to_record
+from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_same
 from fedsolve.deploy.server.coordinator import Coordinator

@@ -7,8 +7,8 @@ import pytest
 from flwr.common.serde import recorddict_to_proto
 
 from fake_grid import over_the_wire
-from fedsolve.deploy.messages.codec import Expected, record_to_reply, record_to_request, to_record
-from fedsolve.deploy.messages.message import (
+from fedsolve.deploy.codec import Expected, record_to_reply, record_to_request, to_record
+from fedsolve.deploy.message import (
     EvaluateReply,
     EvaluateRequest,
     PartMetrics,

@@ -14,11 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import fedsolve as fs
 from deploy_small import deploy_quick as deploy
 from fedsolve.cli.processes.local_processes import free_port, is_listening
-from fedsolve.deploy.messages import records
-from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
-from fedsolve.deploy.monitoring.metrics import PHASES, RunMetrics, check_address
-from fedsolve.deploy.monitoring.status_file import STATUS, read_status
+from fedsolve.deploy import codec as records
+from fedsolve.deploy.metrics import PHASES, RunMetrics, check_address
 from fedsolve.deploy.run_log import ROUNDS
+from fedsolve.deploy.status import STATUS, Cause, ClientStatuses, read_status
 
 
 def values(text):

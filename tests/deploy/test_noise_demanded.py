@@ -10,12 +10,12 @@ import fedsolve as fs
 from deploy_small import QUICK, ask, clients_of
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.client.ledger import LEDGER, Ledger, PrivacyBudget
-from fedsolve.deploy.messages.message import TrainReply
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.client.state import LEDGER, Ledger, PrivacyBudget
+from fedsolve.deploy.message import TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.secure import node_secrets
-from fedsolve.deploy.secure_rounds.secure_records import ACTION, Question, question_record
+from fedsolve.deploy.secure import client as node_secrets
+from fedsolve.deploy.secure.questions import ACTION, Question, question_record
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.folders.run_folder import read_manifest

@@ -13,11 +13,12 @@ from test_reply_outliers import sends
 import fedsolve as fs
 from deploy_small import deploy
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy import checkpoint, retention
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client import state as retention
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
-from fedsolve.deploy.server.outliers import largest_update
+from fedsolve.deploy.server import checkpoint
+from fedsolve.deploy.server.coordinator import largest_update
 from fedsolve.folders.run_folder import read_manifest
 
 TRACKED = fs.FedFW(fs.geometry.L2Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))

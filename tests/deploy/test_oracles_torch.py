@@ -14,8 +14,7 @@ from oracle_small import far, key, local_work, same
 import fedsolve as fs
 from conformance.entries import METHODS
 from deploy_small import ask
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.client.worker import Worker
+from fedsolve.deploy.client.app import Worker, client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation

@@ -13,12 +13,12 @@ from conformance.properties import close
 from deploy_small import POPULATION, QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.messages.fact_checks import check_still
-from fedsolve.deploy.monitoring.status_file import STATUS, read_status
+from fedsolve.deploy.reply_checks import check_still
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.status import STATUS, read_status
 from fedsolve.folders.sealed import mapped_arrays
 from harness import Listed
 

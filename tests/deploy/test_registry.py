@@ -11,9 +11,8 @@ import fedsolve as fs
 from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.monitoring.client_status import ClientStatuses
-from fedsolve.deploy.nodes.client_registry import ClientRegistry
-from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
+from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.status import ClientStatuses
 
 SIGNATURE = "['w'] float32[2]"
 VERSIONS = {"fedsolve": fs.__version__, "flwr": "1.41.0", "python": "3.11.9", "framework": "torch 2.13.0+cpu"}

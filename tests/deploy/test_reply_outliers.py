@@ -12,10 +12,10 @@ from malformed import with_bytes
 import fedsolve as fs
 from conformance.properties import task
 from deploy_small import clients_of, deploy
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS
-from fedsolve.deploy.server.outliers import check_usual, part_norms
+from fedsolve.deploy.server.coordinator import check_usual, part_norms
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, read_manifest
 from fedsolve.methods.robust.reductions import FACTOR
 from harness import crossed

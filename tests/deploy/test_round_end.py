@@ -15,16 +15,15 @@ from fake_grid import over_the_wire
 from fedsolve import wire
 from fedsolve.core import trees
 from fedsolve.core.types import module, replace
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.codec import to_record
-from fedsolve.deploy.messages.message import TrainReply
-from fedsolve.deploy.messages.signature import signature_digest
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.codec import to_record
+from fedsolve.deploy.message import TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED, ROUNDS, round_reporter
-from fedsolve.deploy.server.collect import read_and_validate
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, ReplyStore
 from fedsolve.deploy.server.federation import Federation
-from fedsolve.deploy.server.reply_store import ReplyStore
+from fedsolve.deploy.server.rounds import read_and_validate
+from fedsolve.deploy.signature import signature_digest
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 

@@ -10,7 +10,7 @@ import fedsolve as fs
 from deploy_small import QUICK, ROWS, clients_of, simulated
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from harness import crossed
 
@@ -166,7 +166,7 @@ def test_noise_in_shares(tmp_path, monkeypatch):
     evaluate = lambda params, buffers: models.append(params) or {}  # noqa: E731
     with monkeypatch.context() as patched:
         patched.setattr(
-            "fedsolve.deploy.secure.noise.skellam_share", lambda n, variance: np.zeros(n, np.int64)
+            "fedsolve.deploy.secure.primitives.skellam_share", lambda n, variance: np.zeros(n, np.int64)
         )
         whole, _, _ = deploy(shared_noise(1e-3, 3), tmp_path / "whole", evaluate=evaluate)
     with jax.enable_x64(True):
@@ -211,7 +211,7 @@ def test_what_needs_single_messages_is_refused(options, words, tmp_path):
 @pytest.mark.parametrize("committee", [64, 5])
 def test_a_run_that_ended_before_its_first_checkpoint(committee, tmp_path, monkeypatch, capsys):
     """Keys and rosters are there, and nothing else: it starts again in its folder, also where a committee is drawn."""
-    monkeypatch.setattr("fedsolve.deploy.secure.roster.COMMITTEE", committee)
+    monkeypatch.setattr("fedsolve.deploy.secure.keys.COMMITTEE", committee)
     algorithm, folder = secure(fs.FedAvg(0.1)), tmp_path / "run"
     nobody = {(node, 0) for node in range(101, 107)}
     with pytest.raises(Unavailable, match="0 of 6 replies count"):
@@ -234,7 +234,7 @@ def test_a_server_that_ends_after_a_sum_was_opened(second_sums, tmp_path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedsolve.deploy.server.deployed_rounds.DeployedRounds.save", killed)
+        patch.setattr("fedsolve.deploy.server.rounds.DeployedRounds.save", killed)
         with pytest.raises(KeyboardInterrupt):
             deploy(algorithm, folder, app=app, rounds=3, resume=True)
     found, history, _ = deploy(algorithm, folder, app=app, rounds=3, resume=True)

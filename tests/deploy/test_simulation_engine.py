@@ -9,13 +9,12 @@ import fedsolve as fs
 from deploy_small import CLIENTS, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.monitoring.client_status import ClientStatuses
-from fedsolve.deploy.nodes.client_registry import ClientRegistry
-from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
+from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.signature import signature
+from fedsolve.deploy.status import ClientStatuses
 
 
 class InMemoryGrid(FakeGrid):

@@ -10,14 +10,13 @@ from deploy_small import QUICK, ask
 from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.jobs.job import Job
-from fedsolve.deploy.jobs.secure_statistics import summed_statistics
-from fedsolve.deploy.nodes import client_registry
-from fedsolve.deploy.nodes.exchange import Exchange
-from fedsolve.deploy.nodes.transport import Polling
-from fedsolve.deploy.secure_rounds.server_keys import ServerKeys
+from fedsolve.deploy import registry as client_registry
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.evaluation_job import Job
+from fedsolve.deploy.exchange import Exchange, Polling
+from fedsolve.deploy.secure.rounds import ServerKeys
 from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.statistics_job import summed_statistics
 
 
 def refuses(why="no rows", client=1):

@@ -14,7 +14,7 @@ from deploy_small import PROBLEM, deploy, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import run_log
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.server.server import server_app
 from fedsolve.deploy.site_names import site_of
 from fedsolve.results.clients import read_client_metrics

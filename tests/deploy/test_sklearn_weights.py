@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler  # noqa: E402
 from sklearn.svm import LinearSVC  # noqa: E402
 
 from fedsolve.deploy.oracles.sklearn import SklearnOracle, assign  # noqa: E402
-from fedsolve.deploy.server.evaluation_result import EvaluationResult  # noqa: E402
+from fedsolve.deploy.server.evaluation import EvaluationResult  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = 3 + 2 * RNG.standard_normal((90, 3))

@@ -14,9 +14,16 @@ import pytest
 import fedsolve as fs
 from conformance.entries import METHODS
 from fedsolve.core.types import module
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.allowed_classes import _PARTS, _ROOTS, OPTIMISERS, classes
-from fedsolve.deploy.messages.spec import from_spec, method_from_spec, to_spec
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.method_spec import (
+    _PARTS,
+    _ROOTS,
+    OPTIMISERS,
+    classes,
+    from_spec,
+    method_from_spec,
+    to_spec,
+)
 from fedsolve.engine.identity import describe
 
 

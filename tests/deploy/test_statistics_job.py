@@ -12,12 +12,12 @@ from deploy_small import ask
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.data.column_statistics.replies import Measure
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.jobs.column_records import read_request, request_record
-from fedsolve.deploy.jobs.job import STATISTICS_FILE
-from fedsolve.deploy.jobs.statistics_file import read_statistics
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.column_records import read_request, request_record
+from fedsolve.deploy.evaluation_job import STATISTICS_FILE
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.server import server_app
+from fedsolve.deploy.statistics_job import read_statistics
 
 RNG = np.random.default_rng(0)
 SITES = [

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedsolve.cli.federation.local import LocalFederation
-from fedsolve.deploy import threads
-from fedsolve.deploy.client.kept_problem import _make
+from fedsolve.deploy import host as threads
+from fedsolve.deploy.client.app import _make
 
 
 @pytest.fixture

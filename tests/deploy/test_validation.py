@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.messages import records
-from fedsolve.deploy.messages.fact_checks import check_examples
-from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
-from fedsolve.deploy.messages.validation import check_buffer_values, check_claims, check_size
+from fedsolve.deploy import codec as records
+from fedsolve.deploy.reply_checks import check_buffer_values, check_claims, check_examples, check_size
+from fedsolve.deploy.sanitize import reading, sanitize, without_folders
 from fedsolve.methods.algorithms.mirror_descent import FedMiDMessage
 from fedsolve.methods.client.solver import Search
 from fedsolve.methods.privacy.central import PrivateMessage

@@ -13,9 +13,8 @@ from oracle_small import key, local_work, same, train
 import fedsolve as fs
 from deploy_small import PROBLEM, deploy
 from deploy_small import start as jax_start
-from fedsolve.deploy.client import local_work as compiled
-from fedsolve.deploy.client.client import NodeContext, client_app
-from fedsolve.deploy.client.kept_problem import KeptProblem
+from fedsolve.deploy.client import app as compiled
+from fedsolve.deploy.client.app import KeptProblem, NodeContext, client_app
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 
 torch = pytest.importorskip("torch")

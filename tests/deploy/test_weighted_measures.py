@@ -15,11 +15,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record  # noqa: E402
-from fedsolve.deploy.messages.fact_checks import check_evaluate_reply  # noqa: E402
-from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest  # noqa: E402
+from fedsolve.deploy.codec import Expected, record_to_reply, to_record  # noqa: E402
+from fedsolve.deploy.message import EvaluateReply, EvaluateRequest  # noqa: E402
 from fedsolve.deploy.oracles.torch import TorchOracle  # noqa: E402
-from fedsolve.deploy.server.evaluation_result import EvaluationResult  # noqa: E402
+from fedsolve.deploy.reply_checks import check_evaluate_reply  # noqa: E402
+from fedsolve.deploy.server.evaluation import EvaluationResult  # noqa: E402
 
 WEIGHT = torch.tensor([1.0, 25.0, 3.0], dtype=torch.float64)
 METRICS = ("loss", "f1", "auc")

@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from equations.cases import EVERY, SOME, displacement_error, federation, flat
 from equations.transcript import LocalSGD, fedopt, shares
-from fedsolve.deploy.messages.fact_checks import check_buffers
+from fedsolve.deploy.reply_checks import check_buffers
 from harness import CLASSES, Listed, engine, make_clients, make_task, prepare
 from verbs_harness import play
 

@@ -12,7 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.config.build import build, named
 from fedsolve.config.schedule_names import OPTAX, SCHEDULES
-from fedsolve.deploy.messages.spec import from_spec, to_spec
+from fedsolve.deploy.method_spec import from_spec, to_spec
 
 WARM = {"schedule": "linear", "init_value": 0.0, "end_value": 0.4, "transition_steps": 4}
 COSINE = {"schedule": "cosine_decay", "init_value": 0.4, "decay_steps": 6}

@@ -11,6 +11,6 @@ def _unsynced(monkeypatch):
 @pytest.fixture
 def drawn(monkeypatch):
     """Beyond 8 clients a committee is drawn, beyond 32 a ring; clients hand out two pre-keys at a time."""
-    monkeypatch.setattr("fedsolve.deploy.secure.roster.COMMITTEE", 8)
-    monkeypatch.setattr("fedsolve.deploy.secure.graph.COMPLETE", 32)
-    monkeypatch.setattr("fedsolve.deploy.secure.identity.BUNDLE", 2)
+    monkeypatch.setattr("fedsolve.deploy.secure.keys.COMMITTEE", 8)
+    monkeypatch.setattr("fedsolve.deploy.secure.attempt.COMPLETE", 32)
+    monkeypatch.setattr("fedsolve.deploy.secure.keys.BUNDLE", 2)

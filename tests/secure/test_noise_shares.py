@@ -12,7 +12,7 @@ import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
 from fedsolve.deploy.client.secure_sums import with_share_of_noise
-from fedsolve.deploy.secure.noise import RandomBits, skellam_share
+from fedsolve.deploy.secure.primitives import RandomBits, skellam_share
 
 COUNT = 200_000
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from fedsolve.deploy.secure import primitives
-from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
-from fedsolve.deploy.secure.secure_server import SecureServer
+from fedsolve.deploy.secure.primitives import ProtocolError, SumNotOpened
+from fedsolve.deploy.secure.server import SecureServer
 from secure_small import ASKED, N32, N64, Small, plain_sum, words
 from secure_small import message as message_of
 

@@ -7,8 +7,8 @@ from math import ceil, comb
 
 import pytest
 
-from fedsolve.deploy.secure.byte_reader import ProtocolError
-from fedsolve.deploy.secure.graph import MaskGraph, Width, ways, width
+from fedsolve.deploy.secure.attempt import MaskGraph, Width, ways, width
+from fedsolve.deploy.secure.primitives import ProtocolError
 
 
 def tail(clients, marked, drawn, least):

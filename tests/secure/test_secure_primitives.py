@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedsolve.deploy.secure import primitives as p
-from fedsolve.deploy.secure import shamir
-from fedsolve.deploy.secure.byte_reader import ProtocolError
+from fedsolve.deploy.secure import primitives as shamir
+from fedsolve.deploy.secure.primitives import ProtocolError
 
 of = bytes.fromhex
 

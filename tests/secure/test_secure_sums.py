@@ -10,12 +10,11 @@ import pytest
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure.attempt import KINDS, Attempt, AttemptLog, Step
-from fedsolve.deploy.secure.byte_reader import ProtocolError, Reader, SumNotOpened, client_list
-from fedsolve.deploy.secure.identity import Member, commitment
-from fedsolve.deploy.secure.masked_reply import mask_key, pair_secret, seal_key, share_digests, words_key
-from fedsolve.deploy.secure.node_secrets import NodeSecrets
-from fedsolve.deploy.secure.roster import Roster, threshold
-from fedsolve.deploy.secure.secure_server import SecureServer
+from fedsolve.deploy.secure.client import NodeSecrets
+from fedsolve.deploy.secure.keys import Member, Roster, commitment, threshold
+from fedsolve.deploy.secure.masking import mask_key, pair_secret, seal_key, share_digests, words_key
+from fedsolve.deploy.secure.primitives import ProtocolError, Reader, SumNotOpened, client_list
+from fedsolve.deploy.secure.server import SecureServer
 from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 

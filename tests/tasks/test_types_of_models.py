@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.messages.signature import float_type
+from fedsolve.deploy.signature import float_type
 
 X = np.ones((4, 3), np.float32)
 HALVES = [jnp.bfloat16, np.float16]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedsolve.deploy.client.client import client_app as client_app
-    from fedsolve.deploy.client.node_context import NodeContext as NodeContext
+    from fedsolve.deploy.client.app import client_app as client_app
     from fedsolve.deploy.oracles.jax import JaxOracle as JaxOracle
+    from fedsolve.deploy.oracles.node_oracle import NodeContext as NodeContext
     from fedsolve.deploy.oracles.sklearn import SklearnOracle as SklearnOracle
     from fedsolve.deploy.oracles.torch import TorchOracle as TorchOracle
     from fedsolve.deploy.server.server import server_app as server_app
@@ -24,8 +24,8 @@ OLDEST, BELOW = (1, 41), (2, 0)
 """Versions of Flower: from (the one that was tested), up to but not including. Only its stable interface is used."""
 
 _HOMES = {
-    "NodeContext": "client.node_context:NodeContext",
-    "client_app": "client.client:client_app",
+    "NodeContext": "oracles.node_oracle:NodeContext",
+    "client_app": "client.app:client_app",
     "server_app": "server.server:server_app",
     "JaxOracle": "oracles.jax:JaxOracle",
     "SklearnOracle": "oracles.sklearn:SklearnOracle",

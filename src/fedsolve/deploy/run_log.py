@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import FedsolveError
-from fedsolve.deploy.messages.message import PARTS
-from fedsolve.deploy.server.evaluation_result import EvaluationResult
-from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE
+from fedsolve.deploy.message import PARTS
+from fedsolve.deploy.server.coordinator import LARGEST, SITE, WHOSE
+from fedsolve.deploy.server.evaluation import EvaluationResult
 from fedsolve.deploy.site_names import numbered
 from fedsolve.folders.logs import append_line
 from fedsolve.folders.run_folder import INTACT

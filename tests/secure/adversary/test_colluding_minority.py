@@ -12,13 +12,13 @@ import fedsolve as fs
 from benchmarks.secure_bounds import committee_fails, ring_fails, round_stays_closed
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.jobs.job import STATISTICS_FILE
-from fedsolve.deploy.jobs.statistics_file import read_statistics
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.evaluation_job import STATISTICS_FILE
 from fedsolve.deploy.secure.attempt import AttemptLog
-from fedsolve.deploy.secure.byte_reader import ProtocolError
-from fedsolve.deploy.secure.unmasking import Lists, Opening
+from fedsolve.deploy.secure.masking import Lists, Opening
+from fedsolve.deploy.secure.primitives import ProtocolError
 from fedsolve.deploy.server.server import server_app
+from fedsolve.deploy.statistics_job import read_statistics
 from secure_small import Small, many, plain_sum, words
 
 
@@ -93,7 +93,7 @@ def collect(folder, tamper=None):
 
 def test_a_client_that_keeps_its_coin_stops_the_beginning_alone(tmp_path, monkeypatch, capsys):
     """It has seen the others' coins, and does not like the committee: nothing begins, and everybody has seen it."""
-    monkeypatch.setattr("fedsolve.deploy.secure.roster.COMMITTEE", 8)
+    monkeypatch.setattr("fedsolve.deploy.secure.keys.COMMITTEE", 8)
 
     def silent(node, kind, content):
         data = content["data"]["bytes"].data if kind == "query.secure" and "data" in content else b""

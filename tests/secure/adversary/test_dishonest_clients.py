@@ -15,12 +15,15 @@ import fedsolve as fs
 from deploy_small import QUICK, QUICK_START, clients_of
 from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid
-from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
-from fedsolve.deploy.secure import masked_reply, node_secrets, primitives, unmasking
-from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
-from fedsolve.deploy.secure.identity import PrivatePreKeys
-from fedsolve.deploy.secure_rounds.summed_metrics import Measured, SummedMetrics
+from fedsolve.deploy.secure import client as node_secrets
+from fedsolve.deploy.secure import masking as masked_reply
+from fedsolve.deploy.secure import masking as unmasking
+from fedsolve.deploy.secure import primitives
+from fedsolve.deploy.secure.keys import PrivatePreKeys
+from fedsolve.deploy.secure.primitives import ProtocolError, SumNotOpened
+from fedsolve.deploy.secure.sums import Measured, SummedMetrics
 from fedsolve.deploy.server.server import server_app
 from secure_small import N32, N64, Small, message, plain_sum, words
 

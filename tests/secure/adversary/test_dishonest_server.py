@@ -17,16 +17,14 @@ from deploy_small import deploy_quick as deploy
 from fake_grid import FakeGrid, over_the_wire
 from fedsolve.core import wire
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.codec import record_to_request
-from fedsolve.deploy.messages.message import EvaluateRequest, TrainRequest
-from fedsolve.deploy.messages.records import pack
-from fedsolve.deploy.messages.request_digest import request_digest
-from fedsolve.deploy.messages.spec import to_spec
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.codec import pack, record_to_request
+from fedsolve.deploy.message import EvaluateRequest, TrainRequest, request_digest
+from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.secure.attempt import Words
-from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened
-from fedsolve.deploy.secure.node_secrets import NodeSecrets
+from fedsolve.deploy.secure.client import NodeSecrets
+from fedsolve.deploy.secure.primitives import ProtocolError, SumNotOpened
 from fedsolve.deploy.server.server import server_app
 from secure_small import ASKED, N32, N64, Small, many, message, words
 

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from fedsolve.deploy.secure import masked_reply, primitives
+from fedsolve.deploy.secure import masking as masked_reply
+from fedsolve.deploy.secure import primitives
 from fedsolve.deploy.secure.attempt import Attempt, Words
-from fedsolve.deploy.secure.byte_reader import ProtocolError, SumNotOpened, client_list, number
-from fedsolve.deploy.secure.identity import Member, PreKey, hello_bytes, read_hello
-from fedsolve.deploy.secure.node_secrets import NodeSecrets
-from fedsolve.deploy.secure.roster import Roster, experiment_digest
+from fedsolve.deploy.secure.client import NodeSecrets
+from fedsolve.deploy.secure.keys import Member, PreKey, Roster, experiment_digest, hello_bytes, read_hello
+from fedsolve.deploy.secure.primitives import ProtocolError, SumNotOpened, client_list, number
 from secure_small import ASKED, N32, N64, Small, many, message, plain_sum, words
 
 ALL = range(5)

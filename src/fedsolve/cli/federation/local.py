@@ -28,8 +28,8 @@ from fedsolve.cli.processes.local_processes import (
     send_signal,
 )
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.host import VARIABLE, share_of_cores
 from fedsolve.deploy.persistent.node_folder import remove_folders_left, workers_in
-from fedsolve.deploy.threads import VARIABLE, share_of_cores
 from fedsolve.folders.files import write_atomically
 
 OFFLINE = {

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.client.node_context import STATE_FOLDER
 from fedsolve.deploy.flower import check_flower
+from fedsolve.deploy.oracles.node_oracle import STATE_FOLDER
 from fedsolve.deploy.persistent.flower_program import PROGRAM, UnknownFlower, check_version
 from fedsolve.deploy.persistent.node_folder import BIN, WorkerLimits, hold, make_folder, start_worker
 from fedsolve.folders.untrusted import loads_toml, read_user_toml

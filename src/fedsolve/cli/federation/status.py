@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from fedsolve.cli.terminal.console import emit, emit_json, emit_table
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.monitoring.client_status import ClientStatus
-from fedsolve.deploy.monitoring.status_file import STATUS, FederationStatus, read_status
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
+from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
 from fedsolve.folders.files import held
 from fedsolve.report.style import human_time
 from fedsolve.results.record_files import HISTORY

@@ -15,16 +15,13 @@ from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_path
 from fedsolve.core.types import replace
-from fedsolve.deploy.client.node_context import NodeContext
-from fedsolve.deploy.messages.fact_checks import check_metric_names
-from fedsolve.deploy.messages.message import Request
-from fedsolve.deploy.messages.request_digest import check_first
-from fedsolve.deploy.messages.sanitize import about_request, reading
-from fedsolve.deploy.messages.signature import precision_of
-from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.deploy.secure_rounds.secure_records import answer_record, read_question
-from fedsolve.deploy.secure_rounds.summed_metrics import Measured
-from fedsolve.deploy.secure_rounds.words import Counts, count_words, to_words
+from fedsolve.deploy.message import Request, check_first
+from fedsolve.deploy.oracles.node_oracle import LocalProblem, NodeContext
+from fedsolve.deploy.reply_checks import check_metric_names
+from fedsolve.deploy.sanitize import about_request, reading
+from fedsolve.deploy.secure.questions import answer_record, read_question
+from fedsolve.deploy.secure.sums import Counts, Measured, count_words, to_words
+from fedsolve.deploy.signature import precision_of
 from fedsolve.folders.untrusted import loads
 from fedsolve.methods.secure.secure import update_leaves
 
@@ -75,7 +72,7 @@ class SecureSums:
             check_integer("min_sum", self.min_sum, LEAST_SUM)
         check_flag("second_sums", self.second_sums)
         if self.peers is not None:
-            from fedsolve.deploy.secure.roster import read_peers
+            from fedsolve.deploy.secure.keys import read_peers
 
             read_peers(check_path("peers", self.peers))
 
@@ -173,7 +170,7 @@ class SecureSums:
     @about_request()
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
         """The client's keys in an experiment, kept below a folder of the node."""
-        from fedsolve.deploy.secure.node_secrets import NodeSecrets
+        from fedsolve.deploy.secure.client import NodeSecrets
 
         least = self.min_sum or LEAST_SUM
         return NodeSecrets(folder, experiment, client, least, self.peers, self.second_sums, log)
@@ -181,7 +178,7 @@ class SecureSums:
 
 def with_share_of_noise(method: Any, message: Any) -> Any:
     """A message with the client's share of noise on its client update, from bits that nobody can predict."""
-    from fedsolve.deploy.secure.noise import skellam_share
+    from fedsolve.deploy.secure.primitives import skellam_share
 
     variance = float(method.inner.update_coder.variance)
     first = message.structure.num_leaves - len(update_leaves(message.structure))

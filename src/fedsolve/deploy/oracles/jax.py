@@ -20,9 +20,9 @@ from fedsolve.core.errors import InvalidInput, check_same, shown
 from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
-from fedsolve.deploy.messages.message import PartMetrics, Sums
-from fedsolve.deploy.messages.signature import float_type, settings
+from fedsolve.deploy.message import PartMetrics, Sums
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.signature import float_type, settings
 from fedsolve.engine.checks.methods import check_buffers
 from fedsolve.engine.checks.preflight import check_loss, check_metrics
 from fedsolve.engine.compute.clients import (

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
-from fedsolve.deploy.messages.message import PartMetrics, Sums
-from fedsolve.deploy.messages.signature import layer_settings, settings
+from fedsolve.deploy.message import PartMetrics, Sums
 from fedsolve.deploy.oracles.callback import Host, HostFunction
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
-from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
+from fedsolve.deploy.oracles.torch_host import Evaluations, Loader, Minibatches, tensor_view
+from fedsolve.deploy.signature import layer_settings, settings
 from fedsolve.engine.compute.clients import own_key
 from fedsolve.pytorch.batch_losses import kept_generators
 from fedsolve.pytorch.translation.arrays import (

@@ -23,7 +23,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.persistent import shim
 from fedsolve.deploy.persistent.flower_program import PROGRAM
 
-WORKER = "fedsolve.deploy.persistent.worker_process"
+WORKER = "fedsolve.deploy.persistent.worker"
 """The module that the shim starts as the worker."""
 BIN = "bin"
 NODE_LOCK = "node.lock"

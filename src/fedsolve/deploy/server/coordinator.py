@@ -7,31 +7,257 @@ the seed, replies are checked one by one and reduced in the order of client numb
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import Diverged
+from fedsolve.core.errors import Diverged, InvalidInput
 from fedsolve.core.types import Params, is_module, reports
-from fedsolve.deploy.host_arrays import Buffers, all_finite, cap_weights, mean_buffers, stays_finite
-from fedsolve.deploy.messages.fact_checks import check_buffers, check_train_reply, protects
-from fedsolve.deploy.messages.message import EvaluateRequest, TrainReply, TrainRequest
-from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.messages.spec import to_spec
-from fedsolve.deploy.messages.validation import check_buffer_values, check_message, decode_reply
+from fedsolve.deploy.host import Buffers, all_finite, cap_weights, mean_buffers, norm, stays_finite
+from fedsolve.deploy.message import EvaluateRequest, TrainReply, TrainRequest
+from fedsolve.deploy.method_spec import to_spec
+from fedsolve.deploy.reply_checks import (
+    check_buffer_values,
+    check_buffers,
+    check_message,
+    check_train_reply,
+    decode_reply,
+    protects,
+)
 from fedsolve.deploy.server.federation import Cohorts, Federation
-from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_norms, usual_after
-from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.server_method import ServerMethod
-from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
+from fedsolve.deploy.signature import signature
 from fedsolve.deploy.site_names import numbered
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
+from fedsolve.folders.logs import bytes_of, read_all, write_all
+from fedsolve.methods.robust.reductions import FACTOR, parts_of, usual_norm
 from fedsolve.results.columns import Columns
+
+# What the server of a deployment carries from round to round.
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A reply that counts; its message waits in the reply store.
+
+    Attributes:
+        weight: the client's number of examples, or 1 where the method weights clients alike.
+        norm: Euclidean norm of the message.
+        parts: norms of its fields and of what is averaged beside the model, by name.
+        buffers: what is averaged beside the model, by name.
+    """
+
+    weight: float
+    norm: float
+    parts: Mapping[str, float]
+    buffers: Buffers
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything that a server carries from round to round, and what a checkpoint holds.
+
+    Attributes:
+        server: the method's own state.
+        buffers: what is averaged beside the model, by name.
+        last_used_round: the last round in which each client's update was used, -1 for none, shape (clients,).
+        tracked: the clients' states as the server tracks them from messages, leaves of shape (clients, ...); `()`
+            where the method's server need not.
+        round: rounds done.
+        usual: the norms that are usual so far, by field of a message.
+    """
+
+    server: Any
+    buffers: Buffers
+    last_used_round: np.ndarray
+    tracked: Any
+    round: int
+    usual: Mapping[str, float] = field(default_factory=dict)
+
+    def tracked_state(self, client: int) -> Any:
+        """One client's state as the server tracks it."""
+        return jax.tree.map(lambda x: x[client], self.tracked)
+
+    def store_tracked(self, client: int, state: Any) -> None:
+        """Write one client's new state in place: together they are the largest thing that a server holds."""
+        store_row(self.tracked, client, state)
+
+
+def repeated(state: Any, population: int) -> Any:
+    """The tracked states at the start: every client's is this one."""
+    return jax.tree.map(lambda x: np.stack([np.asarray(x)] * population), state)
+
+
+def store_row(stacked: Any, client: int, state: Any) -> None:
+    """Write one client's state into the arrays of all clients, in place."""
+    for rows, row in zip(jax.tree.leaves(stacked), jax.tree.leaves(state), strict=True):
+        rows[client] = row
+
+
+# Replies that count, stored until their round ends: on disk, so that memory holds one of them at a time.
+#
+# A mean is summed in the order of client numbers, whatever order replies come in, and a repeated round brings the
+# first of them last. Small replies never reach the disk; where it is full, they stay in memory.
+
+
+_IN_MEMORY = 32 * 1024**2
+
+
+class _Entry(NamedTuple):
+    structure: Any
+    leaves: list[Any]  # arrays, or their shapes and types where they lie in the file
+    start: int | None  # where in the file
+
+
+class ReplyStore:
+    """Pytrees of arrays by a number.
+
+    Args:
+        folder: where a file without a name is made, which is gone with the process however it ends; None for the
+            system's folder of temporary files.
+        memory: bytes that stay in memory; what is beyond them goes into the file.
+    """
+
+    def __init__(self, folder: Path | None = None, memory: int = _IN_MEMORY) -> None:
+        self._folder, self._memory = folder, memory
+        self._file: IO[bytes] | None = None
+        self._entries: dict[int, _Entry] = {}
+        self._in_memory = self._end = 0
+
+    def put(self, number: int, tree: Any) -> None:
+        """Store a pytree; one of the same number is replaced."""
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = [np.asarray(x) for x in leaves]
+        size = sum(x.nbytes for x in arrays)
+        if self._in_memory + size > self._memory and self._write(arrays):
+            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
+            self._entries[number] = _Entry(structure, shapes, self._end)
+            self._end += size
+        else:
+            self._entries[number] = _Entry(structure, [np.array(x) for x in arrays], None)
+            self._in_memory += size
+
+    def get(self, number: int) -> Any:
+        """The pytree of this number."""
+        structure, leaves, start = self._entries[number]
+        if start is not None and self._file is not None:
+            leaves = [np.empty(x.shape, x.dtype) for x in leaves]
+            for x in leaves:
+                read_all(self._file.fileno(), bytes_of(x), start)
+                start += x.nbytes
+        return structure.unflatten(leaves)
+
+    def clear(self) -> None:
+        """Remove everything, the file included."""
+        self._entries, self._in_memory, self._end = {}, 0, 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, arrays: list[np.ndarray]) -> bool:
+        """Append to the file; False if the disk would not take it."""
+        try:
+            if self._file is None:  # unbuffered: what cannot be written is known now, not when it is read
+                self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115 - closed by clear
+            self._file.seek(self._end)
+            for x in arrays:
+                write_all(self._file, bytes_of(np.ascontiguousarray(x)))
+        except OSError:
+            return False
+        return True
+
+
+# Which replies are far beyond what is usual, and whose update was the largest. No Flower here.
+#
+# The rule is `fedsolve.methods.robust.reductions`; here the usual norms are carried from round to round.
+
+
+LARGEST, WHOSE, MEDIAN = "largest_norm", "largest_norm_client", "median_norm"
+"""Columns of the record: of the replies of a round that count, the largest norm, its client, and the median norm."""
+SITE = "largest_norm_site"
+"""Beside them in the log of rounds: the name of that client's site, if it has one."""
+_WHOLE = "message"  # all fields together
+_MOST = float(np.finfo(np.float64).max)
+
+
+def part_norms(message: Any, buffers: Buffers) -> dict[str, float]:
+    """The norms of a reply that are compared: of each field, of all together, of what is averaged beside the model."""
+    norms = {name: norm(leaves) for name, leaves in parts_of(message).items()}
+    norms[_WHOLE] = math.hypot(*norms.values())
+    floats = {x for x, value in buffers.items() if value.dtype.kind == "f"}
+    for name, some in (("buffers", floats), ("counters", set(buffers) - floats)):
+        if some:
+            # 0 counts as 1: one value where all others are 0 is no usual one, and no field is compared beside these
+            norms[name] = norm([buffers[x].astype(np.float64) for x in sorted(some)]) or 1.0
+    return {name: min(x, _MOST) for name, x in norms.items()}  # squares may overflow where no number does
+
+
+def find_outliers(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) -> dict[int, str]:
+    """The clients of a round with a norm far beyond what was usual after the round before, each with the reason."""
+    now, outliers = usual_after(accepted, usual), {}
+    for client in sorted(accepted):
+        ratios = {name: x / now[name] for name, x in accepted[client].parts.items() if now[name] > 0}
+        name = max(ratios, key=lambda n: ratios[n], default="")
+        if name and ratios[name] > FACTOR:
+            what = "its norm" if name == _WHOLE else f"the norm of its {name}"
+            outliers[client] = (
+                f"{what} is {accepted[client].parts[name]:.6g}, more than {FACTOR:,.0f} times the {now[name]:.6g} "
+                "that is usual in this round and in earlier ones; set norm_bound to go by a fixed bound instead"
+            )
+    return outliers
+
+
+def usual_after(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) -> dict[str, float]:
+    """The usual norms after a round, by field; those before it if nobody's reply counts."""
+    names = next(iter(accepted.values())).parts if accepted else ()
+    rows = {name: np.array([reply.parts[name] for reply in accepted.values()]) for name in names}
+    with np.errstate(over="ignore"):
+        return {**usual, **{n: float(usual_norm(x, usual.get(n, 0.0), np)) for n, x in rows.items()}}
+
+
+def check_usual(given: Any) -> dict[str, float]:
+    """The usual norms of a checkpoint; none where it has none, as earlier versions wrote it.
+
+    Raises:
+        InvalidInput: what are no such norms.
+    """
+    usual = {} if given is None else given
+    if not isinstance(usual, dict) or not all(
+        isinstance(x, float) and 0 <= x < math.inf for x in usual.values()
+    ):
+        raise InvalidInput("its usual norms are not numbers by field: restore a copy, or start a new run")
+    return usual
+
+
+def norm_columns(accepted: Mapping[int, Accepted]) -> dict[str, float]:
+    """The largest norm of the replies that count, whose it is, and their median; nothing if none counts."""
+    if not accepted:
+        return {}
+    client = max(sorted(accepted), key=lambda i: accepted[i].norm)
+    median = float(np.median([reply.norm for reply in accepted.values()]))
+    return {LARGEST: accepted[client].norm, WHOSE: client, MEDIAN: median}
+
+
+def largest_update(
+    rounds: Mapping[str, Any], names: Callable[[int], str] = numbered
+) -> tuple[int, str] | None:
+    """The round of the update with the largest norm in a record, and a sentence that names its client."""
+    norms = np.asarray(rounds.get(LARGEST, ()), np.float64)
+    if not np.isfinite(norms).any():
+        return None
+    at = int(np.argmax(np.where(np.isfinite(norms), norms, -1.0)))
+    number, client = int(rounds["round"][at]), int(rounds[WHOSE][at])
+    return (
+        number,
+        f"the update with the largest norm, {norms[at]:.6g}, is of {names(client)} in round {number}",
+    )
 
 
 class Coordinator:

@@ -16,23 +16,20 @@ from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
-from fedsolve.deploy.buffered.buffered_rounds import BufferedRounds, check_buffered
-from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.messages.sanitize import sanitize
-from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.monitoring.metrics import RunMetrics, metrics_server
-from fedsolve.deploy.monitoring.reports import reports_of
-from fedsolve.deploy.nodes.transport import watched_engine
+from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds, check_buffered
+from fedsolve.deploy.exchange import watched_engine
+from fedsolve.deploy.metrics import RunMetrics, metrics_server
+from fedsolve.deploy.reports import reports_of
 from fedsolve.deploy.run_log import FAILED, say, write_failure
+from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
-from fedsolve.deploy.secure_rounds.secure_coordinator import SecureCoordinator
-from fedsolve.deploy.secure_rounds.secure_rounds import SecureRounds, check_secure
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.deployed_rounds import DeployedRounds
+from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureRounds, check_secure
+from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.server.coordinator import Coordinator, ReplyStore
 from fedsolve.deploy.server.federation import Federation
-from fedsolve.deploy.server.reply_store import ReplyStore
+from fedsolve.deploy.server.rounds import DeployedRounds
 from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.signature import signature
 from fedsolve.engine.checks.methods import check_rates
 from fedsolve.engine.identity import as_written, describe, digest
 from fedsolve.engine.loop import CompileClock, loop

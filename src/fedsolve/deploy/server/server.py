@@ -11,14 +11,12 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
-from fedsolve.deploy.app_options import shows_fields
-from fedsolve.deploy.jobs.evaluation_job import evaluate_model, evaluation_settings
-from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, Job
-from fedsolve.deploy.jobs.statistics_job import collect_statistics
-from fedsolve.deploy.messages.signature import check_model
+from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, Job, evaluate_model, evaluation_settings
 from fedsolve.deploy.run_log import end_in_one_line, say
 from fedsolve.deploy.server.serve import Deployment, serve
-from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.server.settings import Settings, shows_fields
+from fedsolve.deploy.signature import check_model
+from fedsolve.deploy.statistics_job import collect_statistics
 
 P = ParamSpec("P")
 AlgorithmOrMaker = Algorithm | Callable[[Mapping[str, Any]], Algorithm]

@@ -20,8 +20,8 @@ from fedsolve.core import introspect, wire
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.types import Params
 from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.deploy.messages.signature import float_type
 from fedsolve.deploy.secret_keys import secret_key
+from fedsolve.deploy.signature import float_type
 from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.train import Totals, merge, reduce_stacked, sum_messages
 from fedsolve.methods.robust.wrapper import fewest_messages

@@ -412,7 +412,7 @@ def simulated_noise(key: Any, like: Array, variance: Scalar) -> Array:
 
     From a variance of 2^13 on, that is z > 0.003 sqrt(n), they differ from Skellam numbers by less than 1e-5 in total
     variation; `jax.random.poisson` differs by more, as its logarithms of factorials have 32 bits. A deployment draws
-    Skellam numbers themselves (`fedsolve.deploy.secure.noise`).
+    Skellam numbers themselves (`fedsolve.deploy.secure.primitives`).
     """
     deviation = jnp.sqrt(jnp.asarray(variance, like.dtype))
     return jnp.round(deviation * jax.random.normal(key, like.shape, like.dtype))

@@ -154,7 +154,7 @@ class TrimmedMean(Reduction):
 # The mean of all messages, and the mean without messages of an unusually large norm.
 #
 # Deployments apply the same rule by default, and carry what is usual from round to round
-# (`deploy/server/outliers.py`).
+# (`deploy/server/coordinator.py`).
 
 
 @module

@@ -16,16 +16,16 @@ from fedsolve.cli.terminal.folders import new_folder
 from fedsolve.cli.terminal.outputs import report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics.report import NumberStatistics, Statistics
+from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
-from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
-from fedsolve.deploy.jobs.statistics_file import (
+from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.statistics_job import (
     SCHEMA_FILE,
     number_words,
     quartile_words,
     read_statistics,
     summary_lines,
 )
-from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.files import Interruptible
 from fedsolve.folders.untrusted import read_user_toml
 from fedsolve.report.style import number_writer

@@ -1,0 +1,323 @@
+"""Filling a buffer of replies: so many clients are at work at any time, and each reply counts when it arrives."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedsolve.core import wire
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.deploy import codec as records
+from fedsolve.deploy.codec import to_record
+from fedsolve.deploy.exchange import MARGIN, Polling, Replies
+from fedsolve.deploy.message import TRAIN, TrainRequest
+from fedsolve.deploy.method_spec import to_spec
+from fedsolve.deploy.registry import ClientRegistry
+from fedsolve.deploy.server.coordinator import Accepted, Coordinator
+from fedsolve.deploy.server.rounds import DeployedRounds, ReplyCollector
+from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.status import Cause, PhaseClock
+from fedsolve.engine.reacting import with_reacting
+from fedsolve.engine.simulated_time import check_outermost
+from fedsolve.results.columns import Columns
+
+# The server's side of asynchronous rounds: orders of several versions of the model, and how late each reply is.
+
+
+class BufferedCoordinator(Coordinator):
+    """A coordinator of a method that takes late messages (`Buffered`, `Mixing`).
+
+    An order tells a client the inner method, the newest model and the key of its round, the *version*; a client has one
+    order at a time. What the method makes of a late reply is computed here, when the server updates.
+    """
+
+    def __init__(self, algorithm: Any, *given: Any, **options: Any) -> None:
+        super().__init__(algorithm, *given, **options)
+        self._method_spec = to_spec(algorithm.inner)
+        self._versions: dict[int, int] = {}  # of each client's order
+        self._broadcasts: dict[int, tuple[Any, Any]] = {}  # by version: as it is, and encoded
+
+    @property
+    def buffer(self) -> int:
+        """Replies of an update."""
+        return self.algorithm.traits.buffer
+
+    def react(self, evaluations: Columns) -> None:
+        """Go on at the rates that follow from all evaluations so far; orders tell clients the inner method's."""
+        super().react(evaluations)
+        if self.reacts:
+            given: Any = with_reacting(self._given, self.method.algorithm)
+            self._method_spec = to_spec(given.inner)
+            self._broadcasts.pop(self.state.round, None)
+
+    def train_request(self, client: int) -> TrainRequest:
+        """An order for a client that has none, with the newest model."""
+        version = self.state.round
+        with self.precision():
+            broadcast, encoded = self._broadcast(version)
+            self._round = (self._cohorts.key(version), broadcast, encoded)
+        self._versions[client] = version
+        return super().train_request(client)
+
+    def withdraw(self, client: int) -> None:
+        """A client's order is over, without a reply that counts."""
+        self._versions.pop(client, None)
+
+    def version_of(self, client: int) -> int:
+        """The version of a client's order."""
+        return self._versions[client]
+
+    def broadcast_of(self, version: int) -> Any:
+        """The broadcast of a version that an order has."""
+        return self._broadcasts[version][0]
+
+    def message_of(self, client: int) -> Any:
+        """A client's message, weighed by how late it is."""
+        version, now = self._versions[client], self.state.round
+        late = jnp.int32(now - version)
+        broadcasts = self.broadcast_of(version), self._broadcast(now)[0]
+        return _late_message()(self.algorithm, super().message_of(client), *broadcasts, late)
+
+    def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
+        """Update with the replies of a full buffer; their clients have no order afterwards."""
+        entry = super().finish_round(accepted, drawn)
+        for client in accepted:
+            self.withdraw(client)
+        needed = set(self._versions.values())
+        self._broadcasts = {v: sent for v, sent in self._broadcasts.items() if v in needed}
+        return entry
+
+    def _broadcast(self, version: int) -> tuple[Any, Any]:
+        """The newest broadcast, made once."""
+        if version not in self._broadcasts:
+            broadcast = self.method.broadcast(self.state.server, version, self.buffer)
+            self._broadcasts[version] = (broadcast, wire.encode(broadcast))
+        return self._broadcasts[version]
+
+
+@cache
+def _late_message() -> Any:
+    """`Asynchronous.late_message` as a program."""
+
+    def late_message(algorithm: Any, *given: Any) -> Any:
+        return algorithm.late_message(*given)
+
+    return jax.jit(late_message, compiler_options=compiler_options())
+
+
+_TAG = 0xB0FFE3
+
+
+class _Order(NamedTuple):
+    """An order that a client works on, until when (`time.monotonic`)."""
+
+    request: TrainRequest
+    deadline: float
+
+
+class BufferedCollector(ReplyCollector):
+    """Keeps so many clients at work, and takes their replies as they arrive. Its orders outlive an update."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        coordinator: BufferedCoordinator,
+        settings: Settings,
+        registry: ClientRegistry,
+        phases: PhaseClock,
+        log: Callable[[str], None],
+    ) -> None:
+        super().__init__(grid, coordinator, settings, registry, phases, log)
+        self._buffered = coordinator
+        self._concurrency = settings.clients_per_round or settings.population
+        self._orders: dict[int, _Order] = {}  # by node
+        self._failed: set[int] = set()  # since the last update: the same order would fail again
+
+    def fill(self, replies: Replies[Accepted]) -> None:
+        """Send orders and take replies until the buffer is full.
+
+        Before each look clients are asked until enough are at work, drawn uniformly among the connected ones without an
+        order or a reply in the buffer. A client that fails is asked again after the next update, or when nobody else is
+        left, as often as `repeats` says.
+
+        Raises:
+            Unavailable: nobody is at work, and nobody can be asked, for `connect_seconds`.
+        """
+        self._failed.clear()
+        repeats, alone_since, polling = 0, None, Polling()
+        while True:
+            connected = self._registry.poll()
+            with self._phases.during("orders"):
+                self._ask(connected, replies, everybody=repeats > 0)
+            if not self._orders and self._failed and repeats < self._settings.repeats:
+                self._log(f"{replies.title}: nobody else is left, those who failed are asked again")
+                repeats += 1
+                self._failed.clear()
+                continue
+            alone_since = None if self._orders else alone_since or time.monotonic()
+            if alone_since and time.monotonic() >= alone_since + self._settings.connect_seconds:
+                raise Unavailable(self._why_nobody(replies))
+            with self._phases.during("replies"):
+                has_arrived = self._take_replies(replies)
+            if replies.is_complete:
+                return
+            self._note_late_answers(connected)
+            if has_arrived:
+                polling.has_arrived()
+            with self._phases.during("training" if self._orders else "wait"):
+                polling.pause()
+
+    def _ask(self, connected: dict[int, int], replies: Replies[Accepted], everybody: bool) -> None:
+        """Send the newest model to clients until enough are at work."""
+        at_work = {order.request.client for order in self._orders.values()}
+        idle = [
+            client
+            for client in sorted(set(connected) - at_work - self._failed - set(replies.accepted))
+            if connected[client] not in self._orders
+            and (everybody or not self.backoff.is_backing_off(client, connected[client], self._round))
+        ]
+        if not idle and not at_work:  # better than nobody
+            idle = sorted(set(connected) - self._failed - set(replies.accepted))
+        wanted = min(len(idle), self._concurrency - len(self._orders))
+        if wanted <= 0:
+            return
+        random = np.random.default_rng((self._settings.seed, _TAG, self._round, replies.asked))
+        chosen = [int(client) for client in random.permutation(idle)[:wanted]]
+        self._send({connected[client]: self._buffered.train_request(client) for client in chosen}, replies)
+
+    def _send(self, requests: dict[int, TrainRequest], replies: Replies[Accepted]) -> None:
+        messages: dict[int, Message] = {}
+        for node, request in requests.items():
+            record = to_record(request)
+            replies.bytes_down += records.record_bytes(record)
+            ttl = self._settings.round_seconds + MARGIN
+            messages[node] = Message(record, node, TRAIN, group_id=str(self._round), ttl=ttl)
+        unsent = self.mailbox.send(messages)
+        replies.asked += len(messages) - len(unsent)
+        deadline = time.monotonic() + self._settings.round_seconds
+        self._orders |= {n: _Order(r, deadline) for n, r in requests.items() if n not in unsent}
+        for node in unsent:
+            reason = "the message could not be sent: Flower's log says why"
+            self._fail(requests[node].client, replies, Cause.NOT_SENT, reason)
+
+    def _take_replies(self, replies: Replies[Accepted]) -> bool:
+        """Take what has arrived until the buffer is full: the rest is for the next update. Whether there was any."""
+        before, seen = len(self._orders), math.inf  # all orders with a deadline before `seen` were looked at
+        for node, answer in self.mailbox.collect():
+            order = self._orders.pop(node)
+            client = order.request.client
+            self.take(order.request, answer, replies)
+            if client not in replies.accepted:
+                self._drop(client)
+            elif replies.is_complete:
+                for outlier, reason in self._buffered.exclude_outliers(replies.accepted).items():
+                    self._fail(outlier, replies, Cause.OUTLIER, reason)
+                if replies.is_complete:
+                    seen = order.deadline
+                    break
+        self._give_up_late(replies, seen)
+        return len(self._orders) < before
+
+    def _give_up_late(self, replies: Replies[Accepted], seen: float) -> None:
+        """Orders end at their deadline, those whose reply has been looked for since."""
+        seconds, now = self._settings.round_seconds, time.monotonic()
+        for node, order in list(self._orders.items()):
+            if order.deadline <= now and order.deadline < seen:
+                self.mailbox.give_up(node, seconds + MARGIN)
+                del self._orders[node]
+                client = order.request.client
+                self.backoff.record_miss(client, node, self._round)
+                self._fail(client, replies, Cause.NO_ANSWER, f"no answer within {seconds:g} s")
+
+    def _fail(self, client: int, replies: Replies[Accepted], cause: Cause, reason: str) -> None:
+        self.reject(replies, client, cause, reason)
+        self._drop(client)
+
+    def _drop(self, client: int) -> None:
+        """A client's order is over without a reply that counts."""
+        self._buffered.withdraw(client)
+        self._failed.add(client)
+
+    def _why_nobody(self, replies: Replies[Any]) -> str:
+        rejected = [
+            *replies.rejected,
+            *((client, f"refused: {why}") for client, why in self._registry.refused.items()),
+        ]
+        reasons = "; ".join(f"{self._names(client)}: {why}" for client, why in rejected[-5:])
+        return (
+            f"{replies.title}: {len(replies.accepted)} of {replies.wanted} replies count, and no other client can be "
+            f"asked{f' ({reasons})' if reasons else ''}: fix the clients and resume, or take a smaller buffer"
+        )
+
+
+# Asynchronous rounds of a deployment: the server updates whenever its buffer of replies is full.
+
+
+class BufferedRounds(DeployedRounds):
+    """Rounds of a method with a buffer: each is an update with the next replies, whatever model they began with.
+
+    Replies of the buffer and orders are in memory alone: a run that is resumed begins with an empty buffer, and its
+    clients are asked anew.
+
+    Args:
+        grid, coordinator, settings: as those of `DeployedRounds`.
+        others: further arguments of `DeployedRounds`.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        coordinator: BufferedCoordinator,
+        settings: Settings,
+        *others: Any,
+    ) -> None:
+        super().__init__(grid, coordinator, settings, *others)
+        self._buffered = coordinator
+        self._filling = BufferedCollector(
+            grid, coordinator, settings, self._registry, self._phases, self._log
+        )
+
+    @property
+    def _is_carried(self) -> bool:
+        """Never: the orders of an update are sent at different times."""
+        return False
+
+    def _collect_replies(self, number: int) -> Replies[Accepted]:
+        """The replies of the next full buffer."""
+        size = self._buffered.buffer
+        replies: Replies[Accepted] = Replies(f"round {number}", size, size)
+        self._filling.fill(replies)
+        self._reports.clients.succeeded(replies.accepted)
+        return replies
+
+
+def check_buffered(algorithm: Algorithm, settings: Settings) -> None:
+    """Raise `InvalidInput` unless a method with a buffer can run with these settings; others pass."""
+    check_outermost(algorithm, "on a federation")
+    if not algorithm.traits.buffer:
+        return
+    name = name_of(algorithm)
+    for option, given in (
+        ("sampling", settings.sampling),
+        ("over_select", settings.over_select),
+        ("buffers", settings.buffers),
+        ("shortfall = 'skip'", settings.shortfall == "skip"),
+    ):
+        if given:
+            raise InvalidInput(f"{name} has no synchronous rounds, which {option} is for: leave it out")
+    if algorithm.traits.buffer > settings.population:
+        raise InvalidInput(
+            f"buffer = {algorithm.traits.buffer} but the federation has {settings.population} clients, which have one "
+            f"reply in it each: choose at most {settings.population}"
+        )

@@ -1,1 +1,0 @@
-"""Asynchronous rounds of a deployment, for methods that take late messages."""

@@ -1,0 +1,316 @@
+"""The job `evaluate`: the connected clients measure a saved model once. Nothing on them changes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedsolve.core.algorithm import name_of
+from fedsolve.core.errors import (
+    FedsolveError,
+    InvalidInput,
+    Unavailable,
+    check_flag,
+    check_known,
+    check_same,
+    from_where_they_differ,
+)
+from fedsolve.core.sampling import Uniform
+from fedsolve.data.column_statistics.pooled import Minimum, check_summable
+from fedsolve.data.column_statistics.replies import Request
+from fedsolve.data.column_statistics.statistics import asked_columns
+from fedsolve.deploy.exchange import watched_engine
+from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.run_log import FAILED, save_client_metrics, say, write_failure
+from fedsolve.deploy.sanitize import sanitize
+from fedsolve.deploy.secure.rounds import KEYS_FILE, SecureCoordinator, ServerKeys, SummedEvaluation
+from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, Evaluation
+from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.serve import Deployment
+from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.status import ClientStatuses
+from fedsolve.engine.record import Recorder
+from fedsolve.folders.files import locked
+from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, first_difference, read_manifest
+from fedsolve.methods.secure.secure import Secure
+from fedsolve.methods.server.sgd import FedAvg
+from fedsolve.report.page import write_page
+from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
+from fedsolve.results.history import History
+from fedsolve.results.record_files import (
+    FEDERATION,
+    HISTORY,
+    MODEL,
+    like,
+    read_history,
+    read_model,
+    write_record,
+)
+
+# What a run of an app is for, by its configuration, and the folder of one that trains nothing.
+
+
+TRAIN, EVALUATE, STATISTICS = "train", "evaluate", "statistics"
+JOBS = (TRAIN, EVALUATE, STATISTICS)
+STATISTICS_FILE = "statistics.json"
+"""The statistics, in the folder of their run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run is for.
+
+    Attributes:
+        name: `train`, `evaluate` or `statistics`.
+        model: the folder of a run, or a model's file, to evaluate; a relative path starts where the SuperLink did.
+        columns: what is asked about each column, by name; all that clients allow if there are none.
+        minimum: of clients and rows that a statistic must be of.
+        secure: whether statistics are sums of which the server sees no client's part.
+    """
+
+    name: str
+    model: Path
+    columns: dict[str, Request]
+    minimum: Minimum
+    secure: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Job:
+        """The job that a run's configuration names: `job`, with `model`, or `columns`, minimums and `secure`.
+
+        Raises:
+            InvalidInput: an unknown job, an evaluation without a model, columns or minimums that are none, or a sum of
+                columns without a range.
+        """
+        name, model = config.get("job", TRAIN), config.get("model", "")
+        check_known("job", name, JOBS)
+        if name == EVALUATE and (not isinstance(model, str) or not model):
+            raise InvalidInput(
+                'job = "evaluate" needs model: the folder of a run, or the file of a model, such as model="run"'
+            )
+        least = Minimum()
+        minimum = Minimum(config.get("min-clients", least.clients), config.get("min-rows", least.rows))
+        secure = config.get("secure", False)
+        check_flag("secure", secure)
+        columns = asked_columns(config.get("columns", ""))
+        if name == STATISTICS and secure:
+            check_summable(columns)
+        return cls(name, Path(model), columns, minimum, secure)
+
+
+@contextlib.contextmanager
+def job_folder(folder: Path) -> Iterator[None]:
+    """Hold a new folder for a job; how the job fails is said in the log and in the folder.
+
+    Raises:
+        InvalidInput: the folder holds a run already, is in use or cannot be written.
+    """
+    is_ours = False
+    try:
+        with locked(folder):
+            names = (DEPLOYMENT.file, DEPLOYMENT.previous, HISTORY, STATISTICS_FILE)
+            if any((folder / name).exists() for name in names):
+                raise InvalidInput(f"{folder} holds a run already: choose another folder (out)")
+            is_ours = True
+            (folder / FAILED).unlink(missing_ok=True)
+            yield
+    except Exception as error:
+        reason = (
+            str(error) if isinstance(error, FedsolveError) else sanitize(f"{type(error).__name__}: {error}")
+        )
+        say(f"error: {reason}")
+        if is_ours:
+            write_failure(folder, reason)
+        raise
+
+
+def evaluation_settings(settings: Settings) -> Settings:
+    """The settings of an evaluation: the loss is measured where no metrics are named, and nothing is called back."""
+    return dataclasses.replace(settings, client_metrics=settings.client_metrics or ("loss",), callbacks=())
+
+
+def evaluate_model(grid: Grid, deployment: Deployment, job: Job) -> History:
+    """Evaluate a saved model; a record of one evaluation, also in the run's folder, with each client's metrics.
+
+    Args:
+        grid: Flower's grid.
+        deployment: what the app would train, with `evaluation_settings`.
+        job: it names the model.
+
+    Raises:
+        InvalidInput: the folder or the model cannot be used, or no client can measure what all are asked.
+        Unavailable: too few clients, or none that answers.
+    """
+    with job_folder(deployment.folder), watched_engine(grid):
+        begun = time.perf_counter()
+        coordinator, rounds = saved_coordinator(deployment, job.model)
+        metrics = _measured(grid, deployment, coordinator, job.model)
+        recorder = Recorder()
+        recorder.seconds = time.perf_counter() - begun
+        recorder.evaluation(rounds, recorder.seconds, {"train_loss": float("nan"), **metrics})
+        population = deployment.settings.population
+        settings = {
+            "model": job.model.name,
+            "population": population,
+            "sites": ", ".join(map(coordinator.names, range(population))),
+        }
+        history = recorder.history(deployment.label, FEDERATION, settings, 0.0, ())
+        _write(deployment.folder, history, coordinator)
+        return history
+
+
+def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, model: Path) -> dict[str, float]:
+    """The metrics of the coordinator's model, on the clients that are connected and on the server."""
+    folder, settings = deployment.folder, deployment.settings
+    if (bound := model / BINDINGS).is_file():  # a number belongs to the node that had it in that run
+        shutil.copyfile(bound, folder / BINDINGS)
+    clients = ClientStatuses(settings.population)
+    registry = ClientRegistry(
+        grid,
+        settings.population,
+        coordinator.signature,
+        NodeBindings(folder / BINDINGS, coordinator.experiment),
+        settings.takeover,
+        clients,
+        say,
+    )
+    coordinator.names = registry.names
+    registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
+    save = partial(save_client_metrics, folder / CLIENT_METRICS)
+    kind: type[ClientEvaluation] = ClientEvaluation
+    if isinstance(coordinator, SecureCoordinator):
+        kind, seconds = SummedEvaluation, settings.round_seconds
+        keys = ServerKeys(folder / KEYS_FILE, grid, registry, coordinator.experiment, seconds, say)
+        keys.load_or_enrol(settings.population, settings.connect_seconds)
+        coordinator.keys, coordinator.run_config = keys, deployment.run_config
+    asked = kind(grid, coordinator, settings, registry, dict, save, say)
+    metrics = Evaluation(coordinator, settings, asked).metrics(is_first=True)
+    if not metrics[MEASURED]:
+        raise Unavailable("no client measured the model: the log says why")
+    return metrics
+
+
+def _write(folder: Path, history: History, coordinator: Coordinator) -> None:
+    """The record, the model and the page, as a run has them."""
+    write_record(folder, history, coordinator.model, dict(coordinator.state.buffers) or None)
+    last = None
+    if not isinstance(coordinator, SecureCoordinator):
+        measured = read_client_metrics(folder)
+        if not measured:
+            raise InvalidInput("no client has examples to measure the model on")
+        [last] = measured.values()
+    write_page(
+        folder / "page.html", [history], title=f"{history.label}: a saved model on its clients", clients=last
+    )
+    say(f"{history.words()}; in {folder.absolute()}")
+
+
+def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, int]:
+    """A coordinator that has the saved model, and how many rounds it was trained for, 0 where no file says so.
+
+    Nothing is written: the folder may be that of a run that goes on.
+
+    Args:
+        deployment: what the app would train.
+        path: the folder of a run on a federation, whose clients' personal models are then measured too; or that of a
+            simulation, or a model's file.
+
+    Raises:
+        InvalidInput: a file is missing, damaged or not fedsolve's; another method, population, parameter, shape or
+            type than the app's; numbers that are not finite; a method whose clients have personal models of a run, and
+            no such run.
+    """
+    if not path.exists():
+        raise InvalidInput(
+            f"model = {str(path)!r}: there is no such file or folder where the server app runs"
+        )
+    identity = _run_identity(deployment, path if path.is_dir() else path.parent)
+    if identity is not None and path.is_dir():
+        return _of_run(deployment, path, identity)
+    if deployment.algorithm.traits.personal:
+        raise InvalidInput(
+            f"{name_of(deployment.algorithm)} has personal models on the clients, and {path} is no folder of a run: "
+            "give that of the run on this federation"
+        )
+    history = read_history(path) if path.is_dir() else None
+    rounds = 0 if history is None else int(history.evaluations["round"][-1])
+    return _of_file(deployment, path / MODEL if path.is_dir() else path), rounds
+
+
+def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None:
+    """What the app shares with the run on a federation in a folder; None if there is no such run.
+
+    Raises:
+        InvalidInput: the run has another method or population, or first model where clients' own began with it.
+    """
+    if not (folder / DEPLOYMENT.file).exists():
+        return None
+    manifest = read_manifest(folder / DEPLOYMENT.file)
+    if "experiment" not in manifest:  # a simulation's
+        return None
+    names = ["algorithm", "population", *(["model"] if deployment.algorithm.traits.personal else [])]
+    there, here = manifest["identity"], {name: deployment.identity[name] for name in names}
+    if (name := first_difference(there, here)) is not None:
+        then, now = from_where_they_differ(str(there.get(name)), str(here[name]))
+        raise InvalidInput(
+            f"the run in {folder} has {name} = {then}, and this app {now}: repeat what that run's configuration "
+            "changed, such as method"
+        )
+    return here
+
+
+def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tuple[Coordinator, int]:
+    """The coordinator of a run as its newest checkpoint left it."""
+    checkpoint = DeploymentCheckpoint(RunFolder.seen(path, DEPLOYMENT, identity), deployment.label)
+    coordinator = deployment.coordinator(checkpoint.experiment)
+    checkpoint.restore(coordinator)
+    if checkpoint.notice:
+        say(checkpoint.notice)
+    if deployment.algorithm.traits.secure_sums:  # the keys of that run are of an experiment that may go on
+        if deployment.algorithm.traits.personal:
+            raise InvalidInput(
+                f"{name_of(deployment.algorithm)} has personal models, which clients measure while it runs: give "
+                "server_app client_metrics"
+            )
+        coordinator.experiment = _new_experiment()
+    return coordinator, coordinator.state.round
+
+
+def _of_file(deployment: Deployment, path: Path) -> Coordinator:
+    """The coordinator of a method that leaves a model as it is, around the one in a file."""
+    arrays, beside = read_model(path)
+    params = like(arrays, deployment.params, str(path))
+    known = dict(deployment.settings.buffers or {})
+    buffers = dict(beside or {})
+    check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in known.items()})
+    wanted = [np.asarray(leaf).dtype for leaf in [*jax.tree.leaves(deployment.params), *known.values()]]
+    given = [np.asarray(leaf) for leaf in [*jax.tree.leaves(params), *(buffers[name] for name in known)]]
+    for array, dtype in zip(given, wanted, strict=True):
+        if array.dtype != dtype:
+            raise InvalidInput(f"{path} has numbers of type {array.dtype}, and the app's model {dtype}")
+        if not np.isfinite(array).all():
+            raise InvalidInput(f"{path} has numbers that are not finite: that model cannot be evaluated")
+    settings = deployment.settings
+    population, method = settings.population, FedAvg(1.0, weighting="uniform")
+    federation = Federation(population, Uniform(population), settings.seed, _new_experiment())
+    if deployment.algorithm.traits.secure_sums:
+        return SecureCoordinator(Secure(method, bound=1.0, max_clients=population), params, federation)
+    return Coordinator(method, params, federation, buffers={name: buffers[name] for name in known})
+
+
+def _new_experiment() -> str:
+    return f"evaluation-{secrets.token_hex(4)}"

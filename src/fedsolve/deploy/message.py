@@ -1,0 +1,271 @@
+"""What travels in a deployment: requests down and replies up, both of two kinds, training and evaluation.
+
+Each field says how it travels, and `fedsolve.deploy.codec` writes and reads all of them by that. No Flower
+here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.metrics import SumMetric
+
+TRAIN, EVALUATE = "train", "evaluate"
+"""The kinds of requests, as Flower calls their messages."""
+PARTS = ("train", "validation")
+"""The examples that a client measures a model on: those that it trains on, and those that it holds out."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A field that travels among the facts of a record.
+
+    Attributes:
+        kind: its type in the record.
+        write: the field's value -> the fact.
+        read: the fact -> the field's value.
+    """
+
+    kind: type
+    write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any], Any] = lambda fact: fact
+
+
+class Part(Enum):
+    """A field that travels as a part of a record beside the facts; parts are written in this order."""
+
+    BYTES = "bytes as they are"
+    OPTIONAL_BYTES = "bytes as they are, or no such part if the field is None"
+    METRICS = "a part for each of `PARTS` that was measured"
+    BUFFERS = "named arrays, or no such part if there are none"
+
+
+_TEXT = {"travels": Fact(str)}
+_NUMBER = {"travels": Fact(int)}
+_DATA = {"travels": Fact(str, json.dumps, json.loads)}
+_LIST = {"travels": Fact(list, list, tuple)}
+_BYTES = {"travels": Part.BYTES}
+_OPTIONAL = {"travels": Part.OPTIONAL_BYTES}
+_METRICS = {"travels": Part.METRICS}
+_BUFFERS = {"travels": Part.BUFFERS}
+_OF_ONE = {"of_one": True}
+"""Of fields that differ between the clients of a round; all others are the same for all (`request_digest`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client is asked to do.
+
+    Attributes:
+        experiment: name of the experiment that the client's state belongs to.
+        round: number of the round, from 0: rounds done.
+        client: the client's number.
+        population: clients in all.
+        last_used_round: the last round in which the server used an update of this client, from 0; -1 if none.
+        key: the round's random key, two words; cohorts, shuffles and dropout follow from it.
+        method: the method as data (see `fedsolve.deploy.method_spec`).
+        signature: shapes and types of the model's leaves; a client with another model refuses.
+        first_broadcast: that of the first round, for a client that joins later and keeps a state; else None.
+        buffers: what is averaged beside the model, by name.
+        masks: what the client masks its reply by, of which the server then sees sums alone; else None.
+        first_digest: with masks SHA-256 of the first broadcast that clients with a state begin from; else None.
+    """
+
+    NAME: ClassVar[str]
+    experiment: str = field(metadata=_TEXT)
+    round: int = field(metadata=_NUMBER)
+    client: int = field(metadata=_NUMBER | _OF_ONE)
+    population: int = field(metadata=_NUMBER)
+    last_used_round: int = field(metadata=_NUMBER | _OF_ONE)
+    key: tuple[int, ...] = field(metadata=_LIST)
+    method: Any = field(metadata=_DATA)
+    signature: str = field(metadata=_TEXT)
+    first_broadcast: bytes | None = field(metadata=_OPTIONAL | _OF_ONE)
+    buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+    masks: bytes | None = field(default=None, metadata=_OPTIONAL | _OF_ONE)
+    first_digest: bytes | None = field(default=None, metadata=_OPTIONAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest(Request):
+    """The order to train in a round.
+
+    Attributes:
+        broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
+        tracked_state: the client's state as the server tracks it, for one that has lost its own; else None.
+    """
+
+    NAME = "order"
+    broadcast: bytes = field(metadata=_BYTES)
+    tracked_state: bytes | None = field(metadata=_OPTIONAL | _OF_ONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(Request):
+    """The question what a model is worth on the client's examples. Its key is that of the round that comes next.
+
+    Attributes:
+        metrics: names of the metrics.
+        model: the server's, as `fedsolve.wire` encodes it.
+        steps: local steps that the client takes before, 0 for none.
+        solver: what takes them, as data; None for none.
+        summed_parts: with masks names of `PARTS`, which are measured: those of which all clients have examples; else
+            None.
+    """
+
+    NAME = "question"
+    metrics: tuple[str, ...] = field(metadata=_LIST)
+    model: bytes = field(metadata=_BYTES)
+    steps: int = field(metadata=_NUMBER)
+    solver: Any = field(metadata=_DATA)
+    summed_parts: bytes | None = field(default=None, metadata=_OPTIONAL)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that are measured, where there are any."""
+        return PARTS if self.summed_parts is None else tuple(self.summed_parts.decode().split())
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client answers.
+
+    Attributes:
+        experiment, round, client: those of the request.
+    """
+
+    NAME: ClassVar[str]
+    experiment: str = field(metadata=_TEXT)
+    round: int = field(metadata=_NUMBER)
+    client: int = field(metadata=_NUMBER)
+
+
+@dataclass(frozen=True)
+class TrainReply(Reply):
+    """What a client answers to a `TrainRequest`.
+
+    Attributes:
+        signature: digest of shapes and types of the message.
+        examples: the client's number of examples, 1 where the method weights clients alike and need not know.
+        message: the method's message, as `fedsolve.wire` encodes it, or masked.
+        buffers: what is averaged beside the model, after local work.
+    """
+
+    NAME = "reply"
+    signature: str = field(metadata=_TEXT)
+    examples: int = field(metadata=_NUMBER)
+    message: bytes = field(metadata=_BYTES)
+    buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+
+
+class Sums(NamedTuple):
+    """What a client's examples add up to in a metric of `fs.metrics`.
+
+    Attributes:
+        metric: which, with its settings.
+        values: the sums, shape (metric.width,).
+    """
+
+    metric: SumMetric
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class PartMetrics:
+    """Metrics of a model on one part of a client's examples.
+
+    Attributes:
+        examples: how many, at least 1.
+        means: of each metric by name, finite where its count is not 0.
+        counts: what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens),
+            an int; the sum of their weights, a float, of a weighted mean; NaN of what is no mean, such as F1, whose
+            values of several clients make no value of all their examples.
+        sums: of metrics of `fs.metrics`, by name, which are not among the means.
+    """
+
+    examples: int
+    means: Mapping[str, float]
+    counts: Mapping[str, float]
+    sums: Mapping[str, Sums] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluateReply(Reply):
+    """What a client answers to an `EvaluateRequest`.
+
+    Attributes:
+        steps: those of the request.
+        parts: what it measured, by the names in `PARTS`; it may hold out nothing. Empty where it is masked.
+        masked: what it measured, masked; else None.
+    """
+
+    NAME = "answer"
+    steps: int = field(metadata=_NUMBER)
+    parts: Mapping[str, PartMetrics] = field(metadata=_METRICS)
+    masked: bytes | None = field(default=None, metadata=_OPTIONAL)
+
+
+# What all clients of a round are asked, in 32 bytes, from which each client's masks follow.
+#
+# Messages of clients that were asked different things are then no parts of one sum: else a server could ask all but
+# one for messages that it knows.
+
+
+def request_digest(request: Request, run_config: Mapping[str, Any], *more: bytes) -> bytes:
+    """SHA-256 of a request without the fields that differ between clients by design.
+
+    These are the client's number, the last round in which its update was used, which says from which of its own states
+    it goes on, whether the first broadcast comes along, and its masks.
+
+    Args:
+        request: what a client is asked, as it reads it.
+        run_config: the configuration of Flower's run, which the client's own code may read.
+        more: what else must be the same for all.
+    """
+    digest = hashlib.sha256(b"fedsolve request 1")
+
+    def add(name: str, *parts: Any) -> None:
+        digest.update(json.dumps([name, len(parts)]).encode())
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+
+    add(request.NAME)
+    for f in fields(request):
+        if f.metadata.get("of_one"):
+            continue
+        how, value = f.metadata["travels"], getattr(request, f.name)
+        if isinstance(how, Fact):
+            add(f.name, json.dumps(how.write(value)).encode())
+        elif how is Part.BUFFERS:
+            for name, array in sorted(value.items()):
+                add(f.name, name.encode(), f"{array.dtype.str} {array.shape}".encode(), array.tobytes())
+        else:
+            add(f.name, *([] if value is None else [value]))
+    add("run configuration", json.dumps(dict(run_config), sort_keys=True).encode())
+    add("more", *more)
+    return digest.digest()
+
+
+def first_digest(first_broadcast: bytes) -> bytes:
+    """SHA-256 of the broadcast that clients begin from which have a state."""
+    return hashlib.sha256(first_broadcast).digest()
+
+
+def check_first(request: Request) -> None:
+    """Raise `InvalidInput` unless what comes with masked requests of one client is what all clients are told."""
+    if request.masks is None:
+        return
+    sent = request.first_broadcast
+    if sent is not None and first_digest(sent) != request.first_digest:
+        raise InvalidInput(f"the {request.NAME} has another first broadcast than those of other clients")
+    if getattr(request, "tracked_state", None) is not None:
+        raise InvalidInput(f"the {request.NAME} brings a state, which no server of secure sums knows")

@@ -1,0 +1,382 @@
+"""The rounds of a deployment: ask a cohort, validate its replies, update, evaluate, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from fedsolve.core.errors import Diverged, Unavailable
+from fedsolve.deploy import codec as records
+from fedsolve.deploy.client.state import StateLost
+from fedsolve.deploy.codec import Expected, record_to_reply
+from fedsolve.deploy.exchange import Exchange, PendingRequests, Replies, send_and_wait
+from fedsolve.deploy.message import TRAIN, TrainReply, TrainRequest
+from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.reports import Reports, round_entry, traffic
+from fedsolve.deploy.sanitize import reading
+from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.server.coordinator import Accepted, Coordinator, largest_update
+from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation, first_means
+from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.status import Cause, PhaseClock
+from fedsolve.engine.loop import RecordedRounds, Stopwatch
+from fedsolve.engine.record import Recorder
+from fedsolve.results.clients import ClientMetrics
+
+# Asking a cohort for one round: who is asked, and which of the replies count.
+
+
+class ReplyCollector(Exchange[TrainRequest, Accepted]):
+    """Asks clients for rounds of a coordinator, and remembers who kept a round waiting."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        coordinator: Coordinator,
+        settings: Settings,
+        registry: ClientRegistry,
+        phases: PhaseClock,
+        log: Callable[[str], None],
+    ) -> None:
+        self._coordinator, self._settings, self._registry = coordinator, settings, registry
+        self._phases = phases
+        super().__init__(
+            grid, TRAIN, settings.round_seconds, settings.grace, self._read, registry.clients, log
+        )
+
+    def collect(
+        self,
+        clients: list[int],
+        replies: Replies[Accepted],
+        is_retry: bool,
+        beside: Callable[[], PendingRequests[Any, Any]] | None = None,
+    ) -> None:
+        """Ask clients for this round, and validate what comes back until the round closes.
+
+        Clients that kept an earlier one waiting are left alone, unless this is a retry or too few would be left. With
+        `beside`, the messages carry these requests too, and the round closes when the wait for them ends as well.
+        """
+        with self._phases.during("wait"):
+            clients, connected = self._connected(clients, replies, is_retry)
+        with self._phases.during("orders"):
+            self._coordinator.begin_attempt(clients)
+            requests = {connected[client]: self._coordinator.train_request(client) for client in clients}
+            orders = PendingRequests(self, requests, replies, self._round)
+            pending = [orders, beside()] if beside else [orders]
+        send_and_wait(pending, self._round, self._phases)
+        for client in orders.silent:
+            self.reject(replies, client, Cause.NO_ANSWER, f"no answer within {self.waited}")
+        self._note_late_answers(connected)
+
+    def _connected(
+        self, clients: list[int], replies: Replies[Accepted], is_retry: bool
+    ) -> tuple[list[int], dict[int, int]]:
+        """The clients that are asked now, and the node of each that is connected."""
+        connected = self._registry.poll()
+        if not is_retry:
+            clients = self._without_backoff(clients, connected, replies)
+        if not set(clients) <= set(connected):
+            connected = self._registry.wait(clients, self._settings.connect_seconds)
+        for client in clients:
+            if client in connected:
+                continue
+            if (why := self._registry.refused.get(client)) is not None:
+                why = why.removeprefix(f"{self._names(client)}: ")
+                self.reject(replies, client, Cause.REFUSED, f"refused: {why}")
+                continue
+            self.backoff.record_miss(client, None, self._round)
+            reason = f"not connected within {self._settings.connect_seconds:g} s"
+            self.reject(replies, client, Cause.NOT_CONNECTED, reason)
+        return [client for client in clients if client in connected], connected
+
+    def _without_backoff(
+        self, clients: list[int], connected: dict[int, int], replies: Replies[Accepted]
+    ) -> list[int]:
+        """The clients that are asked now; all of them if too few would be left."""
+        skipped = {
+            client
+            for client in clients
+            if self.backoff.is_backing_off(client, connected.get(client), self._round)
+        }
+        if len(clients) - len(skipped) < replies.needed:
+            return clients
+        for client in sorted(skipped):
+            reason = "not asked: it left an earlier round without an answer"
+            self.reject(replies, client, Cause.NOT_ASKED, reason)
+        return [client for client in clients if client not in skipped]
+
+    def _note_late_answers(self, connected: dict[int, int]) -> None:
+        """An answer to an order that is over is no part of any round; it shows that its client is alive."""
+        clients = {node: client for client, node in connected.items()}
+        for node in self.take_late():
+            if node in clients:
+                self.backoff.record_answer(clients[node])
+                self._clients.heard(clients[node])
+                self._log(
+                    f"{self._names(clients[node])} answers, too late for the round that it was asked for"
+                )
+
+    @property
+    def _round(self) -> int:
+        return self._coordinator.state.round + 1
+
+    def _read(self, request: TrainRequest, answer: RecordDict) -> Accepted:
+        return read_and_validate(self._coordinator, request.client, answer)
+
+
+def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict) -> Accepted:
+    """What a client answered to this round's order, validated.
+
+    Raises:
+        InvalidInput: why it does not count, whatever it is made of.
+    """
+    with reading("the reply"):
+        try:
+            expected = Expected(coordinator.max_message_bytes, coordinator.returned_buffers)
+            reply = record_to_reply(TrainReply, answer, expected)
+        except StateLost:
+            coordinator.report_lost_state(client)
+            raise
+        records.clear_record(answer)
+        return coordinator.validate_reply(client, reply)
+
+
+class DeployedRounds(RecordedRounds):
+    """A coordinator's rounds on Flower's grid.
+
+    Args:
+        grid: Flower's grid.
+        coordinator: the method and its state.
+        settings: rounds, deadlines, what evaluates, and what happens when too few replies count.
+        checkpoint: where the state is saved after every round.
+        recorder: the record so far.
+        result: gives the `fedsolve.Result` so far.
+        reports: who is told what happens.
+
+    Attributes:
+        measures_loss: whether the last evaluation had the training loss itself, measured by the server or by clients.
+    """
+
+    _collectors: ClassVar[type[ReplyCollector]] = ReplyCollector
+    _evaluations: ClassVar[type[ClientEvaluation]] = ClientEvaluation
+
+    def __init__(
+        self,
+        grid: Grid,
+        coordinator: Coordinator,
+        settings: Settings,
+        checkpoint: DeploymentCheckpoint,
+        recorder: Recorder,
+        result: Callable[[], Any],
+        reports: Reports,
+    ) -> None:
+        self.rounds, self.eval_every = settings.rounds, settings.eval_every
+        self.label, self.callbacks, self.recorder = settings.label or "", settings.callbacks, recorder
+        self._coordinator, self._settings, self._checkpoint = coordinator, settings, checkpoint
+        self._result, self._reports, self._log = result, reports, reports.log
+        self._void_rounds = 0  # in a row: after each the model would not have been finite
+        self._is_due = checkpoint.evaluation_is_due  # the last evaluation, which the next orders carry
+        self._phases = PhaseClock()
+        self.measures_loss = False
+        self._registry = ClientRegistry(
+            grid,
+            coordinator.population,
+            coordinator.signature,
+            NodeBindings(Path(settings.out) / BINDINGS, checkpoint.experiment),
+            settings.takeover,
+            reports.clients,
+            self._log,
+        )
+        self._names = coordinator.names = self._registry.names
+        self._collector = self._collectors(
+            grid, coordinator, settings, self._registry, self._phases, self._log
+        )
+        self._by_clients = self._evaluations(
+            grid,
+            coordinator,
+            settings,
+            self._registry,
+            lambda: first_means(recorder.evaluations.columns),
+            reports.client_metrics,
+            self._log,
+        )
+        self._evaluation = Evaluation(
+            coordinator, settings, self._by_clients if settings.client_metrics else None
+        )
+
+    @property
+    def done(self) -> int:
+        """Rounds done."""
+        return self._coordinator.state.round
+
+    @property
+    def sites(self) -> dict[int, str]:
+        """The names that nodes gave their sites, by client."""
+        return self._names.given
+
+    @property
+    def client_notes(self) -> tuple[str, ...]:
+        """What clients noted of their problems."""
+        return tuple(f"client {client}: {note}" for note, client in self._registry.notes.items())
+
+    @property
+    def most_rounds(self) -> int:
+        """One: it is saved after each."""
+        return 1
+
+    def begin(self) -> str:
+        """Wait for clients and evaluate the initial model, if anybody does; why a callback ends the run here, or ''.
+
+        Raises:
+            Unavailable: too few clients.
+        """
+        self._watch = Stopwatch(self.recorder.seconds)
+        if self.done < self.rounds or self._is_due:
+            quorum = self._settings.quorum or self._coordinator.population
+            self._reports.status()
+            self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
+            self._clients_are_there()
+        if self._is_due and not self._is_carried:  # by other settings than those that it was put off with
+            return self._evaluate()
+        if self.recorder.evaluated:
+            return self._react()
+        return self._evaluate() if self._evaluation.measures else ""
+
+    def _clients_are_there(self) -> None:
+        """The quorum is connected, and nothing has been asked yet."""
+
+    def advance(self, rounds: int) -> tuple[Replies[Accepted], dict[str, float]]:
+        """One round: its replies, and what is recorded of it.
+
+        Raises:
+            Unavailable: too few good replies after the last repetition.
+        """
+        self._phases.begin()
+        replies = self._collect_replies(self.done + 1)
+        return replies, self._finish_round(replies.accepted, replies.wanted)
+
+    def record(self, logs: tuple[Replies[Accepted], dict[str, float]]) -> None:
+        """Add the round to the record."""
+        replies, entry = logs
+        self.recorder.entry({"round": self.done, **entry, **traffic(replies)})
+        self._last = round_entry(self.done, self.rounds, replies, entry, self._names)
+
+    def evaluate(self) -> str:
+        """Evaluate the model now, or with the orders of the next round where nothing asks for it before."""
+        self._is_due = True
+        return "" if self._is_carried else self._evaluate()
+
+    @property
+    def _is_carried(self) -> bool:
+        """Whether a round follows whose orders may carry the evaluation."""
+        return self.done < self.rounds and self._evaluation.may_be_carried
+
+    def _evaluate(self) -> str:
+        """Record the model's metrics, where nobody measures any the mean loss of local steps alone.
+
+        Raises:
+            InvalidInput: `evaluate` raises, or no client can measure what all are asked at first.
+        """
+        with self._phases.during("evaluation"):
+            metrics = self._evaluation.metrics(is_first=not self.recorder.evaluated)
+            self.measures_loss = "train_loss" in metrics
+            losses = self.recorder.rounds.columns.get("client_loss") or [float("nan")]
+            seconds = self.recorder.seconds if self._is_carried and self._is_due else self._watch.seconds
+            self.recorder.evaluation(self.done, seconds, {"train_loss": losses[-1], **metrics})
+            self._is_due = False
+            return self._react()
+
+    def _react(self) -> str:
+        """Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''."""
+        ended = self.why_they_end()
+        self._coordinator.react(self.recorder.evaluations.arrays())
+        return ended
+
+    def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
+        """The result so far, and what clients measure."""
+        return self._result, self._evaluation.by_client
+
+    def due(self, over: bool) -> bool:
+        """Always: what clients sent is not asked for twice."""
+        return True
+
+    def save(self) -> None:
+        """Save state and record."""
+        with self._phases.during("checkpoint"):
+            self.recorder.seconds = self._watch.seconds
+            self._checkpoint.save(self._coordinator, self.recorder, evaluation_is_due=self._is_due)
+            self._reports.status()
+
+    def report(self) -> None:
+        """Tell of the last round."""
+        phases = self._phases.seconds()
+        metrics = self.recorder.latest if self.recorder.evaluated else {}
+        timed = {"seconds": sum(phases.values()), "phases": phases}
+        self._reports.round({**self._last, **timed, "metrics": metrics})
+
+    def _collect_replies(self, number: int) -> Replies[Accepted]:
+        """The replies to a round's orders; none where too few count and such rounds are skipped."""
+        settings, cohort = self._settings, self._coordinator.draw_cohort()
+        wanted = settings.replies_wanted(len(cohort))
+        needed = max(settings.replies_needed(wanted), min(self._coordinator.method.fewest, wanted))
+        replies: Replies[Accepted] = Replies(f"round {number}", needed, wanted)
+        for attempt in range(settings.repeats + 1):
+            self._ask(cohort, replies, attempt > 0)
+            if replies.is_enough:
+                break
+            count = f"{len(replies.accepted)} of {wanted} replies count, {replies.needed} are needed"
+            shortage = f"round {number}: {count}"
+            if settings.shortfall == "skip" or replies.is_over:
+                self._log(f"{shortage}{self._why_too_large(replies)}: the round is skipped")
+                replies.accepted.clear()
+                break
+            if attempt == settings.repeats:
+                last = replies.rejected[-len(cohort) :]
+                reasons = "; ".join(f"{self._names(client)}: {reason}" for client, reason in last)
+                if self._reports.clients.hides_cohorts:  # this is written into the run's folder
+                    reasons = "the log above has the reasons"
+                raise Unavailable(
+                    f"{shortage}, after {attempt + 1} attempts ({reasons}){self._why_too_large(replies)}: fix the "
+                    "clients and resume"
+                )
+            self._log(f"{shortage}: those missing are asked again")
+        return replies
+
+    def _ask(self, cohort: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
+        """Ask those of a cohort whose reply does not count yet, and add what comes of it."""
+        missing = [client for client in cohort if client not in replies.accepted]
+        beside = self._by_clients.prepare if self._is_due else None
+        self._collector.collect(missing, replies, is_retry, beside)
+        if self._is_due:
+            self._evaluate()  # what the replies to these requests say
+        for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
+            self._collector.reject(replies, client, Cause.OUTLIER, reason)
+        self._reports.clients.succeeded(replies.accepted)
+
+    def _why_too_large(self, replies: Replies[Accepted] | None = None) -> str:
+        """The largest update, where numbers became too large; where to go back to."""
+        if replies is not None and not replies.too_large:
+            return ""
+        largest = largest_update(self.recorder.rounds.columns, self._names)
+        return f"; {largest[1]}; {self._checkpoint.how_to_go_back(largest[0])}" if largest else ""
+
+    def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
+        """End the round, without any reply if the model would not be finite after it."""
+        try:
+            entry = self._coordinator.finish_round(accepted, drawn)
+            self._void_rounds = 0
+            return entry
+        except Diverged as error:
+            self._void_rounds += 1
+            if self._void_rounds > self._settings.repeats:
+                raise Diverged(
+                    f"{error}, as after the {self._void_rounds - 1} rounds before: the last checkpoint is kept; "
+                    f"lower the rates, or set norm_bound if clients cannot be trusted{self._why_too_large()}"
+                ) from None
+            self._log(f"{error}: the round is void, set norm_bound to refuse such replies")
+            accepted.clear()
+            return self._coordinator.finish_round(accepted, drawn)

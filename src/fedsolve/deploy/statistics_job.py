@@ -1,0 +1,511 @@
+"""The job `statistics`: all nodes are asked about their columns, once."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsolve.core.errors import InvalidInput, Unavailable, check_integer, of_type, shown
+from fedsolve.data.column_statistics.pooled import (
+    MOST_CLIENTS,
+    check_summable,
+    from_numbers,
+    from_replies,
+    from_sums,
+    to_numbers,
+    width,
+)
+from fedsolve.data.column_statistics.replies import Measure, Refused, Replies, join_bins, replies_to
+from fedsolve.data.column_statistics.report import (
+    CategoryStatistics,
+    ColumnStatistics,
+    NumberStatistics,
+    Statistics,
+)
+from fedsolve.deploy.client.secure_sums import LEAST_SUM, SecureSums, SumOrder
+from fedsolve.deploy.client.state import PrivacyBudget
+from fedsolve.deploy.column_records import (
+    ACTION,
+    ClientReply,
+    Masks,
+    columns_digest,
+    masked_record,
+    read_masked,
+    read_masks,
+    read_reply,
+    read_request,
+    reply_record,
+    request_record,
+)
+from fedsolve.deploy.evaluation_job import STATISTICS_FILE, Job, job_folder
+from fedsolve.deploy.exchange import MARGIN, Mailbox, Polling, missing_clients_advice, watched_engine
+from fedsolve.deploy.run_log import say
+from fedsolve.deploy.sanitize import about_request
+from fedsolve.deploy.secure.primitives import RoundIsOver, SumNotOpened
+from fedsolve.deploy.secure.questions import Question, ask
+from fedsolve.deploy.secure.rounds import KEYS_FILE, ServerKeys
+from fedsolve.deploy.secure.sums import Counts
+from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.site_names import SiteNames
+from fedsolve.folders.files import locked, write_atomically
+from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
+from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
+from fedsolve.report.style import show_number
+from fedsolve.results.columns import dumps, number
+
+# Statistics as a file of a run's folder, and in words.
+
+
+SCHEMA_FILE = "schema.toml"
+"""The constants of the columns, in the folder of their run."""
+QUARTILES = (0.25, 0.5, 0.75)
+_SHOWN = 8  # categories in a line
+
+
+def statistics_json(found: Statistics) -> str:
+    """The text of a statistics file."""
+    columns = {name: vars(column) for name, column in found.columns.items()}
+    about = {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
+    return sealed(dumps(about, 1))
+
+
+def read_statistics(path: Path) -> Statistics:
+    """The statistics in a file.
+
+    Raises:
+        InvalidInput: there is none, or it is damaged.
+    """
+    try:
+        data, _ = unsealed_values(path, read_bytes(path, LARGEST, follow=False))
+        columns = {name: _column(values) for name, values in data["columns"].items()}
+        return Statistics(columns, dict(data["unreported"]), tuple(data["notes"]))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    except InvalidInput:
+        raise
+    except MALFORMED as error:
+        raise InvalidInput(f"{path} is not a file of statistics, or is damaged: {error!r}") from None
+
+
+def _column(values: Mapping[str, Any]) -> ColumnStatistics:
+    if "other" in values:
+        return CategoryStatistics(**values)
+    given = {f.name: values[f.name] for f in fields(NumberStatistics)}
+    return NumberStatistics(**{name: _number(value) for name, value in given.items()})
+
+
+def _number(value: Any) -> Any:
+    return tuple(map(number, value)) if isinstance(value, list) else number(value)
+
+
+def summary_lines(found: Statistics) -> Iterator[str]:
+    """A line for each column and each note."""
+    for name, column in found.columns.items():
+        rows = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing"
+        yield f"{rows}; {_words(column)}"
+    for name, why in found.unreported.items():
+        yield f"{name} is not reported: {why}"
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def _words(column: ColumnStatistics) -> str:
+    """What is known of a column, in words."""
+    if isinstance(column, CategoryStatistics):
+        shown = [f"{name} {rows:,}" for name, rows in list(column.counts.items())[:_SHOWN]]
+        left = len(column.counts) - len(shown)
+        more = [f"{left} more categories"] if left else []
+        return ", ".join([*shown, *more, *([f"others {column.other:,}"] if column.other else [])])
+    mean, deviation, low, high = map(
+        number_words, (column.mean, column.deviation, column.minimum, column.maximum)
+    )
+    words = f"mean {mean}, deviation {deviation}, from {low} to {high}"
+    if not column.edges:
+        return words
+    *quartiles, error = quartile_words(column)
+    return f"{words}, quartiles {', '.join(quartiles)} ± {error}"
+
+
+def quartile_words(column: NumberStatistics) -> list[str]:
+    """The three quartiles and how far they can be off, in words; '-' where no range was given."""
+    if not column.edges:
+        return ["-"] * 4
+    errors = [error for p in QUARTILES if math.isfinite(error := column.quantile(p).error)]
+    return [*(_quantile_words(column, p) for p in QUARTILES), number_words(max(errors, default=math.inf))]
+
+
+def _quantile_words(column: NumberStatistics, probability: float) -> str:
+    """A quantile, or beyond which end it lies."""
+    low, high = column.quantile_bounds(probability)
+    if math.isfinite(low) and math.isfinite(high):
+        return number_words(column.quantile(probability).value)
+    ends = [f"below {high:g}"] if math.isfinite(high) else []
+    ends += [f"above {low:g}"] if math.isfinite(low) else []
+    return "".join(ends) or "anywhere"
+
+
+def number_words(value: float) -> str:
+    """A number in a table; what is not known is infinite.
+
+    >>> number_words(0.5), number_words(float("-inf"))
+    ('0.5000', '-inf')
+    """
+    return show_number(value) if math.isfinite(value) else str(value)
+
+
+# The columns that a client's owner allows to be asked about.
+
+
+_ASKED = "questions.json"
+_LARGEST = 2**22  # bytes of it
+
+
+@dataclass(frozen=True)
+class AllowedColumns:
+    """What a client replies about its columns.
+
+    Attributes:
+        columns_of: node -> the columns, by name; None where statistics are not allowed.
+        min_rows: rows with a value that a column must have, at least 1.
+        budget: the noise that the owner demands, which statistics have none of.
+        sums: the client's part in secure sums.
+        max_questions: about a column that are answered, at least 1, counted over all experiments in a file of the node.
+
+    Raises:
+        InvalidInput: no integer of at least 1, no function, or columns beside a bound.
+    """
+
+    columns_of: Callable[[Any], Mapping[str, Any]] | None
+    min_rows: int
+    budget: PrivacyBudget
+    sums: SecureSums
+    max_questions: int
+
+    def __post_init__(self) -> None:
+        check_integer("min_rows", self.min_rows, 1)
+        check_integer("max_questions", self.max_questions, 1)
+        if self.columns_of is not None and (bound := self.budget.bound):
+            raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
+        if self.columns_of is not None and not callable(self.columns_of):
+            raise InvalidInput(
+                f"statistics = {shown(self.columns_of)} must be a function of the node or None"
+            )
+
+    def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
+        """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients.
+
+        Args:
+            node: on which the client runs.
+            folder: where the node keeps its states.
+            record: the request.
+            log: told what was asked.
+
+        Raises:
+            InvalidInput: statistics are not allowed, the request cannot be used, or the columns are none.
+        """
+        with about_request():
+            if self.columns_of is None:
+                raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
+            masks = read_masks(record)
+            if masks is None and self.sums.min_sum is not None:
+                raise InvalidInput(
+                    f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
+                    "--secure"
+                )
+            requests, order, summed = read_request(record), None, {}
+            if masks is not None:
+                summed = check_summable(requests)
+                digest = columns_digest(requests, node.run_config)
+                order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
+                self.sums.check_order(folder, order, log)
+        log(f"sums and counts are asked of {', '.join(requests) or 'all columns'}")
+        columns = self.columns_of(node)
+        if not isinstance(columns, Mapping):
+            raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
+        replies = replies_to(requests, columns, self.min_rows)
+        known = set(map(str, columns)) & replies.keys()
+        with about_request():
+            over = self._asked_too_often(folder / f"client-{node.client}-asked", known)
+            if over and masks is not None:
+                raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
+        replies |= dict.fromkeys(over, self._refused)
+        if order is not None:
+            numbers = to_numbers(summed, replies)
+            words = numbers.astype("<i8").tobytes()
+            masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
+            return masked_record(node.client, masked)
+        return reply_record(ClientReply(node.client, node.site, join_bins(replies, self.min_rows)))
+
+    @property
+    def _refused(self) -> Refused:
+        return Refused(
+            f"it was asked about {self.max_questions} times, as often as its owner allows (max_questions)"
+        )
+
+    def _asked_too_often(self, folder: Path, names: Collection[str]) -> set[str]:
+        """Count a question about each column before it is answered; those with too many before.
+
+        Raises:
+            InvalidInput: the count is damaged or in use, or cannot be written.
+        """
+        path = folder / _ASKED
+        with locked(folder):
+            try:
+                asked = loads(read_bytes(path, _LARGEST)) if path.exists() else {}
+                over = {name for name in names if int(asked.get(name, 0)) >= self.max_questions}
+            except (OSError, ValueError, TypeError, AttributeError):
+                raise InvalidInput(
+                    f"{path} is damaged, and how often columns were asked about is not known: restore the file"
+                ) from None
+            asked |= {name: int(asked.get(name, 0)) + 1 for name in names if name not in over}
+            write_atomically(path, json.dumps(asked), private=True)
+        return over
+
+
+# Asking nodes about their columns, and reading what they reply as it comes.
+
+
+def ask_columns(
+    grid: Grid,
+    records: Mapping[int, RecordDict],
+    seconds: float,
+    take: Callable[[int, RecordDict], bool],
+) -> dict[int, str]:
+    """Send each node its request, and give `take` what it replies, until it says that this is enough.
+
+    Args:
+        grid: Flower's grid.
+        records: the request, by node; a record each: Flower may keep what it is given.
+        seconds: to wait for replies.
+        take: (node, reply) -> whether enough has come; it raises `InvalidInput` where a reply does not count.
+
+    Returns:
+        Why a node's reply does not count, by node; of those not waited for any more nothing is said.
+    """
+    mailbox, ttl = Mailbox(grid), seconds + MARGIN
+    messages = {node: Message(record, node, f"query.{ACTION}", ttl=ttl) for node, record in records.items()}
+    failed = dict.fromkeys(mailbox.send(messages), "the request could not be sent")
+    deadline, polling, is_enough = time.monotonic() + seconds, Polling(), False
+    while mailbox.waiting and not is_enough and time.monotonic() < deadline:
+        for node, answer in mailbox.collect():
+            polling.has_arrived()
+            try:
+                if isinstance(answer, str):
+                    raise InvalidInput(answer)
+                is_enough = take(node, answer) or is_enough
+            except InvalidInput as error:
+                failed[node] = str(error)
+        if mailbox.waiting and not is_enough:
+            polling.pause(deadline - time.monotonic())
+    if not is_enough:
+        failed |= dict.fromkeys(mailbox.waiting, f"no reply within {seconds:g} s")
+    mailbox.close(ttl)
+    return failed
+
+
+# The job `statistics` under secure sums: clients enrol, and the sum of their replies is opened.
+
+
+_ATTEMPTS = 4
+
+
+class NodesOfClients:
+    """Which client is at which node, by what each says; no model is needed.
+
+    Args:
+        grid: Flower's grid.
+        settings: number of clients, and how long is waited.
+        experiment: of the secure sums.
+
+    Attributes:
+        names: what each client is called.
+    """
+
+    refused: Mapping[int, str] = MappingProxyType({})
+    """Nobody: a node that refuses does not say here which client it is."""
+
+    def __init__(self, grid: Grid, settings: Settings, experiment: str) -> None:
+        self._grid, self._settings, self._experiment = grid, settings, experiment
+        self.names = SiteNames()
+        self._clients: dict[int, int] = {}  # by node
+
+    def poll(self) -> dict[int, int]:
+        """The clients that are connected now, each with its node."""
+        nodes = set(self._grid.get_node_ids())
+        new = sorted(nodes - set(self._clients))
+        question = Question(self._experiment, "who", b"")
+
+        def take(node: int, answer: bytes) -> bool:
+            client = int.from_bytes(answer, "little")
+            if client >= self._settings.population or client in self._clients.values():
+                raise InvalidInput(f"it says that it is client {client}: give each node its own client-id")
+            self._clients[node] = client
+            return False
+
+        if new:
+            seconds = self._settings.connect_seconds
+            failed = ask(
+                self._grid, {node: (node, question) for node in new}, seconds, 8, take, is_known=False
+            )
+            for node, reason in failed.items():
+                say(f"node {node} does not count: {reason}")
+        return {client: node for node, client in self._clients.items() if node in nodes}
+
+    def wait(self, clients: Iterable[int], seconds: float) -> dict[int, int]:
+        """Wait for these clients, until the deadline; then who is connected."""
+        deadline, polling = time.monotonic() + seconds, Polling()
+        while not set(clients) <= set(connected := self.poll()) and time.monotonic() < deadline:
+            polling.pause(deadline - time.monotonic())
+        return connected
+
+
+def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
+    """Statistics from the sum of the clients' replies, of which the server sees no client's part.
+
+    Raises:
+        InvalidInput: too few or too many clients for a sum, columns that cannot be added up, or a sum that none have.
+        Unavailable: a client is missing, or too few reply.
+    """
+    population = settings.population
+    if not LEAST_SUM <= population <= MOST_CLIENTS:
+        raise InvalidInput(f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}")
+    requests = check_summable(job.columns)
+    experiment, notes = f"statistics-{secrets.token_hex(4)}", []
+    nodes = NodesOfClients(grid, settings, experiment)
+    path = Path(settings.out) / KEYS_FILE
+    keys = ServerKeys(path, grid, nodes, experiment, settings.round_seconds, say)
+    keys.load_or_enrol(population, settings.connect_seconds)
+    asked = SumAsked(grid, settings, requests, columns_digest(requests, run_config), experiment)
+    opened = asked.opened(nodes, keys, notes)
+    clients = len(opened.clients)
+    sums = from_numbers(requests, np.frombuffer(opened.words, "<i8"), clients)
+    return from_sums(requests, sums, clients, job.minimum, notes)
+
+
+@dataclass(frozen=True)
+class SumAsked:
+    """The question of which the clients' replies are added up."""
+
+    grid: Grid
+    settings: Settings
+    requests: Mapping[str, Measure]
+    digest: bytes
+    experiment: str
+
+    def opened(
+        self, nodes: NodesOfClients, keys: ServerKeys, notes: list[str], attempts: int = _ATTEMPTS
+    ) -> Any:
+        """The sum of the replies of those that are connected; without those at fault it is tried again."""
+        connected = nodes.poll()
+        clients = keys.ready(sorted(connected))
+        if len(clients) < LEAST_SUM:
+            advice = missing_clients_advice(self.grid, LEAST_SUM)
+            raise Unavailable(f"{len(clients)} clients are connected: {advice}")
+        attempt = keys.begin("statistics", 0, clients, 0, width(self.requests), self.digest)
+        refused = self._collect({connected[c]: c for c in clients}, attempt, nodes.names)
+        notes += refused
+        try:
+            return keys.open(attempt)
+        except SumNotOpened as error:
+            words = "; ".join([f"no sum of the columns: {error}", *refused[:1]])
+            found = error.at_fault or error.disputes or error.unwilling
+            if attempts == 1 or not found or isinstance(error, RoundIsOver):
+                raise Unavailable(words) from None
+            notes.append(words)
+            say(f"{words}: the others are asked again")
+        return self.opened(nodes, keys, notes, attempts - 1)
+
+    def _collect(self, clients: Mapping[int, int], attempt: Any, names: SiteNames) -> list[str]:
+        """Add up what clients reply, each at its node, until the time is over; of whom none counts, and why."""
+
+        def take(node: int, answer: RecordDict) -> bool:
+            attempt.add(clients[node], read_masked(answer, clients[node]))
+            return False
+
+        records = {
+            node: request_record(self.requests, Masks(self.experiment, attempt.order(client)))
+            for node, client in clients.items()
+        }
+        failed = ask_columns(self.grid, records, self.settings.round_seconds, take)
+        notes = [f"{names(clients[node])}: {reason}" for node, reason in failed.items()]
+        for node, reason in failed.items():
+            say(f"{names(clients[node])} does not count: {reason}")
+        return notes
+
+
+def collect_statistics(
+    grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any] | None = None
+) -> Statistics:
+    """Statistics of the clients' columns, also in the run's folder, with the constants of a schema.
+
+    Args:
+        grid: Flower's grid.
+        settings: number of clients, folder, how long is waited for whom.
+        job: it names the columns and the minimums.
+        run_config: the configuration of Flower's run, which clients of a sum compare; None for nothing.
+
+    Raises:
+        InvalidInput: the folder cannot be used.
+        Unavailable: fewer nodes than the quorum, or no client that replies.
+    """
+    folder = Path(settings.out)
+    with job_folder(folder), watched_engine(grid):
+        found = (
+            summed_statistics(grid, settings, job, run_config or {})
+            if job.secure
+            else _read_statistics(grid, settings, job)
+        )
+        for line in summary_lines(found):
+            say(line)
+        write_atomically(folder / SCHEMA_FILE, found.schema())
+        write_atomically(folder / STATISTICS_FILE, statistics_json(found))
+        return found
+
+
+def _read_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
+    """Statistics from each client's replies; a node says in its reply which client it is."""
+    names = SiteNames()
+    replies: dict[int, Replies] = {}
+
+    def take(node: int, answer: RecordDict) -> bool:
+        reply = read_reply(answer, settings.population)
+        if reply.client in replies:
+            raise InvalidInput(f"another node is client {reply.client}: give each node its own client-id")
+        replies[reply.client] = reply.columns
+        if conflict := names.assign(reply.client, reply.site):
+            say(f"client {reply.client} keeps its number: {conflict}")
+        return len(replies) == settings.population
+
+    records = {node: request_record(job.columns) for node in _wait_for_quorum(grid, settings)}
+    notes = []
+    for reason in ask_columns(grid, records, settings.round_seconds, take).values():
+        notes.append(f"a node: {reason}")
+        say(f"a node does not count: {reason}")
+    if not replies:
+        raise Unavailable(f"no client replies about its columns; {notes[-1]}")
+    return from_replies(job.columns, replies, job.minimum, notes, names)
+
+
+def _wait_for_quorum(grid: Grid, settings: Settings) -> list[int]:
+    """The nodes that are connected, once they are enough."""
+    quorum, deadline = settings.quorum or settings.population, time.monotonic() + settings.connect_seconds
+    polling = Polling()
+    while len(nodes := list(grid.get_node_ids())) < quorum:
+        if time.monotonic() >= deadline:
+            advice = missing_clients_advice(grid, settings.population)
+            raise Unavailable(
+                f"{len(nodes)} of {quorum} clients connected within {settings.connect_seconds:g} s: {advice}"
+            )
+        polling.pause(deadline - time.monotonic())
+    return sorted(nodes)
