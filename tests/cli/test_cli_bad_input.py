@@ -10,7 +10,7 @@ import pytest
 from cli_small import SMALL
 
 from fedsolve.cli.configuration.config import parse, read_toml
-from fedsolve.cli.processes.devices import start_jax
+from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine import scheduler as in_turn
 from fedsolve.engine.compute.layout import cores

@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 from cli_small import SMALL
 
-from fedsolve.cli.terminal.progress import Lines
+from fedsolve.cli.progress import Lines
 from fedsolve.engine import scheduler as at_once
 from fedsolve.engine import scheduler as in_turn
 from fedsolve.engine.scheduler import MethodProgress
@@ -77,7 +77,7 @@ def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config,
     wrong = call("compare", "--config", config, "--metrics", "acuracy", "--out", "none")
     assert (wrong.code, Path("none").exists()) == (2, False)
     assert wrong.err.startswith("error: unknown metric 'acuracy': did you mean 'accuracy'?")
-    monkeypatch.setattr("fedsolve.cli.terminal.outputs.can_draw", lambda: False)
+    monkeypatch.setattr("fedsolve.cli.folders.can_draw", lambda: False)
     alone = call("run", "--config", "c/FedExP-slow/config.toml", "--out", "alone")
     assert alone.code == 0
     assert (
@@ -272,9 +272,8 @@ def test_a_weighting_that_not_all_can_have_is_one_line(call, names, more, told):
 
 
 def test_what_is_typed_replaces_the_weighting_of_a_file():
-    from fedsolve.cli.configuration.options import from_options
-    from fedsolve.cli.configuration.requests import CompareRequest
-    from fedsolve.cli.configuration.settings import with_one_weighting
+    from fedsolve.cli.configuration.prepare import with_one_weighting
+    from fedsolve.cli.configuration.typed import CompareRequest, from_options
 
     weighed = {"weighting": "examples", "client_lr": 0.3}
     Path("c.toml").write_text(

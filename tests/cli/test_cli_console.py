@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from fedsolve.cli.terminal import console, progress
+from fedsolve.cli import console, progress
 
 HIDING = "FedAvg\x1b[8m\u202e\x9b2J"
 SHOWN = "FedAvg\\x1b[8m\\u202e\\x9b2J"

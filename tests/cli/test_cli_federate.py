@@ -17,9 +17,9 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, to_toml
-from fedsolve.cli.federation.local import LocalFederation
+from fedsolve.cli.federation.demo import LocalFederation
 from fedsolve.cli.federation.new import FRAMEWORKS
-from fedsolve.cli.terminal.folders import FLOWER
+from fedsolve.cli.folders import FLOWER
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.results.clients import read_client_metrics
 

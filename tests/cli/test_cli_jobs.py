@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.federation.flower_commands import FlowerCommands
-from fedsolve.cli.federation.following import follow
+from fedsolve.cli.federation.demo import FlowerCommands, follow
 from fedsolve.core.errors import Interrupted, Unavailable
 
 SITES = ("north", "south", "west")
@@ -167,7 +166,7 @@ class Asked:
     ],
 )
 def test_a_run_that_ends_without_a_result(status, words, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedsolve.cli.federation.following._STATUS_SECONDS", 0.0)
+    monkeypatch.setattr("fedsolve.cli.federation.demo._STATUS_SECONDS", 0.0)
     never = type("Never", (), {"asked": False})()
     with pytest.raises(Unavailable, match=words):
         follow(Stub(status), 5, tmp_path, lambda: None, never, "it", "stopped")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli.processes import distributed_init as joining
-from fedsolve.cli.processes.distributed_init import PLACE
-from fedsolve.cli.processes.local_processes import descendants, free_port, is_alive
+from fedsolve.cli import processes as joining
+from fedsolve.cli.processes import PLACE, descendants, free_port, is_alive
 
 SIZES = [f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features")]
 RUN = ("run", "regression", "SCAFFOLD", *SIZES)
@@ -115,7 +114,7 @@ def finish_and_compare(env: dict[str, str]) -> None:
 @pytest.mark.full
 def test_a_process_that_never_comes(bare_env):
     """The one that waits ends by its deadline, with a line."""
-    code = "from fedsolve.cli.processes.distributed_init import join; join(2.0)"
+    code = "from fedsolve.cli.processes import join; join(2.0)"
     env = bare_env | {PLACE: f"127.0.0.1:{free_port()} 2 0"}
     waits = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert waits.returncode == 4

@@ -17,7 +17,7 @@ from cli_small import SMALL
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.cli.terminal.progress import Lines
+from fedsolve.cli.progress import Lines
 from fedsolve.core.errors import InvalidInput
 from fedsolve.results.history import History
 
@@ -213,7 +213,7 @@ def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
     def interrupted(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsolve.cli.commands.runs.prepare", interrupted)
+    monkeypatch.setattr("fedsolve.cli.training.prepare", interrupted)
     ended = call(*RUN)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[-1] == "error: interrupted before the run began"

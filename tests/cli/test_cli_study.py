@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli.configuration.study_file import study_in
+from fedsolve.cli.configuration.study import study_in
 from fedsolve.core.errors import Interrupted
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.studies import runner

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli.commands import sweeps
+from fedsolve.cli import training as sweeps
 from fedsolve.cli.configuration.config import parse
-from fedsolve.cli.configuration.sweep_prepare import prepare_sweep
+from fedsolve.cli.configuration.prepare import prepare_sweep
 from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.results.sweep import SELECTIONS, Selection
 

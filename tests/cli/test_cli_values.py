@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.configuration.settings import method_arguments, resolve_settings
+from fedsolve.cli.configuration.prepare import method_arguments, resolve_settings
 
 
 def test_defaults_are_filled_in_and_numbers_kept():

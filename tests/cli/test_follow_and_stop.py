@@ -10,7 +10,7 @@ import pytest
 from runs_made_up import finish, write_run
 
 import fedsolve as fs
-from fedsolve.cli.commands import show
+from fedsolve.cli import show
 from fedsolve.cli.main import main
 from fedsolve.folders import files as interrupt
 from fedsolve.folders.files import STOP, locked

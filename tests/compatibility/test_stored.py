@@ -51,7 +51,7 @@ def test_a_sweep_is_shown(capsys):
 
 
 def test_a_run_is_repeated_from_its_configuration(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedsolve.cli.terminal.outputs.can_draw", lambda: False)
+    monkeypatch.setattr("fedsolve.cli.folders.can_draw", lambda: False)
     assert command("run", "--config", STORED / "run" / "config.toml", "--out", tmp_path / "again") == 0
     left, right = (fs.load(folder).metrics["train_loss"] for folder in (STORED / "run", tmp_path / "again"))
     np.testing.assert_allclose(left, right, rtol=1e-4)

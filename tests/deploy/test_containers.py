@@ -19,11 +19,10 @@ from pathlib import Path
 import pytest
 
 from fedsolve.cli.federation import node
-from fedsolve.cli.federation.flower_commands import program
-from fedsolve.cli.federation.local import OFFLINE, LocalFederation
+from fedsolve.cli.federation.demo import OFFLINE, LocalFederation, program
 from fedsolve.cli.federation.new import FLOWER, write_app
 from fedsolve.cli.main import main
-from fedsolve.cli.processes.local_processes import HOST, free_port
+from fedsolve.cli.processes import HOST, free_port
 from fedsolve.deploy.persistent.flower_program import VERSION
 from fedsolve.deploy.persistent.node_folder import workers_in
 from fedsolve.results.clients import read_client_metrics

@@ -12,8 +12,8 @@ import real_app
 from test_federation import finished, submit, wait
 
 import fedsolve as fs
-from fedsolve.cli.federation.credentials import check_credentials
-from fedsolve.cli.federation.local import LocalFederation
+from fedsolve.cli.federation.commands import check_credentials
+from fedsolve.cli.federation.demo import LocalFederation
 
 pytestmark = [
     pytest.mark.slow,

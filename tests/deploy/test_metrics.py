@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import fedsolve as fs
 from deploy_small import deploy_quick as deploy
-from fedsolve.cli.processes.local_processes import free_port, is_listening
+from fedsolve.cli.processes import free_port, is_listening
 from fedsolve.deploy import codec as records
 from fedsolve.deploy.metrics import PHASES, RunMetrics, check_address
 from fedsolve.deploy.run_log import ROUNDS

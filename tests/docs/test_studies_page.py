@@ -69,7 +69,7 @@ def test_both_forms_are_one_study(mine):
     """The same methods at the same settings, options and seeds, claim, judgement."""
     import mine_study
 
-    from fedsolve.cli.configuration.study_file import study_in
+    from fedsolve.cli.configuration.study import study_in
     from fedsolve.engine.sweep_grid import build_methods
 
     file, python = study_in(Path("mine.toml")), mine_study.study()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.processes.local_processes import free_port
+from fedsolve.cli.processes import free_port
 from fedsolve.engine.compute import sharding as processes
 from harness import make_clients, make_task
 

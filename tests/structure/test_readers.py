@@ -34,14 +34,14 @@ PRIVATE = "the folder of a node's worker, which nobody else can open (0700)"
 WRITING = "it writes, to a new file"
 RING = "opens a secure sum, and no file"
 LISTED = {
-    "cli/export/weight_files.py": {"torch.load": "bytes in memory that it has just made"},
+    "cli/export.py": {"torch.load": "bytes in memory that it has just made"},
     "cli/federation/demo.py": {"open": PROCESS, "json.loads": PROCESS},
-    "cli/federation/flower_commands.py": {"json.loads": "what Flower's command line prints"},
-    "cli/federation/local.py": {"read_text": PROCESS, "open": PROCESS},
+    "cli/federation/demo.py": {"json.loads": "what Flower's command line prints"},
+    "cli/federation/demo.py": {"read_text": PROCESS, "open": PROCESS},
     "cli/federation/new.py": {"read_text": OWN, "read_bytes": OWN},
-    "cli/processes/distributed_init.py": {"open": OWN},
-    "cli/processes/local_processes.py": {"read_text": PROCESS, "open": PROCESS},
-    "cli/terminal/console.py": {"os.open": OWN},
+    "cli/processes.py": {"open": OWN},
+    "cli/processes.py": {"read_text": PROCESS, "open": PROCESS},
+    "cli/console.py": {"os.open": OWN},
     "config/catalogue.py": {"read_text": OWN},
     "core/xla/compiler.py": {"read_bytes": "the cache of compiled programs, which this user's programs wrote"},
     "core/xla/compiler.py": {"read_text": OWN, "read_bytes": OWN},

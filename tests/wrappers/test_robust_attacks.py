@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.configuration.settings import method_arguments
+from fedsolve.cli.configuration.prepare import method_arguments
 from fedsolve.geometry import L1Ball
 from harness import Listed, make_clients, make_task
 from verbs_harness import play

@@ -14,17 +14,16 @@ from typing import Annotated
 
 import typer
 
-from fedsolve.cli.commands.datasets import data
-from fedsolve.cli.commands.doctor import doctor
-from fedsolve.cli.commands.listing import cite, list_
-from fedsolve.cli.commands.predict import predict
-from fedsolve.cli.commands.reproduce import reproduce, study, verdict
-from fedsolve.cli.commands.training import compare, run, show, stop, sweep
-from fedsolve.cli.export.export import export
+from fedsolve.cli.console import App, emit, fail, out_of_memory, usage
+from fedsolve.cli.datasets import data
+from fedsolve.cli.doctor import doctor
+from fedsolve.cli.export import export
 from fedsolve.cli.federation.commands import federate
-from fedsolve.cli.processes.distributed_init import left
-from fedsolve.cli.terminal.console import emit, fail, out_of_memory, usage
-from fedsolve.cli.terminal.help import App
+from fedsolve.cli.predict import predict
+from fedsolve.cli.processes import left
+from fedsolve.cli.reproduce import reproduce, study, verdict
+from fedsolve.cli.show import cite, list_
+from fedsolve.cli.training import compare, run, show, stop, sweep
 from fedsolve.core.errors import FedsolveError, InvalidInput
 
 atexit.register(gc.freeze)  # else Python looks through all that JAX has made once more before it ends: 0.3 s

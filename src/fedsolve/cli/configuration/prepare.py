@@ -4,33 +4,198 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+import re
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
 
-from fedsolve.cli.configuration.config import Config, MethodSection, RunSection
-from fedsolve.cli.configuration.settings import build_method, resolve_settings, with_one_weighting
-from fedsolve.config.weighting import check_weighs
+from fedsolve.cli.configuration.config import Config, MethodSection, RunSection, SweepSection
+from fedsolve.cli.configuration.values import axis_values
+from fedsolve.config.build import arguments, build, from_plain, inline_toml
+from fedsolve.config.references import is_reference
+from fedsolve.config.signatures import checked, choices, given_types
+from fedsolve.config.weighting import check_one_weighting, check_weighs
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.sampling import Bernoulli
+from fedsolve.core.schedules import Schedule
 from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.casting import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
 from fedsolve.engine.compute.sharding import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.resolve import choose_devices, choose_sampling
-from fedsolve.engine.sweep_grid import check_seeds
+from fedsolve.engine.sweep_grid import SweepOptions, check_seeds, check_size
 from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.history import Setting
 from fedsolve.results.metrics import AVERAGED
+from fedsolve.results.sweep import Selection
 from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.catalogue import entry
 from fedsolve.tasks.task import Task
+
+# The settings of a method: checked against its signature, with defaults, at one setting of a grid, built.
+
+
+def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings with its defaults filled in; what has no default is left out.
+
+    Raises:
+        InvalidInput: an unknown method or setting.
+    """
+    known = arguments(name)
+    for key in settings:
+        if key not in known:
+            raise unknown(f"setting of {name}", key, known)
+    defaults = {k: a.default for k, a in known.items() if isinstance(a.default, bool | int | float | str)}
+    return {k: settings.get(k, defaults.get(k)) for k in known if k in settings or k in defaults}
+
+
+def method_arguments(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings as its builder takes them: types checked, tables made the objects that they stand for.
+
+    Raises:
+        InvalidInput: an unknown setting, or a value of the wrong type (what was expected is named).
+    """
+    resolved, known, own = resolve_settings(name, settings), arguments(name), is_reference(name)
+    return {key: _argument(f"{name}: {key}", value, known[key].hint, own) for key, value in resolved.items()}
+
+
+def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
+    """One setting, built from plain data where its annotation asks for an object, and checked."""
+    built = from_plain(where, value, hint)
+    if built is not value:
+        return built
+    words, kinds = choices(hint), given_types(hint)
+    if words:
+        if value not in words:
+            raise InvalidInput(f"{where} = {value!r} must be one of {', '.join(map(str, words))}")
+    elif hint is bool:
+        if not isinstance(value, bool):
+            raise InvalidInput(f"{where} = {value!r} must be true or false")
+    elif str in kinds:  # one text, or several in a list
+        return checked(where, value, hint)
+    elif own:
+        return checked(where, value, Any if hint is None else hint)
+    elif isinstance(value, Mapping) and get_origin(next(iter(get_args(hint)), None)) is Mapping:
+        return value  # bounds by name
+    elif not isinstance(value, int | float) or isinstance(value, bool):
+        rate = Schedule in kinds
+        more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
+        raise InvalidInput(f"{where} = {value!r} must be a number{more}")
+    return value
+
+
+def build_method(method: MethodSection, values: Mapping[str, Any] | None = None) -> Algorithm:
+    """A method of a configuration, at one setting of a grid if `values` are given."""
+    return build(method.name, method_arguments(method.name, with_values(method.settings, values or {})))
+
+
+def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings at one setting of the grid; `psi.weight` is a key of the table `psi`, 'none' leaves out.
+
+    >>> with_values({"psi": {"name": "L1"}, "tau": 1.0}, {"psi.weight": 0.1, "tau": "none"})
+    {'psi': {'name': 'L1', 'weight': 0.1}}
+    """
+    found = dict(settings)
+    for axis, value in values.items():
+        head, dot, key = axis.partition(".")
+        if dot:
+            table = found.get(head)
+            if not isinstance(table, Mapping):
+                raise InvalidInput(
+                    f"the axis {axis} needs {head} as a table: give --set {head}={{name=...}} or the like"
+                )
+            rest = {k: v for k, v in table.items() if k != key}
+            found[head] = rest if value in ("none", None) else {**rest, key: value}
+        elif value in ("none", None):
+            found.pop(axis, None)
+        else:
+            found[axis] = value
+    return found
+
+
+def checked_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) -> dict[str, list[Any]]:
+    """The values of each axis of a method's grid, each of which builds the method.
+
+    Raises:
+        InvalidInput: an unknown axis (with the nearest match), a value that does not fit, too many settings for so
+            many seeds.
+    """
+    known = arguments(method.name)
+    for axis in given:
+        if axis.partition(".")[0] not in known:
+            raise unknown(f"setting of {method.name}", axis, known)
+    grid = {axis: axis_values(f"grid: {axis}", values) for axis, values in given.items()}
+    check_size([len(values) for values in grid.values()], seeds)
+    for axis, values in grid.items():
+        if "none" in values and axis in known and known[axis].default is not None:
+            raise InvalidInput(f"grid: {axis}: none is not allowed; give numbers")
+    first = {axis: values[0] for axis, values in grid.items()}
+    for axis, values in grid.items():
+        for value in values:
+            build_method(method, first | {axis: value})
+    return grid
+
+
+def which_seeds(given: int | list[int]) -> Sequence[int]:
+    """Seeds from how many (0, 1, ...) or which.
+
+    Raises:
+        InvalidInput: none, or one that comes twice.
+    """
+    if isinstance(given, int):
+        return range(min(given, sys.maxsize))  # no list: that it is too long is found later, with the grid
+    seeds = given
+    if not seeds:
+        raise InvalidInput(
+            "seeds = []: give at least one, such as seeds = [0], or how many, such as seeds = 3"
+        )
+    if len(set(seeds)) < len(seeds):
+        raise InvalidInput(f"seeds = {seeds}: a seed comes twice")
+    return seeds
+
+
+def with_one_weighting(config: Config) -> Config:
+    """The configuration with its weighting, if it has one, among the settings of each method that takes it.
+
+    Raises:
+        InvalidInput: a method's settings name another.
+    """
+    if config.weighting is None:
+        return config
+    methods = []
+    for method in config.method:
+        own = method.settings.get("weighting", config.weighting)
+        check_one_weighting(method.shown, own, config.weighting)
+        taken = {"weighting": own} if "weighting" in arguments(method.name) else {}
+        methods.append(method.model_copy(update={"settings": method.settings | taken}))
+    return config.model_copy(update={"method": methods})
+
+
+def untuned(config: Config) -> list[str]:
+    """One line on the methods whose settings are the defaults, which suit no task in particular; none if none are."""
+    named = [m for m in config.method if _tunable(m.settings) == _tunable(resolve_settings(m.name, {}))]
+    if not named:
+        return []
+    swept = next((m.name for m in named if "client_lr" in m.settings), None)
+    axis = "client_lr=1e-3:10:9log" if swept else "AXIS=VALUES"
+    return [
+        f"at default settings, not tuned for {config.task}: {', '.join(m.shown for m in named)}; "
+        f"tune before comparing: fedsolve sweep {config.task} {swept or named[0].name} --grid {axis}"
+    ]
+
+
+def _tunable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the weighting: it chooses the objective."""
+    return {key: value for key, value in settings.items() if key != "weighting"}
+
 
 _KEYS = [f.name for f in dataclasses.fields(RunOptions) if f.name in RunSection.model_fields]
 
@@ -191,3 +356,171 @@ def _inline(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k} = {_inline(v)}" for k, v in value.items()) + "}"
     return str(value)
+
+
+# From a configuration to a sweep that can start: the grid checked, each value built once, defaults filled in.
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep ready to run.
+
+    Attributes:
+        config: the configuration with every default filled in; the grid's axes are not among the settings.
+        run: what `prepare` made of it at the first setting of the grid.
+    """
+
+    config: Config
+    run: Prepared
+
+    @property
+    def method(self) -> MethodSection:
+        """The method swept."""
+        return self.config.method[0]
+
+    @property
+    def section(self) -> SweepSection:
+        """The section `[sweep]`."""
+        assert self.config.sweep is not None
+        return self.config.sweep
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """The axes with their values, None where 'none' is written."""
+        return {
+            axis: [None if v == "none" else v for v in values] for axis, values in self.section.grid.items()
+        }
+
+    def algorithm(self, **values: Any) -> Algorithm:
+        """The method at one setting of the grid."""
+        return build_method(self.method, values)
+
+    def options(self) -> SweepOptions:
+        """The options of the sweep besides its method, task and grid."""
+        section = self.section
+        assert isinstance(section.seeds, list)
+        return SweepOptions(
+            run=run_options(self.config.run),
+            seeds=tuple(section.seeds),
+            selection=Selection.parse(section.select or ""),
+            validation=section.validation,
+            parallel_trials=section.parallel_trials,
+        )
+
+    def settings(self) -> dict[str, Setting]:
+        """What all trials share, as flat text and numbers, for the record."""
+        found = self.run.settings(self.method)
+        hidden = {"seed", "devices", *(axis.partition(".")[0] for axis in self.grid)}
+        if self.config.run.chunk is None:
+            hidden.add("chunk")
+        shared: dict[str, Setting] = {k: v for k, v in found.items() if k not in hidden}
+        return shared | {"validation": self.section.validation}
+
+    def command(self, values: Mapping[str, Any]) -> str:
+        """The command that runs one setting, with the first seed."""
+        return _run_command(_run_at(self.config, values), self.run.task, self.grid)
+
+
+def command_as_written(config: Config, values: Mapping[str, Any]) -> str:
+    """The same of a configuration whose code is not to be imported: all that the file has is written."""
+    return _run_command(_run_at(config, values))
+
+
+def _run_at(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration of the run at one setting of a sweep, all of whose seeds are named, with the first of them."""
+    assert config.sweep is not None
+    seeds, swept = config.sweep.seeds, config.method[0]
+    first = seeds[0] if isinstance(seeds, list) else 0
+    method = swept.model_copy(update={"settings": with_values(swept.settings, values)})
+    run = config.run.model_copy(update={"seed": first})
+    return config.model_copy(update={"method": [method], "run": run, "sweep": None})
+
+
+def _run_command(config: Config, task: Task | None = None, always: Collection[str] = ()) -> str:
+    """The command `fedsolve run ...` that runs a configuration of one method; settings in `always` are written.
+
+    Without the task nothing is known of defaults: the user's own code is not imported, and all is written.
+    """
+    method = config.method[0]
+    words = ["fedsolve", "run", config.task, method.name]
+    standard = {} if task is None else resolve_settings(method.name, {})
+    for key, value in method.settings.items():
+        if key in always or standard.get(key) != value:
+            words += ["--set", f"{key}={_typed(value)}"]
+    options = {} if task is None else task_defaults(config.task)
+    for key, value in config.task_options.items():
+        if options.get(key) != value and key != "data_dir":
+            words += ["--task-set", f"{key}={_typed(value)}"]
+    if "data_dir" in config.task_options:
+        words += ["--data-dir", str(config.task_options["data_dir"])]
+    given = config.run.model_dump(exclude_none=True, exclude={"chunk"})
+    standard_run = RunSection(rounds=config.run.rounds)
+    run = standard_run if task is None else resolve_run(standard_run, task)
+    usual = run.model_dump(exclude_none=True, exclude={"rounds"})
+    for key, value in given.items():
+        if usual.get(key) != value:
+            words += [f"--{key.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def _typed(value: Any) -> str:
+    """A value as one types it: a word without quotes."""
+    word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value)
+    return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
+
+
+def prepare_sweep(config: Config) -> PreparedSweep:
+    """Check the grid, build the method once for each value of each axis, and fill in all defaults.
+
+    Raises:
+        InvalidInput: an unknown axis or rule (with the nearest match), or a value that does not fit.
+    """
+    config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
+    section, method = config.sweep, config.method[0]
+    assert section is not None
+    standard = Selection.standard(config.run.rounds)
+    if section.select is None:
+        section = section.model_copy(update={"select": f"{standard.metric}:{standard.last}"})
+    if (config.run.devices or 1) > 1:
+        raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
+    seeds = which_seeds([config.run.seed] if section.seeds is None else section.seeds)
+    grid = checked_grid(method, section.grid, len(seeds))
+    first = {axis: values[0] for axis, values in grid.items()}
+    at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
+    run = config.run.model_copy(update={"devices": 1})
+    prepared = prepare(config.model_copy(update={"method": [at_first], "run": run, "sweep": None}))
+    _check_rule(section, prepared)
+    if section.validation is not None:
+        prepared.task.hold_out(section.validation)
+    resolved = prepared.config.method[0]
+    kept = _off_the_grid(method.settings, resolved.settings, grid)
+    whole = prepared.config.model_copy(
+        update={
+            "method": [resolved.model_copy(update={"settings": kept})],
+            "run": prepared.config.run.model_copy(update={"chunk": config.run.chunk, "seed": 0}),
+            "sweep": section.model_copy(update={"grid": grid, "seeds": list(seeds)}),
+        }
+    )
+    return PreparedSweep(whole, prepared)
+
+
+def _check_rule(section: SweepSection, prepared: Prepared) -> None:
+    """Raise `InvalidInput` unless the runs of a sweep measure what the best setting is selected by."""
+    metric = Selection.parse(section.select or "").metric
+    if metric.startswith("validation_") and section.validation is None and prepared.task.validation is None:
+        raise InvalidInput(
+            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
+        )
+    measured = metrics_of(prepared.task, prepared.algorithms[0], section.validation is not None)
+    if metric not in measured:
+        raise unknown("metric of the selection", metric, measured)
+
+
+def _off_the_grid(
+    given: Mapping[str, Any], resolved: Mapping[str, Any], grid: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings that no axis has; a table of which an axis has one key stays as it was given."""
+    heads = {axis: axis.partition(".")[0] for axis in grid}
+    kept = {key: value for key, value in resolved.items() if key not in heads.values()}
+    tables = [head for axis, head in heads.items() if axis != head and head in given]
+    return kept | {head: given[head] for head in tables}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedsolve.cli.configuration.config import Configured
-from fedsolve.cli.terminal.console import say
+from fedsolve.cli.console import say
 from fedsolve.config.references import homes, is_reference, load_reference, split_reference
 from fedsolve.core.errors import InvalidInput
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import fedsolve
-from fedsolve.cli.terminal.console import emit
+from fedsolve.cli.console import emit
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.folders.files import write_atomically
 

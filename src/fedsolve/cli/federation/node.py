@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from fedsolve.cli.terminal.console import say
+from fedsolve.cli.console import say
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.oracles.node_oracle import STATE_FOLDER

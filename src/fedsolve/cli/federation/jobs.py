@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+import typer
 
-from fedsolve.cli.federation.flower_commands import FlowerCommands
-from fedsolve.cli.federation.following import follow
-from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.terminal.folders import new_folder
-from fedsolve.cli.terminal.outputs import report_files
+from fedsolve.cli.configuration import typed as arg
+from fedsolve.cli.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.federation.demo import FlowerCommands, follow
+from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics.report import NumberStatistics, Statistics
 from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
@@ -244,3 +244,91 @@ def _numbers_table(columns: Mapping[str, NumberStatistics]) -> Any:
         quartiles = quartile_words(column) if has_quartiles else []
         cells.append([name, *(f"{n:,}" for n in counts), *map(number_words, numbers), *quartiles])
     return narrow_table(heads, cells)
+
+
+# The options of `fedsolve federate evaluate` and `statistics`; what they do is imported when they run.
+
+
+AppFolder = Annotated[
+    Path, typer.Option("--app", help="Folder of the app (default: this folder).", show_default=False)
+]
+SuperLink = Annotated[
+    str,
+    typer.Option(
+        "--superlink",
+        metavar="NAME",
+        help="Connection to the SuperLink in Flower's config.toml (default: Flower's default).",
+        show_default=False,
+    ),
+]
+RunConfig = Annotated[
+    str,
+    typer.Option(help="Further configuration of the run, as `flwr run` takes it (none).", show_default=False),
+]
+
+
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER|MODEL", help="Folder of a run, or a .safetensors file of a model."),
+    ],
+    app: AppFolder = Path(),
+    superlink: SuperLink = "",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Metrics of the clients, such as loss,accuracy (default: the app's)."
+        ),
+    ] = None,
+    run_config: RunConfig = "",
+    out: arg.Out = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Evaluate a saved model on the examples of all connected clients; nothing is trained.
+
+    Start it on the machine of the SuperLink. Give the settings of the run, such as the method, by --run-config.
+    """
+
+    evaluate_command(Submitted(app, superlink, run_config, out), model, metrics, as_json)
+
+
+def statistics(
+    columns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COLUMN...]",
+            help="Columns: NAME, NAME=LOW:HIGH or NAME=LOW:HIGH:BINS for quartiles from a histogram of this range (100 "
+            "bins), or NAME=categories (default: all).",
+            show_default=False,
+        ),
+    ] = None,
+    app: AppFolder = Path(),
+    superlink: SuperLink = "",
+    min_clients: Annotated[
+        int, typer.Option(help="Minimum number of clients with a column (default: 3).", show_default=False)
+    ] = 3,
+    min_rows: Annotated[
+        int,
+        typer.Option(
+            help="Minimum number of rows of a column, a category or a bin (default: 10).", show_default=False
+        ),
+    ] = 10,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Secure sums, of columns with a range: the server sees no client's part (default: off).",
+        ),
+    ] = False,
+    run_config: RunConfig = "",
+    out: arg.Out = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Ask all connected clients for sums and counts of their columns: means, deviations, quartiles, categories.
+
+    Start it on the machine of the SuperLink. The output folder has the constants of the columns as schema.toml.
+    """
+
+    asked = ", ".join(columns or [])
+    submitted = Submitted(app, superlink, run_config, out)
+    statistics_command(submitted, asked, min_clients, min_rows, secure, as_json)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedsolve.cli.configuration.config import Config
-from fedsolve.cli.configuration.sweep_prepare import command_as_written, prepare_sweep
+from fedsolve.cli.configuration.prepare import command_as_written, prepare_sweep
 from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
-from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
-from fedsolve.cli.terminal.folders import TRIAL_FOLDERS, how_to_resume
-from fedsolve.cli.terminal.outputs import can_draw
+from fedsolve.cli.console import emit, emit_json, emit_rich
+from fedsolve.cli.folders import TRIAL_FOLDERS, can_draw, how_to_resume
 from fedsolve.core.errors import Diverged
 from fedsolve.engine.sweep_rounds import results_so_far
 from fedsolve.folders.files import held

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.configuration.requests import FOLDER, AsJson
-from fedsolve.cli.terminal.console import emit, emit_json, emit_table, say
-from fedsolve.cli.terminal.help import complete_dataset
+from fedsolve.cli.configuration.typed import FOLDER, AsJson
+from fedsolve.cli.console import complete_dataset, emit, emit_json, emit_table, say
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedsolve.tasks.datasets.download import DataSet
+
 
 ORIGINALS = "originals"
 """Folder in the data folder that keeps what was fetched, a folder for each set."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.requests import FOLDER, AsJson, DataDir, Out, Trust
-from fedsolve.cli.terminal.console import emit_json, emit_rich, say
-from fedsolve.cli.terminal.help import complete_experiment
+from fedsolve.cli.configuration.typed import FOLDER, AsJson, DataDir, Out, Trust
+from fedsolve.cli.console import complete_experiment, emit_json, emit_rich, say
 from fedsolve.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _run(
     trust: Sequence[str] | None = None,
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
-    from fedsolve.cli.terminal.parts_progress import PartsProgress
+    from fedsolve.cli.progress import PartsProgress
     from fedsolve.studies.experiment import command
     from fedsolve.studies.pages import QUICK, claim_facts, is_without_paper
     from fedsolve.studies.reproduce import reproduce
@@ -212,7 +211,7 @@ def _find(
 
     if not name.endswith(".toml"):
         return find(name)
-    from fedsolve.cli.configuration.study_file import study_in
+    from fedsolve.cli.configuration.study import study_in
     from fedsolve.studies.runner import experiment
 
     return experiment(study_in(Path(name), trust, check=run, data_dir=data_dir))

@@ -8,9 +8,9 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedsolve.cli.configuration.requests import AsJson, DataDir
-from fedsolve.cli.processes.devices import start_jax
-from fedsolve.cli.terminal.console import emit_json, emit_table
+from fedsolve.cli.configuration.typed import AsJson, DataDir
+from fedsolve.cli.console import emit_json, emit_table
+from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import InvalidInput
 
 _PACKAGE = "fedsolve"

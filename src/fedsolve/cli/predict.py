@@ -1,4 +1,4 @@
-"""Files of inputs and of predictions: CSV with a header, Parquet, and NumPy's npz."""
+"""`fedsolve predict`: predictions of a stored model for the inputs in a file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,129 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
+from fedsolve.cli.configuration.typed import AsJson, Trust
+from fedsolve.cli.console import emit, emit_json
+from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.schema import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
 from fedsolve.folders.untrusted import check_once, composed, csv_rows, npz_arrays, open_regular
+
+if TYPE_CHECKING:
+    from fedsolve.engine.results import Result
+    from fedsolve.tasks.task import Task
+
+
+_ABOVE = 3  # folders that may have the configuration: of the run, of its method, of the comparison
+
+
+def predict(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run, or of a saved result.")
+    ],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Inputs: .csv with a header or .parquet, a column for each feature; .npz with an array x.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="File to write: .csv, .parquet or .npz.")
+    ],
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Columns to use, in the order of training (default: those of training by their names where the model "
+            "has them, else all in the order of the file).",
+        ),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Write the model's outputs in place of labels.")
+    ] = False,
+    trust: Trust = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict with the model of a finished run: labels of a classification task, outputs of any other.
+
+    For example: fedsolve predict runs/digits-FedAvg-1 --input new.csv --out labels.csv
+    """
+
+    check_suffix("--input", source)
+    check_suffix("--out", out)
+    if out.exists():
+        raise InvalidInput(f"--out {out} exists already: give another file, or remove it")
+    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+    start_jax()
+    from fedsolve.engine.stored_task import StoredTask
+
+    result = one_run(folder, own_task(folder, trust))
+    if isinstance(result.inference, StoredTask) and not result.inference.is_ready:
+        raise InvalidInput(
+            f"{folder} names no task that a command can build: predict in Python with fs.load('{folder}', task), "
+            "the task that was trained"
+        )
+    inputs = read_inputs(source, chosen, getattr(result.inference, "columns", ()))
+    try:
+        found = result.predict(inputs, scores=scores)
+    except InvalidInput as error:
+        raise InvalidInput(f"{source}: {error}") from None
+    write_predictions(out, found)
+    if as_json:
+        emit_json({"status": "finished", "file": str(out), "predictions": len(inputs)})
+    else:
+        emit(f"{len(inputs):,} predictions into {out}")
+
+
+def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
+    """The result in a folder, for its task or a PyTorch module.
+
+    Raises:
+        InvalidInput: it holds several runs, or none.
+    """
+    from fedsolve.engine.load import load
+    from fedsolve.engine.results import Result
+
+    result = load(folder, task, module=module)
+    if not isinstance(result, Result):
+        inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:3])
+        raise InvalidInput(f"{folder} holds several runs: give the folder of one of them, such as {inside}")
+    return result
+
+
+def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
+    """The user's own task `module:name` that the configuration of a run names, if its code may be imported; else None.
+
+    Raises:
+        InvalidInput: the module neither lies beside the configuration nor is trusted, or cannot be used.
+    """
+    from fedsolve.cli.configuration.config import CONFIG, load
+    from fedsolve.cli.configuration.trust import admit
+    from fedsolve.config.references import is_reference
+    from fedsolve.tasks.catalogue import build
+
+    places = [folder, *folder.resolve().parents][:_ABOVE]
+    origin = next((place for place in places if (place / CONFIG).is_file()), None)
+    if origin is None:
+        return None
+    config = load(origin)
+    if not is_reference(config.task) or config.unnamed:
+        return None
+    admit(config.model_copy(update={"method": []}), origin, trust)  # of the task alone
+    return build(config.task, **config.task_options)
+
+
+# Files of inputs and of predictions: CSV with a header, Parquet, and NumPy's npz.
+
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"

@@ -1,1 +1,0 @@
-"""`fedsolve export`: a trained model's weights for other programs, with a model card."""

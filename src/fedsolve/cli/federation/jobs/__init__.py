@@ -1,1 +1,0 @@
-"""`fedsolve federate evaluate` and `fedsolve federate statistics`: runs of an app that train nothing."""

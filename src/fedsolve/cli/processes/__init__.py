@@ -1,1 +1,0 @@
-"""Devices and processes of a run, settled before JAX starts."""

@@ -1,0 +1,315 @@
+"""Progress while methods run, on standard error: bars on a terminal, short plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedsolve.cli.console import say, visible
+from fedsolve.core.errors import Interrupted
+from fedsolve.engine.progress import SECONDS_OF_ESTIMATE
+from fedsolve.folders.files import STOP, locked
+from fedsolve.results.metrics import duration
+
+if TYPE_CHECKING:
+    from fedsolve.engine.progress import Progress, SweepProgress
+
+
+SECONDS_BETWEEN_LINES = 5.0
+_NEVER = float("-inf")
+
+
+class Lines:
+    """Progress of several methods as plain lines, at most one every few seconds for a method besides its first.
+
+    Call it with each `Progress`; `last` is the latest of the current method.
+    """
+
+    last: Any = None
+    _printed = _NEVER
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def begin(self, label: str, doing: str = "preparing") -> None:
+        """A method starts: what it does until its first progress, which is shown at once."""
+        self.last, self._printed = None, _NEVER
+        self.note(label, doing)
+
+    def compiling(self, label: str) -> None:
+        """All is checked; the rounds are compiled."""
+        self.note(label, "compiling")
+
+    def __call__(self, progress: Progress) -> None:
+        """The current method has come further."""
+        self.last = progress
+        self.advance(progress)
+
+    def where(self) -> str:
+        """How far the current method is, in words."""
+        if self.last is None:
+            return "before its first round ended"
+        return f"after {self.last.where}"
+
+    def note(self, label: str, text: str) -> None:
+        """Say something of a method."""
+        say(f"{label}: {text}")
+
+    def advance(self, progress: Progress) -> None:
+        """Show how far a method is."""
+        if time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = time.monotonic()
+            self.note(progress.label, f"{progress.where}, {progress.words}")
+
+    def end(self, label: str, text: str, done: bool = True) -> None:
+        """A method has ended: finished, or not (diverged)."""
+        self.note(label, text)
+
+
+class Bars(Lines):
+    """One bar a method, and one for all together where there are several."""
+
+    def __init__(self, labels: Sequence[str], rounds: int) -> None:
+        from rich.progress import MofNCompleteColumn
+
+        self._rounds = rounds
+        self._ended: set[Any] = set()
+        self._progress = rich_progress(20, MofNCompleteColumn())
+        self._bars: dict[str, Any] = {
+            label: self._progress.add_task(visible(label), total=rounds, note="waiting", start=False)
+            for label in labels
+        }
+        self._all = (
+            self._progress.add_task("all methods", total=rounds * len(labels), note="")
+            if len(labels) > 1
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._progress.stop()
+
+    def begin(self, label: str, doing: str = "preparing") -> None:
+        """The clock of a method starts."""
+        super().begin(label, doing)
+        self._progress.start_task(self._bars[label])
+
+    def note(self, label: str, text: str) -> None:
+        """See `Lines`."""
+        self._progress.update(self._bars[label], note=visible(text))
+
+    def advance(self, progress: Progress) -> None:
+        """See `Lines`."""
+        seed = f"{progress.where.split(',')[0]}, " if progress.by_seed else ""
+        self._move(progress.label, progress.done, f"{seed}{progress.words}")
+
+    def end(self, label: str, text: str, done: bool = True) -> None:
+        """The bar is full if the method finished; it stands still either way."""
+        self._ended.add(self._bars[label])
+        self._move(label, self._rounds if done else None, text)
+        self._progress.stop_task(self._bars[label])
+
+    def _move(self, label: str, round: int | None, text: str) -> None:
+        self._progress.update(self._bars[label], completed=round, note=visible(text))
+        if self._all is not None:
+            tasks = [t for t in self._progress.tasks if t.id != self._all]
+            total = sum(self._rounds if t.id in self._ended else t.completed for t in tasks)
+            self._progress.update(self._all, completed=total)
+
+
+def rich_progress(width: int, count: Any) -> Any:
+    """Bars of a width, with what counts beside them, the time and a note."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=width),
+        count,
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    return Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
+
+
+def has_bars() -> bool:
+    """Whether standard error is a terminal that can show bars."""
+    if not sys.stderr.isatty():
+        return False
+    from rich.console import Console
+
+    return not Console(stderr=True).is_dumb_terminal
+
+
+def open_display(labels: Sequence[str], rounds: int) -> Lines:
+    """What shows the progress of methods of so many rounds."""
+    return Bars(labels, rounds) if has_bars() else Lines()
+
+
+# Progress of an experiment on standard error: a bar for each of its parts.
+
+
+class PartsProgress(ExitStack):
+    """Called with each part that has come further. It holds the folder from the first call on, which comes only once it
+    is known that the experiment can run.
+
+    Args:
+        folder: of the experiment's results.
+        title: the experiment's.
+        takes: about how long it takes, in words; "" where that is not known.
+
+    Raises:
+        Interrupted: when called, if the folder holds a file that asks to stop.
+    """
+
+    def __init__(self, folder: Path, title: str, takes: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self._announced = f"{title}: {takes}{', ' if takes else ''}into {folder}"
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+        self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+        self._rows: dict[str, Any] = {}
+
+    def __call__(self, part: str, done: int, total: int) -> None:
+        """A part has come further."""
+        if not self._rows:
+            self._begin()
+        if part not in self._rows:
+            self._rows[part] = self._bars.add_task(part, total=total)
+            if not self._bars.console.is_terminal:
+                say(part)
+        self._bars.update(self._rows[part], completed=done, total=total)
+        if (self._folder / STOP).exists():
+            (self._folder / STOP).unlink()
+            raise Interrupted("stopped")
+
+    def _begin(self) -> None:
+        self.enter_context(locked(self._folder))
+        (self._folder / STOP).unlink(missing_ok=True)
+        say(self._announced)
+        self._bars.start()
+        self.callback(self._bars.stop)
+
+
+# Progress of a sweep, on standard error: a bar on a terminal, short plain lines elsewhere.
+
+
+class SweepLines(Lines):
+    """Progress of a sweep as plain lines."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._start: tuple[float, int] | None = None
+        self._estimated = False
+        self._noted: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self.begin(self.label)
+        return self
+
+    def __call__(self, progress: SweepProgress) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The sweep has come further."""
+        if self.last is None:
+            self.counted(progress)
+        moved = self.last is not None and progress.done > self.last.done
+        self.last = progress
+        for note in progress.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self.remark(f"note: {note}")
+        if moved:
+            if self._start is None:  # what went before held compilation
+                self._start = time.monotonic(), progress.done
+            self.advance(progress)
+
+    def where(self) -> str:
+        """Rounds of trials done of all, in words."""
+        if self.last is None:
+            return "no round"
+        return f"{self.last.done:,} of {self.last.total:,} rounds of all trials"
+
+    def counted(self, progress: SweepProgress) -> None:
+        """It is known how much there is to do: the rounds are compiled."""
+        self.compiling(self.label)
+
+    def remark(self, text: str) -> None:
+        """Something to be known of the sweep."""
+        say(text)
+
+    def advance(self, progress: SweepProgress) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Show how far it is; as soon as it is known, how long it takes."""
+        left = self._left(progress)
+        first = bool(left) and not self._estimated
+        if first or time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed, self._estimated = time.monotonic(), bool(left)
+            self.note(self.label, f"{self.where()}, {self.standing(progress)}")
+
+    def standing(self, progress: SweepProgress) -> str:
+        """Trials that diverged, and the time left."""
+        return ", ".join(filter(None, (f"{progress.diverged} diverged", self._left(progress))))
+
+    def _left(self, progress: SweepProgress) -> str:
+        begun, before = self._start or (0.0, progress.done)
+        spent = time.monotonic() - begun
+        if progress.done <= before or spent < SECONDS_OF_ESTIMATE:
+            return ""
+        rate = (progress.done - before) / spent
+        return f"about {duration((progress.total - progress.done) / rate)} left"
+
+
+class SweepBar(SweepLines):
+    """One bar."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        from rich.progress import TextColumn
+
+        count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} rounds of all trials", markup=False)
+        self._bars = rich_progress(30, count)
+        self._bar = self._bars.add_task(visible(label), total=1, note="")
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return super().__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        self._bars.stop()
+
+    def counted(self, progress: SweepProgress) -> None:
+        """See `SweepLines`."""
+        super().counted(progress)
+        self._bars.update(self._bar, completed=progress.done, total=progress.total)
+
+    def remark(self, text: str) -> None:
+        """See `SweepLines`."""
+        self._bars.console.print(visible(text), markup=False, highlight=False)
+
+    def note(self, label: str, text: str) -> None:
+        """See `Lines`."""
+        self._bars.update(self._bar, note=visible(text))
+
+    def advance(self, progress: SweepProgress) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See `SweepLines`."""
+        self.note(self.label, self.standing(progress))
+        self._bars.update(self._bar, completed=progress.done, total=progress.total)
+
+
+def open_sweep_display(label: str) -> SweepLines:
+    """What shows the progress of a sweep."""
+    return SweepBar(label) if has_bars() else SweepLines(label)

@@ -1,1 +1,0 @@
-"""What is printed and left in folders: results, progress, errors."""
