@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fedsolve.core import __version__ as __version__
-from fedsolve.core.xla.compiler import collection_paused
+from fedsolve.core import collection_paused
 
 _NAMESPACES = {
     "attacks": "methods.attacks",

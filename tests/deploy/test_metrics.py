@@ -162,7 +162,7 @@ def test_the_dashboard_shows_the_metrics_that_there_are():
     metrics = RunMetrics(ClientStatuses(2), "FedAvg", 0, 1)
     metrics._epsilon = 1.0
     exported = {f.name + "_total" * (f.type == "counter") for f in metrics.collect()}
-    text = resources.files("fedsolve.deploy.monitoring").joinpath("grafana.json").read_text()
+    text = resources.files("fedsolve.deploy").joinpath("grafana.json").read_text()
     dashboard = json.loads(text)
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert set(re.findall(r"fedsolve_\w+", " ".join(expressions))) == exported

@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "lanes": {  # folders and options of earlier versions
         "docs/sweep.md",
         "src/fedsolve/cli/",
-        "src/fedsolve/engine/sweep/",
+        "src/fedsolve/engine/sweep",
         "src/fedsolve/folders/run_folder.py",
         "src/fedsolve/results/sweep.py",
     },

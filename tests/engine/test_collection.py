@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.xla.compiler import collection_paused
+from fedsolve.core import collection_paused
 from harness import make_clients, make_task
 
 

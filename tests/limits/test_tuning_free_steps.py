@@ -11,14 +11,13 @@ from scipy.optimize import minimize_scalar
 
 import fedsolve as fs
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.geometry import L1, as_blocks
 from fedsolve.methods.client import SGD, Armijo, ConjugateGradient
 from fedsolve.methods.server import DeepFrankWolfe, EnvelopePolyak, GradientDiversity, LargestStep, Polyak
 from fedsolve.methods.server.dfw import Objective
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.polyak import Excess
-from fedsolve.methods.wrappers.control_variates import CorrectedOracle
 from fedsolve.methods.wrappers.proximal import ProximalOracle, SubgradientOracle
 
 COHORT = Cohort(0, 3, 5)

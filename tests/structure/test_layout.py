@@ -1,23 +1,21 @@
-"""The layout stays small enough to find a file by looking: few entries, short folders, telling names."""
+"""The layout is one to read: a module is a topic told in one place, a folder a group of topics."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
 
-from imports import SOURCE, statements
+from imports import SOURCE, graph, modules, statements
 
 ENTRIES = 18
 LOOSE_FILES = 4  # __init__.py and its stub, __main__.py, py.typed
-FILES_IN_A_FOLDER = 14
-FILES_OF_ONE_NAME = 2
+FILES_IN_A_FOLDER = 25
+LINES, FILES = 86_000, 420
+SHORTEST = 60
+SHORTEST_PART = 120  # of a module that one other in its folder imports, and nothing else
 LARGEST_PACKAGE = 0.19  # of all lines
 LINES_OF_A_FUNCTION = 60
-LINES_OF_A_METHOD = 120
-FAMILIES = (
-    "adaptive_local", "fairness", "low_rank", "muon", "personal", "proximal_point", "sharpness", "skipping",
-    "zeroth_order",
-)  # fmt: skip
+NAMES_FOR_OTHERS = {"__main__.py", "studies/author.py"}
 
 
 def python_files():
@@ -26,6 +24,10 @@ def python_files():
 
 def entries(folder):
     return [path for path in folder.iterdir() if path.name != "__pycache__"]
+
+
+def lines_of(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
 
 
 def test_the_top_level_has_few_entries():
@@ -40,15 +42,44 @@ def test_no_folder_has_many_modules():
     assert {folder: n for folder, n in counts.items() if n > FILES_IN_A_FOLDER} == {}
 
 
-def test_a_file_name_says_which_file_it_is():
-    counts = Counter(path.name for path in python_files() if path.name != "__init__.py")
-    assert {name: n for name, n in counts.items() if n > FILES_OF_ONE_NAME} == {}
+def test_the_package_stays_within_its_size():
+    """What is added replaces something."""
+    files = python_files()
+    assert len(files) <= FILES
+    assert sum(map(lines_of, files)) <= LINES
+
+
+def test_no_module_is_a_fragment():
+    short = {path.relative_to(SOURCE).as_posix(): lines_of(path) for path in python_files()}
+    assert {
+        path: n
+        for path, n in short.items()
+        if n < SHORTEST and not path.endswith("__init__.py") and path not in NAMES_FOR_OTHERS
+    } == {}
+
+
+def test_a_short_module_has_more_than_one_reader():
+    """A part that only its neighbour uses belongs into it."""
+    known, importers = modules(), {}
+    for name, targets in graph().items():
+        for target in targets:
+            importers.setdefault(target, set()).add(name)
+    parts = {
+        name
+        for name, path in known.items()
+        if path.name != "__init__.py"
+        and lines_of(path) < SHORTEST_PART
+        and len(found := importers.get(name, set())) == 1
+        and known[next(iter(found))].parent == path.parent
+        and known[next(iter(found))].name != "__init__.py"
+    }
+    assert parts == set()
 
 
 def test_no_package_outgrows_the_others():
     lines = Counter()
     for path in python_files():
-        lines[path.relative_to(SOURCE).parts[0]] += len(path.read_text(encoding="utf-8").splitlines())
+        lines[path.relative_to(SOURCE).parts[0]] += lines_of(path)
     package, most = lines.most_common(1)[0]
     assert most / lines.total() <= LARGEST_PACKAGE, package
 
@@ -66,14 +97,3 @@ def test_functions_fit_on_a_page():
                 if length > LINES_OF_A_FUNCTION:
                     long[f"{path.relative_to(SOURCE)}:{node.name}"] = length
     assert long == {}
-
-
-def test_methods_are_short():
-    """A method takes at most 120 lines with its docstring; what methods share is a base class."""
-    files = [p for p in python_files() if p.parent.parent.name == "methods" and p.parent.name in FAMILIES]
-    nodes = [node for path in files for node in ast.parse(path.read_text(encoding="utf-8")).body]
-    lengths = {
-        x.name: x.end_lineno - x.lineno + 1 for x in nodes if isinstance(x, ast.ClassDef | ast.FunctionDef)
-    }
-    assert {"FedMuon", "LowRank", "DeComFL", "IFCA"} <= lengths.keys()
-    assert {name: n for name, n in lengths.items() if n > LINES_OF_A_METHOD} == {}

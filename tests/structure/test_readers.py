@@ -35,16 +35,15 @@ WRITING = "it writes, to a new file"
 RING = "opens a secure sum, and no file"
 LISTED = {
     "cli/export.py": {"torch.load": "bytes in memory that it has just made"},
-    "cli/federation/demo.py": {"open": PROCESS, "json.loads": PROCESS},
-    "cli/federation/demo.py": {"json.loads": "what Flower's command line prints"},
-    "cli/federation/demo.py": {"read_text": PROCESS, "open": PROCESS},
+    "cli/federation/demo.py": {"open": PROCESS, "json.loads": PROCESS, "read_text": PROCESS},
     "cli/federation/new.py": {"read_text": OWN, "read_bytes": OWN},
-    "cli/processes.py": {"open": OWN},
-    "cli/processes.py": {"read_text": PROCESS, "open": PROCESS},
+    "cli/processes.py": {"open": OWN, "read_text": PROCESS},
     "cli/console.py": {"os.open": OWN},
     "config/catalogue.py": {"read_text": OWN},
-    "core/xla/compiler.py": {"read_bytes": "the cache of compiled programs, which this user's programs wrote"},
-    "core/xla/compiler.py": {"read_text": OWN, "read_bytes": OWN},
+    "core/xla/compiler.py": {
+        "read_bytes": "the cache of compiled programs, which this user's programs wrote",
+        "read_text": OWN,
+    },
     "data/grouping.py": {"open": WRITING},
     "data/writing.py": {"np.memmap": "a file that it has just written"},
     "data/tables.py": {
@@ -60,8 +59,11 @@ LISTED = {
     "deploy/host.py": {"read_bytes": OWN},
     "engine/compute/layout.py": {"json.loads": OWN, "read_text": OWN, "open": OWN},
     "folders/files.py": {"os.open": WRITING, "open": WRITING},
-    "folders/sealed.py": {"np.memmap": OPENED, "open": WRITING},
-    "folders/sealed.py": {"json.loads": "a table of texts alone, as its pattern says, which has no depth"},
+    "folders/sealed.py": {
+        "np.memmap": OPENED,
+        "open": WRITING,
+        "json.loads": "a table of texts alone, as its pattern says, which has no depth",
+    },
     "report/markup.py": {"read_text": OWN},
     "results/sweep.py": {"read_table": "bytes in memory, compared with their checksum"},
     "studies/experiment.py": {"zipfile.ZipFile": OPENED},

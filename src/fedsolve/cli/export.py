@@ -523,10 +523,10 @@ def _graph(module: nn.Module, inputs: Any) -> bytes:
 
 def _clear_places(message: Any) -> None:
     """Clear descriptions and metadata in a graph and all within: they name files of this machine."""
-    for field, value in message.ListFields():
-        if field.name in ("doc_string", "metadata_props"):
-            message.ClearField(field.name)
-        elif field.message_type is not None:
+    for entry, value in message.ListFields():
+        if entry.name in ("doc_string", "metadata_props"):
+            message.ClearField(entry.name)
+        elif entry.message_type is not None:
             for inside in (value,) if hasattr(value, "ListFields") else value:
                 _clear_places(inside)
 

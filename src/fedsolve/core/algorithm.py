@@ -133,8 +133,8 @@ class Algorithm(ABC):
     reduced over the cohort (see `fedsolve.core.types.reduced`).
 
     What it requests from the engine besides, its traits (how clients count in a mean, a reduction of its own, ...), it
-    declares as class attributes, fields or properties under the names of `fedsolve.core.algorithm.Traits`: a `weighting`
-    always, the others where they differ from what that record has.
+    declares as class attributes, fields or properties under the names of `Traits`: a `weighting` always, the others
+    where they differ from what that record has.
     """
 
     @property

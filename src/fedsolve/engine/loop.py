@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedsolve.core import collection_paused
 from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.types import Params
-from fedsolve.core.xla.compiler import collection_paused
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.checks.methods import divergence_hint, largest_value, rates
 from fedsolve.engine.checks.preflight import slope_is_finite

@@ -41,7 +41,7 @@ from fedsolve.engine.compute.sharding import (
     replicate,
 )
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.resolve import Requested
+from fedsolve.engine.prepare import Requested
 from fedsolve.folders.logs import RowFile
 
 # Where clients live: on the device, or on the host and on disk, from where a few at a time are packed for it.
@@ -254,11 +254,11 @@ class ClientStates(RowFile):
 
     def _unpacked(self, payload: np.ndarray, slots: int) -> Any:
         leaves, start = [], 0
-        for shape, dtype, size in self._forms:
-            part = np.zeros((slots, size), np.uint8)
-            part[: len(payload)] = payload[:, start : start + size]
+        for shape, dtype, width in self._forms:
+            part = np.zeros((slots, width), np.uint8)
+            part[: len(payload)] = payload[:, start : start + width]
             leaves.append(part.view(dtype).reshape(slots, *shape))
-            start += size
+            start += width
         return jax.tree.unflatten(self._structure, leaves)
 
 

@@ -14,14 +14,13 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import by_name, class_by_name
 from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_known, check_range, shown
-from fedsolve.core.oracle import MappedOracle, Oracle
+from fedsolve.core.oracle import CorrectedOracle, MappedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module, replace, static
 from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import SGD, ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, Solution, SomeSteps, refuse_stateful, tosses
 from fedsolve.methods.server.sgd import FedAvg
-from fedsolve.methods.wrappers.control_variates import CorrectedOracle
 from fedsolve.methods.wrappers.proximal import ProximalOracle
 from fedsolve.methods.wrappers.wrapper import Wrapper
 

@@ -12,7 +12,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import by_name
 from fedsolve.core.errors import InvalidInput, check_integer, check_range, shown
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced, static
 from fedsolve.methods.client.sgd import SGD
@@ -24,7 +24,6 @@ from fedsolve.methods.compression.compressors import (
     encode_leaves,
     round_key,
 )
-from fedsolve.methods.wrappers.control_variates import CorrectedOracle
 
 
 @module

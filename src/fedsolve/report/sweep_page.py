@@ -120,7 +120,7 @@ def write_page(
 ) -> Path:
     """Write the page of a sweep to `path`, atomically, and return the path.
 
-    Plots (figures or PNGs) come by their caption; texts are as those of `write_sweep_page`. `so_far` says how far it is.
+    Plots (figures or PNGs) come by their caption, texts as those of `write_sweep_page`; `so_far` says how far it is.
     """
     settings, seeds = sweep.scores.shape
     axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())

@@ -39,7 +39,9 @@ __all__ = [
     "draw_map",
     "log_scale",
     "new_figure",
+    "panels",
     "save",
+    "styles",
     "tidy",
 ]
 

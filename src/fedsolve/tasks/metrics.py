@@ -560,7 +560,7 @@ def described(data: object) -> SumMetric:
     name = fields.pop("metric", None)
     if name not in __all__ or not all(isinstance(key, str) for key in fields):
         raise InvalidInput(f"no metric of fs.metrics is described by {str(data)[:80]!r}")
-    kind: Any = getattr(metrics, str(name))
+    kind: Any = globals()[str(name)]
     if set(fields) != {f.name for f in dataclasses.fields(kind)}:
         raise InvalidInput(f"{name} has no such fields: {', '.join(sorted(fields))[:80]}")
     return kind(**fields)

@@ -110,7 +110,7 @@ def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
         text = before + (digits if task == "digits" else "")
         write_atomically(path, Template(text).substitute(values))
     write_atomically(package / "__init__.py", f'"""{task} on a federation."""\n')
-    dashboard = importlib.resources.files("fedsolve.deploy.monitoring") / DASHBOARD
+    dashboard = importlib.resources.files("fedsolve.deploy") / DASHBOARD
     write_atomically(folder / DASHBOARD, dashboard.read_bytes())
     for name, text in container_files(values, clients, csv=task == CSV).items():
         write_atomically(folder / FOLDER / name, text)

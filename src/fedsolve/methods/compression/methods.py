@@ -13,7 +13,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, round_of
 from fedsolve.core.building import by_name, class_by_name
 from fedsolve.core.errors import InvalidInput, check_integer, check_range
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced, replace, static
 from fedsolve.methods.client.sgd import ClientOptions
@@ -29,7 +29,6 @@ from fedsolve.methods.compression.compressors import (
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.control_variates import (
     ControlVariates,
-    CorrectedOracle,
     ScaffoldBroadcast,
     ScaffoldServer,
 )

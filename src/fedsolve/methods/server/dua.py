@@ -16,7 +16,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building import by_name
 from fedsolve.core.errors import check_known, check_range
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.oracle import Oracle, uncorrected
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import (
     LATER,
@@ -36,7 +36,6 @@ from fedsolve.methods.client.solver import Search, Solution
 from fedsolve.methods.server.adaptive import SECOND_MOMENTS, quotient
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
-from fedsolve.methods.wrappers.control_variates import uncorrected
 
 Preconditioner = Literal["identity", "adagrad", "adam"]
 
