@@ -10,7 +10,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import place, plan
-from fedsolve.engine.prepare import request
+from fedsolve.engine.resolve import request
 from fedsolve.geometry import L1, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 

@@ -17,7 +17,7 @@ from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import Budget, Placed, Plan, budget, place, plan
-from fedsolve.engine.prepare import Requested, request
+from fedsolve.engine.resolve import Requested, request
 from harness import EPOCHS, FEATURES, SIZES, make_clients, make_task
 
 TASK = make_task(make_clients())

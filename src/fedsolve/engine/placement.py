@@ -29,8 +29,8 @@ from fedsolve.engine.compute.sharding import (
     several,
     works_by_size,
 )
-from fedsolve.engine.prepare import Requested
 from fedsolve.engine.record import Traffic, traffic
+from fedsolve.engine.resolve import Requested
 from fedsolve.engine.simulated_time import Timed, schedule_cohorts, with_versions
 from fedsolve.engine.streaming import Population, Stream, place_clients
 

@@ -41,7 +41,7 @@ from fedsolve.engine.compute.sharding import (
     replicate,
 )
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import Requested
+from fedsolve.engine.resolve import Requested
 from fedsolve.folders.logs import RowFile
 
 # Where clients live: on the device, or on the host and on disk, from where a few at a time are packed for it.

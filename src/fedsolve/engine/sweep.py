@@ -16,8 +16,9 @@ from fedsolve.engine.compute.casting import cast, in_run
 from fedsolve.engine.compute.sharding import check_alone
 from fedsolve.engine.identity import arrays_digest, code_digest, describe, digest
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
-from fedsolve.engine.prepare import check_methods, choose_sampling, prepare
+from fedsolve.engine.prepare import prepare
 from fedsolve.engine.progress import SweepProgress, progress_to
+from fedsolve.engine.resolve import check_methods, choose_sampling
 from fedsolve.engine.run import check_outside
 from fedsolve.engine.simulated_time import with_versions
 from fedsolve.engine.sweep_grid import (

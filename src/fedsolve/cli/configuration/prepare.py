@@ -30,7 +30,7 @@ from fedsolve.engine.compute.casting import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
 from fedsolve.engine.compute.sharding import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import choose_devices, choose_sampling
+from fedsolve.engine.resolve import choose_devices, choose_sampling
 from fedsolve.engine.sweep_grid import SweepOptions, check_seeds, check_size
 from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.history import Setting

@@ -28,7 +28,7 @@ from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
 from fedsolve.engine.evaluation.iterates import both_iterates, of_each
 from fedsolve.engine.placement import Placed
-from fedsolve.engine.prepare import Requested
+from fedsolve.engine.resolve import Requested
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.losses.weights import nothing_counts
