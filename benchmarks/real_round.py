@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
 from fedsolve.deploy.run_log import ROUNDS
 from measure import Setting

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
 from fedsolve.deploy.run_log import ROUNDS
 from real_round import wait

@@ -172,7 +172,7 @@ def measure(setting: Setting) -> None:
 
 def threads() -> None:
     """The table of `python benchmarks/torch_client.py`."""
-    from fedsolve.cli.federation.demo import LocalFederation
+    from fedsolve.cli.federation.local import LocalFederation
 
     plain = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     with tempfile.TemporaryDirectory() as folder:

@@ -164,7 +164,7 @@ def test_an_onnx_graph_computes_what_the_module_does(call, nets, tmp_path):
 @pytest.mark.full
 def test_a_graph_that_computes_something_else_is_refused(nets, monkeypatch):
     pytest.importorskip("onnxruntime", reason="fedsolve[onnx] is not installed")
-    from fedsolve.cli import export as onnx_file
+    from fedsolve.cli import weight_files as onnx_file
 
     result = fs.load(nets / "module", module=sys.modules["nets"].Net())
     graph = onnx_file._graph

@@ -17,7 +17,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, to_toml
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import FRAMEWORKS
 from fedsolve.cli.folders import FLOWER
 from fedsolve.core.errors import InvalidInput, Unavailable

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from fedsolve.cli.console import complete_algorithm, complete_experiment, complete_task
+from fedsolve.cli.listing import complete_kind
 from fedsolve.cli.main import app
-from fedsolve.cli.show import complete_kind
 from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import duration
 from fedsolve.studies import reproduce

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.federation.demo import FlowerCommands, follow
+from fedsolve.cli.federation.demo import follow
+from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.core.errors import Interrupted, Unavailable
 
 SITES = ("north", "south", "west")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
-import fedsolve.cli.training
+import fedsolve.cli.runs
 import fedsolve.engine.scheduler
 from fedsolve.cli.folders import undone_if_refused
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
@@ -53,7 +53,7 @@ def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
 
     for module in (fedsolve.engine.scheduler, fedsolve.engine.scheduler):
         monkeypatch.setattr(module, "prepare", refuse)
-    monkeypatch.setattr(fedsolve.cli.training, "run_sweep", refuse)
+    monkeypatch.setattr(fedsolve.cli.runs, "run_sweep", refuse)
     try:
         assert call(*COMMANDS[command], *out).code != 0
     except KeyError:

@@ -213,7 +213,7 @@ def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
     def interrupted(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsolve.cli.training.prepare", interrupted)
+    monkeypatch.setattr("fedsolve.cli.runs.prepare", interrupted)
     ended = call(*RUN)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[-1] == "error: interrupted before the run began"

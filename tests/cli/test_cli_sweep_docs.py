@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli import training as sweeps
+from fedsolve.cli import runs as sweeps
 from fedsolve.cli.configuration.config import parse
 from fedsolve.cli.configuration.prepare import prepare_sweep
 from fedsolve.cli.configuration.values import parse_grid

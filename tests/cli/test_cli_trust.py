@@ -34,6 +34,10 @@ def silent():
     Path("called").touch()
 
 
+def unknown() -> "Nowhere":
+    Path("called").touch()
+
+
 @wraps(system)
 def disguised(command: str) -> fs.Task:
     Path("called").touch()
@@ -126,7 +130,8 @@ def test_a_module_elsewhere_is_imported_by_name_alone(call, own, command, monkey
         ("disguised", "posix is of Python's standard library"),
         ("silent", "silent does not say that it returns a Task: write `def silent(...) -> fs.Task:`"),
         ("Slow", "Slow is annotated to return Algorithm, not a Task"),
-        ("build", "what build is annotated to return cannot be resolved"),
+        ("build", "build is annotated to return Algorithm, not a Task"),
+        ("unknown", "what unknown is annotated to return cannot be resolved"),
         (
             "digits",
             "is defined in fedsolve.tasks.ready.digits: name it there, and give --trust fedsolve",

@@ -14,7 +14,7 @@ from test_inputs_given import FEATURES, W, X, Y, classifier, loss, torch
 
 import fedsolve as fs
 from deploy_small import ask
-from fedsolve.cli.predict import read_inputs
+from fedsolve.cli.prediction_files import read_inputs
 from fedsolve.core.errors import ConfidentialError, shown
 from fedsolve.data import FederatedData, Schema
 from fedsolve.deploy.client.app import client_app

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.cli.predict import read_inputs
+from fedsolve.cli.prediction_files import read_inputs
 from fedsolve.core.trees import is_missing
 from fedsolve.data import FederatedData, Schema
 from fedsolve.data.schema import Column, is_number

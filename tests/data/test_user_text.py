@@ -10,7 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.configuration.config import read_toml
-from fedsolve.cli.predict import read_inputs
+from fedsolve.cli.prediction_files import read_inputs
 from fedsolve.deploy.secure.keys import read_peers
 from fedsolve.deploy.site_names import site_of
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 
 CLIENT = """
 import numpy as np

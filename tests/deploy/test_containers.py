@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from fedsolve.cli.federation import node
-from fedsolve.cli.federation.demo import OFFLINE, LocalFederation, program
+from fedsolve.cli.federation.local import OFFLINE, LocalFederation, program
 from fedsolve.cli.federation.new import FLOWER, write_app
 from fedsolve.cli.main import main
 from fedsolve.cli.processes import HOST, free_port

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.results.history import History
 

@@ -16,7 +16,7 @@ import real_app
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy.run_log import FAILED, ROUNDS
 from fedsolve.deploy.status import STATUS, read_status
 from fedsolve.folders.run_folder import read_manifest

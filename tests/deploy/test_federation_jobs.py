@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
 from fedsolve.cli.main import main
 from fedsolve.results.clients import read_client_metrics

@@ -13,7 +13,7 @@ from test_federation import finished, submit, wait
 
 import fedsolve as fs
 from fedsolve.cli.federation.commands import check_credentials
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 
 pytestmark = [
     pytest.mark.slow,

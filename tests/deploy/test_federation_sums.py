@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from test_federation import RATE, finished, rows, same_bits, submit, wait
 
 import fedsolve as fs
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.full]
 METHOD = "Secure+FedAvg"

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_federation import finished, rows, wait
 
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
 from fedsolve.deploy.persistent.node_folder import WORKER, workers_in
 

@@ -117,7 +117,7 @@ ATTACKS = {
     ),
     "the command line": {"function": "fedsolve.cli.main:main"},
     "the command line as a factory": optimiser(factory={"optax": "cli.main"}, values={"dict": []}),
-    "a private sender": {"function": "fedsolve.cli.federation.demo:_send"},
+    "a private sender": {"function": "fedsolve.cli.federation.local:_send"},
     "a function as a field": changed(LOCAL, clip_norm={"function": "fedsolve.folders.files:slug"}),
     "an attribute of a class": {"class": HOME + ".__init__", "fields": {}},
     "a base class": {"class": HOME + ".__class__.__base__", "fields": {}},
@@ -171,7 +171,9 @@ def test_what_an_order_cannot_do(name, tmp_path):
     assert len(str(caught.value)) < 500
     assert not list(tmp_path.iterdir())
     assert not {
-        m for m in set(sys.modules) - before if m.startswith(("fedsolve.cli", "fedsolve.cli.federation.demo"))
+        m
+        for m in set(sys.modules) - before
+        if m.startswith(("fedsolve.cli", "fedsolve.cli.federation.local"))
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedsolve.cli.federation.demo import LocalFederation
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy import host as threads
 from fedsolve.deploy.client.app import _make
 

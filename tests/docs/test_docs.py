@@ -144,8 +144,9 @@ def test_shown_command_lines_are_read():
 def test_command_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, capsys):
     """The FedFW line as it stands; the comparison has tuned settings, and the method that was at 67 % without them."""
     pytest.importorskip("sklearn")
+    from fedsolve.cli.configuration.options import from_options
     from fedsolve.cli.configuration.prepare import untuned
-    from fedsolve.cli.configuration.typed import CompareRequest, from_options
+    from fedsolve.cli.configuration.requests import CompareRequest
     from fedsolve.cli.main import main
 
     found = importlib.util.find_spec  # as where matplotlib is not installed, which saves seconds

@@ -16,14 +16,14 @@ import sys, tempfile
 sys.path.insert(0, sys.argv[1])
 import jax, numpy as np
 import fedsolve as fs
-from fedsolve.engine.streaming import stream
+from fedsolve.engine import streaming
 from fedsolve.sampling import Bernoulli
 from fedsolve.core.types import module, static
-from fedsolve.engine.compute.sharding import state_sharding
+from fedsolve.engine.compute import sharding
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 3
 task, even = make_task(make_clients()), make_task(make_clients(sizes=[6] * 7))
-usual, everything = state_sharding._GATHER_BYTES, sys.argv[2] == "everything"
+usual, everything = sharding._GATHER_BYTES, sys.argv[2] == "everything"
 cases = {
     "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": Bernoulli(0.5)}),
     "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
@@ -40,7 +40,7 @@ sharded = {
 if not everything:
     cases = {name: case for name, case in cases.items() if "Bernoulli" in name}
     sharded = {name: case for name, case in sharded.items() if "one at a time" in name}
-state_sharding._GATHER_BYTES = 0
+sharding._GATHER_BYTES = 0
 for name, (algorithm, work, options) in sharded.items():
     given, devices = {"eval_every": 7, "dtype": "float64"} | options, 2 if "random" in name else 3
     one, several = (fs.run(algorithm, work, rounds=7, devices=d, **given) for d in (1, devices))
@@ -64,7 +64,7 @@ for name, (algorithm, work, options) in sharded.items():
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
     for column in set(one.metrics) - {"seconds"}:
         np.testing.assert_allclose(one.metrics[column], several.metrics[column], rtol=1e-12, err_msg=name)
-state_sharding._GATHER_BYTES = usual
+sharding._GATHER_BYTES = usual
 for name, (algorithm, options) in cases.items():
     one, two = (
         fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", devices=d, **options) for d in (1, 2)
@@ -77,7 +77,7 @@ for name, (algorithm, options) in cases.items():
         np.testing.assert_allclose(values, two.rounds[column], rtol=1e-12, err_msg=name)
     assert one.rounds["participants"].max() > one.rounds["participants"].min() or "3 of 5" in name
     if "SCAFFOLD, Bernoulli" in name:
-        stream.WINDOW_BYTES = 2**8
+        streaming.WINDOW_BYTES = 2**8
         options |= {"residency": "stream", "devices": 2}
         streamed = fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", **options)
         for a, b in zip(jax.tree.leaves(streamed.params), jax.tree.leaves(two.params)):
@@ -188,9 +188,9 @@ import os, sys
 from dataclasses import replace
 import jax, numpy as np
 import fedsolve as fs
-from fedsolve.core.xla import cpu_devices
+from fedsolve.core.xla import compiler
 from fedsolve.engine.compute import layout
-cpu_devices.cores = layout.cores = lambda: 2
+compiler.cores = layout.cores = lambda: 2
 child = os.fork()
 if not child:  # there JAX has begun already
     assert len(jax.devices()) == 1
@@ -257,11 +257,11 @@ TASKS = """
 import os, sys
 import jax, numpy as np, torch
 import fedsolve as fs
-from fedsolve.core.xla import cpu_devices
+from fedsolve.core.xla import compiler
 from fedsolve.tasks import CNN, CrossEntropy, Encoder, Examples
 from fedsolve.tasks.shared import classification
 from fedsolve.tasks.ready.newsgroups import fine_tuning
-cpu_devices.cores = lambda: 2
+compiler.cores = lambda: 2
 x, y = np.zeros((4, 28, 28, 1), np.float32), np.arange(4, dtype=np.int32)
 pictures = fs.FederatedData(Examples(x, y), np.array([2, 2]))
 words = Examples(np.ones((4, 3), np.int32), y)

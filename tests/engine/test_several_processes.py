@@ -24,19 +24,19 @@ if count > 1:
     jax.distributed.initialize(address, count, index, cluster_detection_method="deactivate")
 import numpy as np
 import fedsolve as fs
-from fedsolve.engine.streaming import stream
+from fedsolve.engine import streaming
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 4
 task = make_task(make_clients())
 many = make_task(make_clients(tuple(np.random.default_rng(0).integers(1, 9, 40))))
-stream.WINDOW_BYTES, read = 2**9, []
-class Counting(stream.Packer):
+streaming.WINDOW_BYTES, read = 2**9, []
+class Counting(streaming.Packer):
     def pack(self, clients):
         read.append(len(clients))
         return super().pack(clients)
-stream.Packer = Counting
-enter, streams = stream.Stream.enter, []
-stream.Stream.enter = lambda self, state: streams.append(self) or enter(self, state)
+streaming.Packer = Counting
+enter, streams = streaming.Stream.enter, []
+streaming.Stream.enter = lambda self, state: streams.append(self) or enter(self, state)
 rate = fs.schedules.ReduceOnPlateau(3.0, "train_loss", 1)
 some = {"clients_per_round": 17, "chunk": 2, "batch_size": 2}
 cases = {

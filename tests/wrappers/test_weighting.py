@@ -65,7 +65,7 @@ NAMED = {
     "Prodigy": (fs.FedProdigy(),),
     "DAdaptation": (fs.FedDAdaptation(),),
     # of no paper here: as every mean
-    "Muon": (),
+    "ServerMuon": (),
     "Polyak": (),
     "OptaxRule": (),
 }

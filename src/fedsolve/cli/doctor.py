@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedsolve.cli.configuration.typed import AsJson, DataDir
+from fedsolve.cli.configuration.requests import AsJson, DataDir
 from fedsolve.cli.console import emit_json, emit_table
 from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import InvalidInput

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.cli.configuration.config import CONFIG, Config, to_toml
+from fedsolve.cli.configuration.requests import Request
 from fedsolve.cli.configuration.trust import trust_words
-from fedsolve.cli.configuration.typed import Request
 from fedsolve.cli.console import emit, emit_rich, say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.core.fleets import Timeline

@@ -19,10 +19,10 @@ from fedsolve.cli.datasets import data
 from fedsolve.cli.doctor import doctor
 from fedsolve.cli.export import export
 from fedsolve.cli.federation.commands import federate
+from fedsolve.cli.listing import cite, list_
 from fedsolve.cli.predict import predict
 from fedsolve.cli.processes import left
 from fedsolve.cli.reproduce import reproduce, study, verdict
-from fedsolve.cli.show import cite, list_
 from fedsolve.cli.training import compare, run, show, stop, sweep
 from fedsolve.core.errors import FedsolveError, InvalidInput
 

@@ -109,7 +109,7 @@ def run(
         Interrupted: Ctrl-C, after the state was saved in `out`.
     """
     begin_on_cores(options)
-    check_outside(out, label)
+    check_outside(task, out, label)
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
     name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
@@ -173,8 +173,10 @@ def seeds_of(seeds: int | Sequence[int] | None, options: RunKeywords) -> tuple[t
     return check_seeds(seeds), given
 
 
-def check_outside(out: object, label: object) -> None:
-    """Raise `InvalidInput` unless a run's folder and its label can be used."""
+def check_outside(task: object, out: object, label: object) -> None:
+    """Raise `InvalidInput` unless a run's task, folder and label can be used."""
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
     if out is not None:
         check_path("out", out)
     if out == "":  # as a path it would be the current folder
@@ -281,7 +283,7 @@ def compare(
     methods = _labelled(algorithms)
     if weighting is not None:
         methods = {label: with_weighting(label, method, weighting) for label, method in methods.items()}
-    check_outside(out, None)
+    check_outside(task, out, None)
     chosen, given = seeds_of(seeds, options)
     made = _callbacks(callbacks, seeds is not None)
     folders = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import jax
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.checks.methods import check_rates
 from fedsolve.engine.compute.casting import cast, in_run
 from fedsolve.engine.compute.sharding import check_alone
@@ -84,8 +84,6 @@ def request_sweep(
     Raises:
         InvalidInput: a grid, a task or a method that cannot be used.
     """
-    if not isinstance(task, Task):
-        raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
     axes = check_grid(grid)
     check_size([len(values) for values in axes.values()], len(options.seeds))
     methods = build_methods(make, axes)
@@ -219,7 +217,7 @@ def run_sweep(
 ) -> Sweep:
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
     check_alone("a sweep")
-    check_outside(out, label)
+    check_outside(task, out, label)
     requested = request_sweep(make, task, grid, options)
     with jax.enable_x64(options.run.dtype == "float64"):
         trials = prepare_trials(requested, label)

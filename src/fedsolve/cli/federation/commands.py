@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime
 import ssl
 import stat
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from cryptography import x509
@@ -22,116 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedsolve.cli.configuration import typed as arg
-from fedsolve.cli.console import App, emit, emit_json, emit_table
-from fedsolve.cli.federation.jobs import evaluate, statistics
+from fedsolve.cli.configuration import requests as arg
+from fedsolve.cli.console import App, emit
 from fedsolve.cli.federation.new import new
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.run_log import FAILED, read_reason
-from fedsolve.deploy.site_names import numbered
-from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
-from fedsolve.folders.files import held
 from fedsolve.folders.untrusted import read_bytes
-from fedsolve.report.style import human_time
-from fedsolve.results.record_files import HISTORY
-
-federate = App(
-    no_args_is_help=True,
-    help="Real federations on Flower: write an app, start its nodes, monitor its clients, evaluate models.",
-)
-federate.command(short_help="Write a small Flower app.")(new)
-federate.command(short_help="Evaluate a saved model on the clients.")(evaluate)
-federate.command(short_help="Statistics of the clients' columns, from sums.")(statistics)
-
-
-@federate.command(short_help="Train on a real federation on this machine.")
-def demo(
-    rounds: Annotated[
-        int, typer.Option(help="Number of rounds of each method (default: 4).", show_default=False)
-    ] = 4,
-    out: arg.Out = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the SuperLink (default: a free one).")
-    ] = None,
-    as_json: arg.AsJson = False,
-) -> None:
-    """Train two methods on a SuperLink and three SuperNodes with PyTorch clients, all on this machine."""
-    from fedsolve.deploy.flower import check_flower
-
-    if rounds < 1:
-        raise InvalidInput(f"--rounds {rounds} must be at least 1")
-    check_flower()
-    from fedsolve.cli.federation.demo import demo_command
-
-    demo_command(rounds, out, port, as_json)
-
-
-@federate.command(short_help="Show the clients of a federation.")
-def status(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of `fedsolve federate demo`.")
-    ],
-    as_json: arg.AsJson = False,
-) -> None:
-    """Show when each client was last heard, how often it failed and why, and its versions, during a run or after it."""
-
-    status_command(folder, as_json)
-
-
-@federate.command(short_help="Check certificates and keys.")
-def check(
-    ca: Annotated[Path, typer.Option(help="Certificate of the certificate authority.")],
-    certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
-    key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
-    node_key: Annotated[list[Path] | None, typer.Option(help="Private key of a node. Repeatable.")] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Where nodes reach the server, such as fl.example.org:8000.")
-    ] = None,
-) -> None:
-    """Check the files of a secure federation: only you can read the keys, and nodes accept the certificate."""
-    from fedsolve.deploy.flower import check_flower
-
-    check_flower()
-
-    check_credentials(ca, certificate, key, node_key or [], address)
-    emit("certificates and keys are fine")
-
-
-@federate.command(
-    short_help="Start a node whose client app stays loaded between messages.",
-    context_settings={"ignore_unknown_options": True},
-)
-def node(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPTIONS OF flower-supernode]", show_default=False)
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run each message in a process of its own, as Flower does.")
-    ] = False,
-    worker_messages: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Replace the worker after this number of messages (default: never).",
-            show_default=False,
-        ),
-    ] = 0,
-    worker_megabytes: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Replace the worker when it uses more memory (default: never).", show_default=False
-        ),
-    ] = 0,
-) -> None:
-    """Start flower-supernode, and a persistent worker that runs its messages; all other options are flower-supernode's.
-
-    The worker imports the client app once and runs one message after another. This works for every Flower client app.
-    """
-    from fedsolve.cli.federation.node import node_command
-    from fedsolve.deploy.persistent.node_folder import WorkerLimits
-
-    node_command(arguments or [], WorkerLimits(worker_messages, worker_megabytes), fresh)
-
 
 # Certificates and keys of a secure federation, looked at before Flower does: its own errors name no file.
 #
@@ -298,95 +192,190 @@ def _public(holder: Any) -> bytes:
     return holder.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-# `fedsolve federate status`: the clients of a federation, by what the server wrote down of them.
+# The options of `fedsolve federate evaluate` and `statistics`; what they do is imported when they run.
 
 
-_HEADS = ("client", "site", "connected", "last heard", "failures", "in a row", "last used round", "fedsolve", "Flower",
-          "Python", "framework")  # fmt: skip
-_NAMES = ("fedsolve", "flwr", "python", "framework")
+AppFolder = Annotated[
+    Path, typer.Option("--app", help="Folder of the app (default: this folder).", show_default=False)
+]
+SuperLink = Annotated[
+    str,
+    typer.Option(
+        "--superlink",
+        metavar="NAME",
+        help="Connection to the SuperLink in Flower's config.toml (default: Flower's default).",
+        show_default=False,
+    ),
+]
+RunConfig = Annotated[
+    str,
+    typer.Option(help="Further configuration of the run, as `flwr run` takes it (none).", show_default=False),
+]
 
 
-def status_command(folder: Path, as_json: bool) -> None:
-    """Print the status of the clients of a run, or of all runs in a folder.
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER|MODEL", help="Folder of a run, or a .safetensors file of a model."),
+    ],
+    app: AppFolder = Path(),
+    superlink: SuperLink = "",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Metrics of the clients, such as loss,accuracy (default: the app's)."
+        ),
+    ] = None,
+    run_config: RunConfig = "",
+    out: arg.Out = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Evaluate a saved model on the examples of all connected clients; nothing is trained.
 
-    Raises:
-        InvalidInput: there is none, or one is damaged.
+    Start it on the machine of the SuperLink. Give the settings of the run, such as the method, by --run-config.
     """
-    runs = list(_runs(folder))
-    if as_json:
-        emit_json({"folder": str(folder), "runs": [run.document() for run in runs]})
-        return
-    for number, run in enumerate(runs):
-        if number:
-            emit("")
-        _print(run)
+    from fedsolve.cli.federation.jobs import Submitted, evaluate_command
+
+    evaluate_command(Submitted(app, superlink, run_config, out), model, metrics, as_json)
 
 
-class _Run(NamedTuple):
-    """A run's folder, how the run stands, why it failed ('' if it did not), and its clients."""
+def statistics(
+    columns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COLUMN...]",
+            help="Columns: NAME, NAME=LOW:HIGH or NAME=LOW:HIGH:BINS for quartiles from a histogram of this range (100 "
+            "bins), or NAME=categories (default: all).",
+            show_default=False,
+        ),
+    ] = None,
+    app: AppFolder = Path(),
+    superlink: SuperLink = "",
+    min_clients: Annotated[
+        int, typer.Option(help="Minimum number of clients with a column (default: 3).", show_default=False)
+    ] = 3,
+    min_rows: Annotated[
+        int,
+        typer.Option(
+            help="Minimum number of rows of a column, a category or a bin (default: 10).", show_default=False
+        ),
+    ] = 10,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Secure sums, of columns with a range: the server sees no client's part (default: off).",
+        ),
+    ] = False,
+    run_config: RunConfig = "",
+    out: arg.Out = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Ask all connected clients for sums and counts of their columns: means, deviations, quartiles, categories.
 
-    folder: Path
-    state: str
-    error: str
-    clients: FederationStatus
-
-    def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        about = {"folder": str(self.folder), "status": self.state, "error": self.error or None}
-        return about | self.clients.model_dump(mode="json")
-
-
-def _runs(folder: Path) -> Iterator[_Run]:
-    """The run of a folder, or those of the folders in it.
-
-    Raises:
-        InvalidInput: there is none, or a status is damaged.
+    Start it on the machine of the SuperLink. The output folder has the constants of the columns as schema.toml.
     """
-    found = [folder / STATUS] if (folder / STATUS).exists() else sorted(folder.glob(f"*/{STATUS}"))
-    if not found:
-        raise InvalidInput(
-            f"{folder} holds no run of a federation: no {STATUS} is in it or in a folder of it"
-        )
-    for path in found:
-        clients = read_status(path)
-        state, error = _state(path.parent, clients)
-        yield _Run(path.parent, state, error, clients)
+    from fedsolve.cli.federation.jobs import Submitted, statistics_command
+
+    asked = ", ".join(columns or [])
+    submitted = Submitted(app, superlink, run_config, out)
+    statistics_command(submitted, asked, min_clients, min_rows, secure, as_json)
 
 
-def _state(folder: Path, clients: FederationStatus) -> tuple[str, str]:
-    """How a run stands, and why it failed."""
-    if held(folder):
-        return "running", ""
-    if (folder / FAILED).exists():
-        return "failed", read_reason(folder)
-    history = folder / HISTORY  # of a run that went on and was interrupted it is older than the status
-    is_newest = history.exists() and history.stat().st_mtime >= (folder / STATUS).stat().st_mtime
-    return ("finished" if is_newest or clients.round >= clients.rounds > 0 else "interrupted"), ""
+federate = App(
+    no_args_is_help=True,
+    help="Real federations on Flower: write an app, start its nodes, monitor its clients, evaluate models.",
+)
+federate.command(short_help="Write a small Flower app.")(new)
+federate.command(short_help="Evaluate a saved model on the clients.")(evaluate)
+federate.command(short_help="Statistics of the clients' columns, from sums.")(statistics)
 
 
-def _print(run: _Run) -> None:
-    known = run.clients
-    connected = sum(one.connected for one in known.clients)
-    error = f" ({run.error})" if run.error else ""
-    emit(
-        f"{known.label} in {run.folder}: {run.state}{error}, {known.round} of {known.rounds} rounds, "
-        f"{connected} of {len(known.clients)} clients connected"
-    )
-    emit_table(_HEADS, [_row(one) for one in known.clients], len(_HEADS))
-    for one in known.clients:
-        if one.last_cause is not None:
-            emit(f"last failure of {one.site or numbered(one.client)}: {one.last_reason}")
-    for reason in known.refused:
-        emit(f"refused: {reason}")
-    emit(
-        "each client keeps a state: that after its last used round"
-        if known.keeps_states
-        else "clients keep no state between rounds"
-    )
+@federate.command(short_help="Train on a real federation on this machine.")
+def demo(
+    rounds: Annotated[
+        int, typer.Option(help="Number of rounds of each method (default: 4).", show_default=False)
+    ] = 4,
+    out: arg.Out = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the SuperLink (default: a free one).")
+    ] = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Train two methods on a SuperLink and three SuperNodes with PyTorch clients, all on this machine."""
+    from fedsolve.deploy.flower import check_flower
+
+    if rounds < 1:
+        raise InvalidInput(f"--rounds {rounds} must be at least 1")
+    check_flower()
+    from fedsolve.cli.federation.demo import demo_command
+
+    demo_command(rounds, out, port, as_json)
 
 
-def _row(one: ClientStatus) -> tuple[str, ...]:
-    heard = "never" if one.last_heard is None else f"{human_time(max(time.time() - one.last_heard, 0))} ago"
-    counts = map(str, (one.failures, one.consecutive_failures, one.last_used_round or "none"))
-    versions = (one.versions.get(name, "") for name in _NAMES)
-    return (str(one.client), one.site, "yes" if one.connected else "no", heard, *counts, *versions)
+@federate.command(short_help="Show the clients of a federation.")
+def status(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of `fedsolve federate demo`.")
+    ],
+    as_json: arg.AsJson = False,
+) -> None:
+    """Show when each client was last heard, how often it failed and why, and its versions, during a run or after it."""
+    from fedsolve.cli.federation.jobs import status_command
+
+    status_command(folder, as_json)
+
+
+@federate.command(short_help="Check certificates and keys.")
+def check(
+    ca: Annotated[Path, typer.Option(help="Certificate of the certificate authority.")],
+    certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
+    node_key: Annotated[list[Path] | None, typer.Option(help="Private key of a node. Repeatable.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where nodes reach the server, such as fl.example.org:8000.")
+    ] = None,
+) -> None:
+    """Check the files of a secure federation: only you can read the keys, and nodes accept the certificate."""
+    from fedsolve.deploy.flower import check_flower
+
+    check_flower()
+
+    check_credentials(ca, certificate, key, node_key or [], address)
+    emit("certificates and keys are fine")
+
+
+@federate.command(
+    short_help="Start a node whose client app stays loaded between messages.",
+    context_settings={"ignore_unknown_options": True},
+)
+def node(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPTIONS OF flower-supernode]", show_default=False)
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run each message in a process of its own, as Flower does.")
+    ] = False,
+    worker_messages: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Replace the worker after this number of messages (default: never).",
+            show_default=False,
+        ),
+    ] = 0,
+    worker_megabytes: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Replace the worker when it uses more memory (default: never).", show_default=False
+        ),
+    ] = 0,
+) -> None:
+    """Start flower-supernode, and a persistent worker that runs its messages; all other options are flower-supernode's.
+
+    The worker imports the client app once and runs one message after another. This works for every Flower client app.
+    """
+    from fedsolve.cli.federation.node import node_command
+    from fedsolve.deploy.persistent.node_folder import WorkerLimits
+
+    node_command(arguments or [], WorkerLimits(worker_messages, worker_megabytes), fresh)

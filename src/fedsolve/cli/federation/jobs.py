@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import typer
 
-from fedsolve.cli.configuration import typed as arg
-from fedsolve.cli.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.federation.demo import FlowerCommands, follow
+from fedsolve.cli.console import emit, emit_json, emit_rich, emit_table, say
+from fedsolve.cli.federation.demo import follow
+from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics.report import NumberStatistics, Statistics
 from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
-from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.run_log import FAILED, read_reason
+from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.statistics_job import (
     SCHEMA_FILE,
     number_words,
@@ -26,14 +27,15 @@ from fedsolve.deploy.statistics_job import (
     read_statistics,
     summary_lines,
 )
-from fedsolve.folders.files import Interruptible
+from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
+from fedsolve.folders.files import Interruptible, held
 from fedsolve.folders.untrusted import read_user_toml
-from fedsolve.report.style import number_writer
+from fedsolve.report.style import human_time, number_writer
 from fedsolve.report.table import narrow_table
 from fedsolve.results.clients import ClientMetrics, read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe
-from fedsolve.results.record_files import read_history
+from fedsolve.results.record_files import HISTORY, read_history
 
 T = TypeVar("T")
 _LARGEST = 2**20  # bytes of an app's pyproject.toml
@@ -246,89 +248,95 @@ def _numbers_table(columns: Mapping[str, NumberStatistics]) -> Any:
     return narrow_table(heads, cells)
 
 
-# The options of `fedsolve federate evaluate` and `statistics`; what they do is imported when they run.
+# `fedsolve federate status`: the clients of a federation, by what the server wrote down of them.
 
 
-AppFolder = Annotated[
-    Path, typer.Option("--app", help="Folder of the app (default: this folder).", show_default=False)
-]
-SuperLink = Annotated[
-    str,
-    typer.Option(
-        "--superlink",
-        metavar="NAME",
-        help="Connection to the SuperLink in Flower's config.toml (default: Flower's default).",
-        show_default=False,
-    ),
-]
-RunConfig = Annotated[
-    str,
-    typer.Option(help="Further configuration of the run, as `flwr run` takes it (none).", show_default=False),
-]
+_HEADS = ("client", "site", "connected", "last heard", "failures", "in a row", "last used round", "fedsolve", "Flower",
+          "Python", "framework")  # fmt: skip
+_NAMES = ("fedsolve", "flwr", "python", "framework")
 
 
-def evaluate(
-    model: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER|MODEL", help="Folder of a run, or a .safetensors file of a model."),
-    ],
-    app: AppFolder = Path(),
-    superlink: SuperLink = "",
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="Metrics of the clients, such as loss,accuracy (default: the app's)."
-        ),
-    ] = None,
-    run_config: RunConfig = "",
-    out: arg.Out = None,
-    as_json: arg.AsJson = False,
-) -> None:
-    """Evaluate a saved model on the examples of all connected clients; nothing is trained.
+def status_command(folder: Path, as_json: bool) -> None:
+    """Print the status of the clients of a run, or of all runs in a folder.
 
-    Start it on the machine of the SuperLink. Give the settings of the run, such as the method, by --run-config.
+    Raises:
+        InvalidInput: there is none, or one is damaged.
     """
+    runs = list(_runs(folder))
+    if as_json:
+        emit_json({"folder": str(folder), "runs": [run.document() for run in runs]})
+        return
+    for number, run in enumerate(runs):
+        if number:
+            emit("")
+        _print(run)
 
-    evaluate_command(Submitted(app, superlink, run_config, out), model, metrics, as_json)
+
+class _Run(NamedTuple):
+    """A run's folder, how the run stands, why it failed ('' if it did not), and its clients."""
+
+    folder: Path
+    state: str
+    error: str
+    clients: FederationStatus
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        about = {"folder": str(self.folder), "status": self.state, "error": self.error or None}
+        return about | self.clients.model_dump(mode="json")
 
 
-def statistics(
-    columns: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[COLUMN...]",
-            help="Columns: NAME, NAME=LOW:HIGH or NAME=LOW:HIGH:BINS for quartiles from a histogram of this range (100 "
-            "bins), or NAME=categories (default: all).",
-            show_default=False,
-        ),
-    ] = None,
-    app: AppFolder = Path(),
-    superlink: SuperLink = "",
-    min_clients: Annotated[
-        int, typer.Option(help="Minimum number of clients with a column (default: 3).", show_default=False)
-    ] = 3,
-    min_rows: Annotated[
-        int,
-        typer.Option(
-            help="Minimum number of rows of a column, a category or a bin (default: 10).", show_default=False
-        ),
-    ] = 10,
-    secure: Annotated[
-        bool,
-        typer.Option(
-            "--secure",
-            help="Secure sums, of columns with a range: the server sees no client's part (default: off).",
-        ),
-    ] = False,
-    run_config: RunConfig = "",
-    out: arg.Out = None,
-    as_json: arg.AsJson = False,
-) -> None:
-    """Ask all connected clients for sums and counts of their columns: means, deviations, quartiles, categories.
+def _runs(folder: Path) -> Iterator[_Run]:
+    """The run of a folder, or those of the folders in it.
 
-    Start it on the machine of the SuperLink. The output folder has the constants of the columns as schema.toml.
+    Raises:
+        InvalidInput: there is none, or a status is damaged.
     """
+    found = [folder / STATUS] if (folder / STATUS).exists() else sorted(folder.glob(f"*/{STATUS}"))
+    if not found:
+        raise InvalidInput(
+            f"{folder} holds no run of a federation: no {STATUS} is in it or in a folder of it"
+        )
+    for path in found:
+        clients = read_status(path)
+        state, error = _state(path.parent, clients)
+        yield _Run(path.parent, state, error, clients)
 
-    asked = ", ".join(columns or [])
-    submitted = Submitted(app, superlink, run_config, out)
-    statistics_command(submitted, asked, min_clients, min_rows, secure, as_json)
+
+def _state(folder: Path, clients: FederationStatus) -> tuple[str, str]:
+    """How a run stands, and why it failed."""
+    if held(folder):
+        return "running", ""
+    if (folder / FAILED).exists():
+        return "failed", read_reason(folder)
+    history = folder / HISTORY  # of a run that went on and was interrupted it is older than the status
+    is_newest = history.exists() and history.stat().st_mtime >= (folder / STATUS).stat().st_mtime
+    return ("finished" if is_newest or clients.round >= clients.rounds > 0 else "interrupted"), ""
+
+
+def _print(run: _Run) -> None:
+    known = run.clients
+    connected = sum(one.connected for one in known.clients)
+    error = f" ({run.error})" if run.error else ""
+    emit(
+        f"{known.label} in {run.folder}: {run.state}{error}, {known.round} of {known.rounds} rounds, "
+        f"{connected} of {len(known.clients)} clients connected"
+    )
+    emit_table(_HEADS, [_row(one) for one in known.clients], len(_HEADS))
+    for one in known.clients:
+        if one.last_cause is not None:
+            emit(f"last failure of {one.site or numbered(one.client)}: {one.last_reason}")
+    for reason in known.refused:
+        emit(f"refused: {reason}")
+    emit(
+        "each client keeps a state: that after its last used round"
+        if known.keeps_states
+        else "clients keep no state between rounds"
+    )
+
+
+def _row(one: ClientStatus) -> tuple[str, ...]:
+    heard = "never" if one.last_heard is None else f"{human_time(max(time.time() - one.last_heard, 0))} ago"
+    counts = map(str, (one.failures, one.consecutive_failures, one.last_used_round or "none"))
+    versions = (one.versions.get(name, "") for name in _NAMES)
+    return (str(one.client), one.site, "yes" if one.connected else "no", heard, *counts, *versions)

@@ -1,0 +1,241 @@
+"""`fedsolve list` and `fedsolve cite`: what there is, with one line on each and its paper, and BibTeX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsolve.cli.configuration.requests import AsJson
+from fedsolve.cli.console import emit, emit_json, emit_table, say
+from fedsolve.config.references import is_reference
+from fedsolve.core.errors import InvalidInput, unknown
+
+if TYPE_CHECKING:
+    from fedsolve.cli.configuration.config import Config
+
+
+_JAX = "bradbury2018jax"
+_LAST = {
+    "geometries": "Operations",
+    "schedules": "Parameters",
+    "communication": "Sum enough",
+}  # what the last column is; else the paper
+
+
+def _geometries() -> list[dict[str, Any]]:
+    from fedsolve.geometry import GEOMETRIES
+    from fedsolve.geometry.blocks import OPERATIONS
+
+    return [
+        {
+            "name": name,
+            "summary": _summary(cls),
+            "citation": "",
+            "operations": [operation for operation in OPERATIONS if hasattr(cls, operation)],
+            "last": ", ".join(operation for operation in OPERATIONS if hasattr(cls, operation)),
+            "parameters": _parameters(cls),
+        }
+        for name, cls in GEOMETRIES.items()
+    ]
+
+
+def _schedules() -> list[dict[str, Any]]:
+    from fedsolve.config.schedule_names import SCHEDULES, OptaxFunction
+
+    rows = []
+    for name, made_by in SCHEDULES.items():
+        if isinstance(made_by, OptaxFunction):
+            summary = f"optax.{made_by.function}: {made_by.summary}"
+            parameters = list(made_by.signature())
+        else:
+            summary, parameters = _summary(made_by), _parameters(made_by)
+        row = {"name": name, "summary": summary, "citation": "", "parameters": parameters}
+        rows.append(row | {"last": ", ".join(parameters)})
+    return rows
+
+
+def _experiments() -> list[dict[str, Any]]:
+    from fedsolve.cli.reproduce import time_of
+    from fedsolve.studies.reproduce import PROGRAMS, entries, find, repository
+
+    rows = []
+    if repository() is None:
+        say(
+            f"the studies of the papers are in {PROGRAMS}/ of fedsolve's repository: list them in a clone of it"
+        )
+    for name in entries():
+        try:
+            found = find(name)
+        except InvalidInput as error:  # of another distribution: it hides no one else's
+            say(f"left out: {error}")
+            continue
+        summary = " ".join(
+            filter(None, (found.summary.rstrip("."), f"({time_of(found)})" * bool(time_of(found))))
+        )
+        rows.append({"name": name, "summary": summary, "citation": found.citation, "minutes": found.minutes})
+    return rows
+
+
+def _algorithms() -> list[dict[str, Any]]:
+    from fedsolve.cli.configuration.prepare import resolve_settings
+    from fedsolve.config.build import own_arguments
+    from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+
+    rows = [
+        {
+            "name": name,
+            "summary": entry.summary,
+            "citation": entry.citation,
+            "settings": resolve_settings(name, {}),
+        }
+        for name, entry in ALGORITHMS.items()
+    ]
+    for name, entry in WRAPPERS.items():
+        row = {"name": f"{name}+X", "summary": f"{entry.summary}, around any method X, as {name}+FedAdam"}
+        settings = {k: a.default for k, a in own_arguments(entry).items() if not a.is_needed}
+        rows.append({**row, "citation": entry.citation, "settings": settings})
+    return rows
+
+
+def _communication() -> list[dict[str, Any]]:
+    from fedsolve.deploy.communication import examples, payload
+
+    rows = []
+    for name, algorithm in examples().items():
+        found = payload(algorithm)
+        row = {
+            "name": name,
+            "summary": found.summary,
+            "citation": "",
+            "last": f"no: {found.not_a_sum}" if found.not_a_sum else "yes",
+            "sum_is_enough": not found.not_a_sum,
+            "down": [f._asdict() for f in found.down],
+            "up": [f._asdict() for f in found.up],
+        }
+        rows.append(row)
+    return rows
+
+
+def _tasks() -> list[dict[str, Any]]:
+    from fedsolve.cli.configuration.prepare import task_defaults
+    from fedsolve.tasks.catalogue import TASKS
+
+    return [
+        {
+            "name": name,
+            "summary": entry.summary,
+            "citation": entry.citation,
+            "options": task_defaults(name),
+        }
+        for name, entry in TASKS.items()
+    ]
+
+
+def _partitions() -> list[dict[str, Any]]:
+    from fedsolve.data.partitions import PARTITIONS
+
+    return [
+        {
+            "name": name,
+            "summary": cls.summary,
+            "citation": cls.citation,
+            "parameters": _parameters(cls),
+        }
+        for name, cls in PARTITIONS.items()
+    ]
+
+
+def _summary(cls: Any) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+def _parameters(cls: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)]
+
+
+KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "algorithms": _algorithms,
+    "tasks": _tasks,
+    "partitions": _partitions,
+    "geometries": _geometries,
+    "schedules": _schedules,
+    "experiments": _experiments,
+    "communication": _communication,
+}
+"""What can be listed, and its rows."""
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """The kinds that begin so, for a shell."""
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_kind),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """List all names of one kind, such as methods, tasks or partitions, one per line."""
+    kind = {"travels": "communication"}.get(kind, kind)  # its former name
+    if kind not in KINDS:
+        raise unknown("list", kind, KINDS)
+    from fedsolve.config.catalogue import short
+
+    rows = KINDS[kind]()
+    if as_json:
+        emit_json([{k: v for k, v in row.items() if k != "last"} | _paper(row["citation"]) for row in rows])
+        return
+    emit_table(
+        ("Name", "What it is", _LAST.get(kind, "Paper")),
+        [(r["name"], r["summary"], r["last"] if kind in _LAST else short(r["citation"])) for r in rows],
+    )
+
+
+def _paper(key: str) -> dict[str, str]:
+    from fedsolve.config.catalogue import short, title
+
+    return {"paper": short(key), "title": title(key)} if key else {}
+
+
+def cite(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the folder of a run.")],
+) -> None:
+    """Print the BibTeX entries for a run: its methods, task, partition and JAX."""
+    from fedsolve.cli.configuration.config import load
+    from fedsolve.cli.configuration.trust import references_of
+    from fedsolve.config.catalogue import BIBTEX
+
+    loaded = load(config)
+    emit("\n\n".join(BIBTEX[key] for key in keys_of(loaded)))
+    if own := [f"the {kind} {reference}" for reference, kind in references_of(loaded).items()]:
+        say(
+            f"note: your own code is not imported, and no paper of it is known: {', '.join(own)}; add its BibTeX"
+        )
+
+
+def keys_of(config: Config) -> list[str]:
+    """Citation keys of what a configuration uses: its methods, task, partition, and JAX.
+
+    Raises:
+        InvalidInput: an unknown method, task or partition.
+    """
+    from fedsolve.cli.configuration.prepare import task_defaults
+    from fedsolve.config.build import citations
+    from fedsolve.data.partitions import as_partition
+    from fedsolve.tasks.catalogue import entry
+
+    keys = [key for method in config.method for key in citations(method.name)]
+    options = config.task_options
+    if not is_reference(config.task):  # the user's own code is not imported to print papers
+        keys.append(entry(config.task).citation)
+        options = task_defaults(config.task) | options
+    partition: Any = options.get("partition")
+    if partition is not None:
+        keys.append(as_partition(partition).citation)
+    return [key for key in dict.fromkeys([*keys, _JAX]) if key]

@@ -1,0 +1,168 @@
+"""Files of inputs and of predictions: CSV with a header, Parquet, and NumPy's npz."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.data.columns import Columns, check_same_columns
+from fedsolve.data.schema import is_number
+from fedsolve.data.tables import Table, numbers
+from fedsolve.folders.files import replace_atomically, write_atomically
+from fedsolve.folders.untrusted import check_once, composed, csv_rows, npz_arrays, open_regular
+
+SUFFIXES = (".csv", ".parquet", ".npz")
+_ARRAY, _NAME = "x", "prediction"
+
+
+def check_suffix(option: str, path: Path) -> None:
+    """Raise `InvalidInput` unless a file's name says its format."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidInput(f"{option} {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+
+
+def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) -> np.ndarray:
+    """The inputs in a file, a row for each.
+
+    Args:
+        path: CSV with a header or Parquet: a column for each feature; npz: an array `x` of shape (n, ...).
+        columns: of a table, in the order of training; None for the known ones, or else all as they stand.
+        known: the names of the columns that the model was trained on, one tuple; empty for a model without names.
+
+    Raises:
+        InvalidInput: the file cannot be read, has no such column, or holds what is no number (where is said).
+    """
+    kind, columns = path.suffix.lower(), None if columns is None else list(map(composed, columns))
+    if not path.is_file():
+        raise InvalidInput(f"--input {path} does not exist: give a file")
+    if kind == ".npz":
+        if columns is not None:
+            raise InvalidInput("--columns names columns of a table, and an npz file has none: leave it out")
+        return _read_npz(path)
+    trained = known[0] if len(known) == 1 else None
+    if trained is not None:
+        check_same_columns("--columns", (tuple(columns or trained),), known, "the model")
+        columns = trained
+    return _read_csv(path, columns) if kind == ".csv" else _read_parquet(path, columns)
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    try:
+        with open_regular(path) as file:
+            return npz_arrays(file, [_ARRAY])[_ARRAY]
+    except KeyError as error:
+        raise InvalidInput(
+            f"{path} has no array {_ARRAY}, but {error.args[1]}: save it by np.savez(file, {_ARRAY}=...)"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise InvalidInput(f"{path} is not a NumPy npz file of numbers: {error}") from None
+
+
+def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
+    with csv_rows(path) as lines:
+        header = [name.strip() for name in next(lines, [])]
+        places = _places(path, header, columns)
+        rows = [_row(path, lines.line_num, line, header, places) for line in lines if line]
+    if not rows:
+        raise InvalidInput(f"{path} has no rows below its header")
+    return np.array(rows)
+
+
+def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) -> list[int]:
+    """Where the columns stand."""
+    if header and all(is_number(name) for name in header):
+        raise InvalidInput(f"{path} has numbers in its first line: write the names of the columns there")
+    if columns and not set(columns) & set(header):  # it may be a row, which nobody is told
+        raise InvalidInput(
+            f"{path} has none of the columns {', '.join(columns)} in its first line: name them there"
+        )
+    for name in columns or ():
+        if name not in header:
+            raise unknown(f"column of {path}", name, header)
+    for name in columns or header:
+        check_once(path, name, header)
+    return [header.index(name) for name in columns or header]
+
+
+def _row(path: Path, number: int, line: Sequence[str], header: Sequence[str], places: Sequence[int]) -> list:
+    if len(line) != len(header):
+        raise InvalidInput(f"{path}, line {number}: it has {len(line)} columns, the header {len(header)}")
+    for place in places:
+        if not is_number(line[place]):
+            raise InvalidInput(
+                f"{path}, line {number}, column {header[place]} is not a finite number: encode it as in training, or "
+                "choose other --columns"
+            )
+    return [float(line[place]) for place in places]
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> np.ndarray:
+    table = Table.at(path)
+    names = table.names() if columns is None else list(columns)
+    parts = [
+        [numbers(batch[name], f"{where}, column {name}") for name in names]
+        for where, batch in table.rows(names)
+    ]
+    if not parts:
+        raise InvalidInput(f"{path} has no rows")
+    arrays = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    if len(arrays) == 1 and arrays[0].ndim > 1:  # a column of lists is the whole input
+        return arrays[0]
+    for name, array in zip(names, arrays, strict=True):
+        if array.ndim > 1:
+            raise InvalidInput(f"{path}: column {name} holds lists: choose it alone with --columns {name}")
+    return np.stack(arrays, axis=1)
+
+
+def write_predictions(path: Path, predictions: Any) -> None:
+    """Write predictions, a row for each input, in the format that the file's name ends in.
+
+    Args:
+        path: npz: the array `prediction`, or several by name; CSV and Parquet: a column `prediction`, or
+            `prediction_0`, ... of several numbers a row.
+        predictions: an array of shape (n, ...), or a pytree of such.
+
+    Raises:
+        InvalidInput: what is no table in CSV or Parquet, or the file cannot be written.
+    """
+    arrays = {_NAME + "".join(f".{part}" for part in _names(at)): leaf for at, leaf in _leaves(predictions)}
+    if path.suffix.lower() == ".npz":
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        write_atomically(path, content.getvalue())
+        return
+    columns: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        if array.ndim > 2:
+            raise InvalidInput(
+                f"--out {path}: predictions have shape {array.shape}, which is not a table: give --out FILE.npz"
+            )
+        columns |= {name: array} if array.ndim == 1 else {f"{name}_{i}": c for i, c in enumerate(array.T)}
+    if path.suffix.lower() == ".csv":
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(columns)
+        lines.writerows(zip(*(map(str, column) for column in columns.values()), strict=True))
+        write_atomically(path, text.getvalue())
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table(columns)
+    replace_atomically(path, lambda new: pyarrow.parquet.write_table(table, new))
+
+
+def _leaves(tree: Any) -> list[tuple[Any, np.ndarray]]:
+    import jax
+
+    return [(at, np.asarray(leaf)) for at, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _names(at: Any) -> list[str]:
+    return [str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part)))) for part in at]
