@@ -19,7 +19,7 @@ from cli_small import SMALL
 import fedsolve as fs
 from fedsolve.cli import runs as sweeps
 from fedsolve.cli.configuration.values import parse_grid
-from fedsolve.cli.sweep_progress import SweepLines
+from fedsolve.cli.sweep_result import SweepLines
 from fedsolve.folders import run_folder
 from fedsolve.report import running
 from fedsolve.results.sweep import load
@@ -317,7 +317,7 @@ def test_ranges_give_round_numbers():
 
 
 def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
-    from fedsolve.cli import sweep_progress
+    from fedsolve.cli import sweep_result as sweep_progress
     from fedsolve.engine.progress import SweepProgress
 
     clock = iter(range(0, 1000, 10))
