@@ -12,8 +12,8 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.geometry import L1, L1Ball
-from fedsolve.report.figures import labels_by_client
 from fedsolve.report import sweep_plots
+from fedsolve.report.figures import labels_by_client
 
 digits = fs.tasks.digits()
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.studies.pictures import log_scale, new_figure, save, tidy
-from fedsolve.studies.pictures import styles
+from fedsolve.studies.pictures import log_scale, new_figure, save, styles, tidy
 
 HERE = Path(__file__).parent
 METHODS = ("SCAFFOLD", "FedAvg", "FedAdam", "FedDuAdam")

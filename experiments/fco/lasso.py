@@ -12,8 +12,8 @@ from experiments.fco.synthetic import NUMERAL, curves, methods, on_both_grids
 from fedsolve.geometry import L1
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.experiment import Context
-from fedsolve.studies.reproduce import program_folders
 from fedsolve.studies.pictures import Maps
+from fedsolve.studies.reproduce import program_folders
 from fedsolve.studies.runner import solve
 
 LAMBDA, ZERO, SEEDS = 0.1, 1e-2, tuple(range(10))

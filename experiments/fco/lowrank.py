@@ -24,8 +24,7 @@ from fedsolve.geometry import NuclearNorm
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.author import module, trees
 from fedsolve.studies.author import singular_values as singular_values_of
-from fedsolve.studies.pictures import Line, Maps, Panel
-from fedsolve.studies.pictures import panels
+from fedsolve.studies.pictures import Line, Maps, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,7 @@ from experiments.fedopt.axes import Reached, Slice, along, grid_of, in_words, sl
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
 from fedsolve.studies.cells import ends
-from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.experiment import fixed
+from fedsolve.studies.experiment import Verdict, fixed
 from fedsolve.studies.rules import (
     SHARES,
     Interval,

@@ -23,8 +23,7 @@ from experiments.attacks.robustness.robustness_statements import (
 from fedsolve.data import IID, Partition, Shards
 from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.author import describe
-from fedsolve.studies.pictures import Colours, Line, Panel, draw_map, new_figure
-from fedsolve.studies.pictures import panels
+from fedsolve.studies.pictures import Colours, Line, Panel, draw_map, new_figure, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,9 +18,9 @@ from experiments.comparisons.composite_league.composite_problems import (
 from experiments.fco.methods import METHODS as RATED
 from experiments.fco.methods import Builder
 from fedsolve.studies import Cells, Decision, Method, Statement, Study
-from fedsolve.studies.rules.ranks import budget, budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
 from fedsolve.studies.rules import Ranks, ends, rank, rule, wins_more
+from fedsolve.studies.rules.ranks import budget, budgeted
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 5
 BUDGETS = (1, 3, 10, 30)

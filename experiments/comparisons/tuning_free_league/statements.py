@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedsolve.studies import Cells, Decision, Statement
-from fedsolve.studies.rules.ranks import budget
 from fedsolve.studies.cells import exploded
 from fedsolve.studies.rules import Ranked, Ranks, ends, rule, wins_more
+from fedsolve.studies.rules.ranks import budget
 
 POPULAR = ("FedAvg", "FedProx", "SCAFFOLD", "FedAdam", "FedExP")
 """What FedLi's paper compares with."""

@@ -15,9 +15,9 @@ from experiments.comparisons.tuning_free_league.problems import (
 from experiments.comparisons.tuning_free_league.statements import STATEMENTS
 from fedsolve import build
 from fedsolve.studies import Method, Study
-from fedsolve.studies.rules.ranks import budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
 from fedsolve.studies.rules import ends
+from fedsolve.studies.rules.ranks import budgeted
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 5
 BUDGETS = (1, 3, 10, 30)

@@ -18,8 +18,7 @@ from experiments.fco.methods import CENTRAL, METHODS, PAPER_GRID, beside, method
 from fedsolve.geometry import L1
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.author import module, static
-from fedsolve.studies.pictures import Several, new_figure, tidy
-from fedsolve.studies.pictures import styles
+from fedsolve.studies.pictures import Several, new_figure, styles, tidy
 from fedsolve.tasks import BinaryAccuracy, Linear, Logistic
 
 if TYPE_CHECKING:
