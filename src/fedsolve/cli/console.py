@@ -1,4 +1,4 @@
-"""What is printed: results to standard output, remarks and how a command failed to standard error."""
+"""What the command line prints: results to standard output, remarks and errors to standard error; help, completion."""
 
 from __future__ import annotations
 

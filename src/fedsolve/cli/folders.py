@@ -1,4 +1,4 @@
-"""Folders of runs, comparisons and sweeps: a new one with its configuration, its runs, and how it goes on."""
+"""Folders of runs, comparisons and sweeps: made with their configuration, gone on with, and what is left in them."""
 
 from __future__ import annotations
 

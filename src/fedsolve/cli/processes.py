@@ -1,4 +1,4 @@
-"""What is settled before JAX starts: the devices of a CPU, and where compiled programs are kept."""
+"""What is settled before JAX starts: devices of a CPU, the cache of programs, and the other processes of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress while methods run, on standard error: bars on a terminal, short plain lines elsewhere."""
+"""Progress of methods and of an experiment's parts, on standard error: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

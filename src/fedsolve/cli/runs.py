@@ -1,4 +1,4 @@
-"""`fedsolve compare`: several methods on one task, a folder for each, one table, plot and page."""
+"""`fedsolve run`, `compare` and `sweep`: from checked arguments to a folder with records, tables, plots and a page."""
 
 from __future__ import annotations
 

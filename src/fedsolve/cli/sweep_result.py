@@ -1,4 +1,4 @@
-"""What is printed of a sweep, finished or not."""
+"""A sweep in the terminal: its progress, and what is printed of it, finished or not."""
 
 from __future__ import annotations
 

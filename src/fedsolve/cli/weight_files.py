@@ -1,4 +1,4 @@
-"""A trained model as the content of a safetensors file, or of a PyTorch file with a state_dict."""
+"""A trained model for other programs: safetensors, a PyTorch state_dict or an ONNX graph, with its model card."""
 
 from __future__ import annotations
 

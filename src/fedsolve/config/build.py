@@ -1,4 +1,4 @@
-"""A method from its name and its settings: what it takes, with an example, and what it comes from."""
+"""A method from its name and its settings, and back: the plain data that build it."""
 
 from __future__ import annotations
 

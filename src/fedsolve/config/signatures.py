@@ -1,4 +1,4 @@
-"""Arguments of a builder as its signature has them: which there are, of which types, and values checked."""
+"""Arguments of a builder and options of a run, as signatures and docstrings show them, and their values checked."""
 
 from __future__ import annotations
 

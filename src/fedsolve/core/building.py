@@ -1,4 +1,4 @@
-"""What can be built by its name: the tables of a configuration, and the objects that they stand for."""
+"""What can be built by its name: tables of names, and the record of how an object was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error fedsolve raises on purpose: one line that says what, where, the value and the remedy.
+"""Every error fedsolve raises on purpose, and shared checks: one line says what, where, the value and the remedy.
 
 A value is one of an argument. Examples have field, client and row named, never what they hold: a line may be logged, or
 sent. A `ConfidentialError` alone shows more, on the owner's own terminal.

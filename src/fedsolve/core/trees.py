@@ -1,4 +1,4 @@
-"""Pytrees: the few whole-vector operations that every method is written in, and leaves by their paths.
+"""Pytrees: whole-vector operations that every method is written in, leaves by their paths, and leaves from users' data.
 
 The path of a leaf is written with dots; a pattern matches a path or the end of one.
 """

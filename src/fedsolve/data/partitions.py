@@ -1,6 +1,4 @@
-"""What a partition is: a seeded rule that gives every client the rows it owns. It stands apart so that
-`partitions` and `pachinko` can share it.
-"""
+"""Seeded partitions of pooled examples into clients: the rules that federated papers use."""
 
 from __future__ import annotations
 

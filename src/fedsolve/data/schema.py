@@ -1,4 +1,4 @@
-"""The cells of CSV files by column, what is wrong with one in one line, and the inputs that a column makes."""
+"""The schema that all sites of a federation share, and cells of CSV files read by it."""
 
 from __future__ import annotations
 

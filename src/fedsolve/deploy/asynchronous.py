@@ -1,4 +1,4 @@
-"""Filling a buffer of replies: so many clients are at work at any time, and each reply counts when it arrives."""
+"""Asynchronous rounds of a deployment: the server updates whenever its buffer of replies is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to clients and their replies, of training and of evaluation alike: how long each is waited for."""
+"""Requests to clients and the wait for their replies, of training and evaluation alike, on Flower's grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server computes of numbers in main memory: whether they are finite, how large they are, means, weights."""
+"""Numbers in a server's main memory, and the threads of a machine with several nodes."""
 
 from __future__ import annotations
 

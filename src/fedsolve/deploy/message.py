@@ -1,4 +1,4 @@
-"""What travels in a deployment: requests down and replies up, both of two kinds, training and evaluation.
+"""What travels in a deployment: requests down and replies up, and the digest of what all clients are asked.
 
 Each field says how it travels, and `fedsolve.deploy.codec` writes and reads all of them by that. No Flower
 here.

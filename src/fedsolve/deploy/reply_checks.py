@@ -1,4 +1,4 @@
-"""Whether the message of a reply counts: every number of it is checked before any of it is used. No Flower here."""
+"""What requests and replies must be before anything is done with them: facts, and every number. No Flower here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job `statistics`: all nodes are asked about their columns, once."""
+"""The job `statistics`: all nodes are asked about their columns once, plainly or under secure sums."""
 
 from __future__ import annotations
 

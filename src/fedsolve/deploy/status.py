@@ -1,4 +1,4 @@
-"""What the server knows of each client: when it was last heard, how often it failed and why, and its versions.
+"""What the server knows of its clients and shows in a file: last heard, failures, versions; and the seconds of a round.
 
 It is kept in memory while a run goes on, and in a file of the run's folder (`status_file.py`). Clients have their
 numbers here; keys and numbers of nodes are in no status.

@@ -1,4 +1,4 @@
-"""The words of a run's identity, which a checkpoint must share with the run that goes on from it."""
+"""What a run is known by: its identity in words, digests of data and functions, the configuration that it leaves."""
 
 from __future__ import annotations
 

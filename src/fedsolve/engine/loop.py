@@ -1,4 +1,4 @@
-"""The loop of rounds of a run, of each of several seeds, of a sweep's trials and of a deployment; and its clock."""
+"""The loop of rounds: compiled calls, evaluations, callbacks, checkpoints, and the clock."""
 
 from __future__ import annotations
 

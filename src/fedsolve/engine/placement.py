@@ -1,4 +1,4 @@
-"""Second step: method, model and clients in the run's type, where the run has them."""
+"""A run placed on its devices: data in the run's type, the program of a round, and the memory that it needs."""
 
 from __future__ import annotations
 

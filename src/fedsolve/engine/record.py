@@ -1,4 +1,4 @@
-"""The record of a run while it grows, evaluations and per-round logs; and on the disk, a file that only grows.
+"""The record of a run while it grows, in memory and on disk, and the bytes that travel in a round.
 
 A save appends the rows that are new, and the checkpoint that is written after them says how many bytes of the file
 are its record and what their checksum is. What a killed process appended beyond that is cut off when the next

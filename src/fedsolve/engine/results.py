@@ -1,4 +1,4 @@
-"""The result of a run: the model and its record."""
+"""Results: of one run, of several seeds, and of several methods by label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedMuon (Liu et al. 2025): Muon on the clients, which begin with the last cohort's mean momentum."""
+"""FedMuon (Liu et al. 2025) and its bias-corrected form (Takezawa et al. 2026): Muon on the clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedBN (Li et al. 2021): normalisation layers, with their statistics, stay on each client."""
+"""FedBN (Li et al. 2021) and IFCA (Ghosh et al. 2020): layers that stay on clients, and models for clusters of them."""
 
 from __future__ import annotations
 

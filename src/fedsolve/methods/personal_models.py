@@ -1,4 +1,4 @@
-"""What methods share that adapt the global model to each client: the client keeps its adapted model."""
+"""Per-FedAvg (Fallah et al. 2020) and pFedMe (Dinh et al. 2020): models that are adapted to each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proximal clients with control variates at a centre, in two exchanges of messages: for gradients, and for work."""
+"""Proximal points with control variates at a centre: FedRed, S-DANE (Jiang et al. 2024), SPPM-AS (Yi et al. 2024)."""
 
 from __future__ import annotations
 

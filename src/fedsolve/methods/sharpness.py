@@ -1,4 +1,4 @@
-"""FedSAM (Qu et al. 2022): any method with sharpness-aware gradients on the clients."""
+"""Sharpness-aware clients: FedSAM, MoFedSAM, FedLESAM, FedSMOO and FedSpeed."""
 
 from __future__ import annotations
 

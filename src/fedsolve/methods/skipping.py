@@ -1,4 +1,4 @@
-"""Scaffnew (Mishchenko et al. 2022): local steps with control variates, until a coin says that clients communicate."""
+"""Local steps until a coin ends them: Scaffnew (Mishchenko et al. 2022) and FedComLoc (Yi et al. 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random directions that follow from whole numbers alone, so that a scalar says a step along one of them."""
+"""Methods without gradients: FedZO, DeComFL and FedKSeed, and the random directions that they share."""
 
 from __future__ import annotations
 

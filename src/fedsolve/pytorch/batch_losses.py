@@ -1,4 +1,4 @@
-"""A user's loss on one batch in PyTorch: its tensors, its mean, and what it is where nothing counts."""
+"""A user's PyTorch loss on one batch: its tensors, its mean, and its random numbers from a key."""
 
 from __future__ import annotations
 

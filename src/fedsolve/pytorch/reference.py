@@ -1,4 +1,4 @@
-"""What PyTorch makes of a user's module and loss: the module itself runs, with its hooks, and is then as before.
+"""What PyTorch makes of a user's module and loss, with draws that its translation has too.
 
 A translation may differ by what `torch.export` leaves out, and a copy (`cause`).
 """

@@ -1,4 +1,4 @@
-"""Who waits for whom: the first tasks of a run on the clock of its fleet."""
+"""Plots of a fleet's first tasks and of the labels that clients hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How methods are distinguished, on pages as in plots: colours safe for colour-blind readers, lines and names.
+"""Colours, lines, numbers as people write them, and annotated maps, the same on pages and in plots.
 
 Six colours of Okabe and Ito times four line styles; the first six methods are solid lines.
 """

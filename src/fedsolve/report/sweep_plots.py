@@ -1,4 +1,4 @@
-"""Plots of sweeps: a map over two axes, the best over the grid along one, the best setting, methods compared."""
+"""A sweep's settings as rows, the best first, and its plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration to the objects that run: task, algorithms, sampling, and every default filled in."""
+"""From a configuration to the objects that run or sweep: task, algorithms, sampling, grid, every default filled in."""
 
 from __future__ import annotations
 

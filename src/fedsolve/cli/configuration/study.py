@@ -1,4 +1,4 @@
-"""A study of one's own as TOML: a configuration's task, run and methods, grids beside these, and claims."""
+"""A study of one's own as TOML, and what it becomes: its problem, its methods with their grids, and its claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sub-commands of `fedsolve federate`; each imports what it needs, and Flower's version is looked at first."""
+"""The sub-commands of `fedsolve federate` and their options; each imports what it needs, Flower's version first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs are submitted as runs of an app on a SuperLink, followed until they end, and shown."""
+"""Jobs on a SuperLink, submitted, followed and shown; and the status of a federation's clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's own commands on a SuperLink: submit a run of an app, ask for it, read its log, stop it."""
+"""Flower's own commands, and a real federation on one machine: a SuperLink and SuperNodes on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the engine's two programs are compiled, and that a process has room for more of them."""
+"""How programs are compiled and kept: options, the cache on disk, cores of a CPU as devices, room for more."""
 
 from __future__ import annotations
 

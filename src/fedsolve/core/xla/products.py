@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of bfloat16 numbers in a float32 program, as mixed-precision training has them.
+"""Matrix products, convolutions and decompositions in forms that are fast or mixed-precision on a device.
 
 A function is traced once more, a gradient after it has been differentiated, and every product of float32 arrays gets
 its operands rounded to bfloat16 (8 bits of 24). A matrix product adds up in float32 and gives float32, and so does a

@@ -1,4 +1,4 @@
-"""The statistics of columns from all clients' replies, or from their sums."""
+"""Statistics of columns from all clients' replies, or from their sums in whole numbers."""
 
 from __future__ import annotations
 

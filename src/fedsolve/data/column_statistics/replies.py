@@ -1,4 +1,4 @@
-"""What is asked of the clients about one column, and what they reply."""
+"""What is asked of clients about their columns, and what they reply: sums and counts over at least so many rows."""
 
 from __future__ import annotations
 

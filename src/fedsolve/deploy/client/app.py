@@ -1,4 +1,4 @@
-"""The client's app on Flower: one handler for every method."""
+"""The client: its app on Flower, what it does with a request, and its problem kept from message to message."""
 
 from __future__ import annotations
 

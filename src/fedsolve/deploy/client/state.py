@@ -1,4 +1,4 @@
-"""A client's own state on its machine, on disk, with that of the round before, so that a lost round can be undone.
+"""What a client keeps on its machine: its own state, that of the round before, and its privacy ledger.
 
 One file per experiment, client and round holds what the client became in that round; the last two that count are kept,
 and those that go with the older checkpoints that the server keeps (`fedsolve.deploy.client.state`).

@@ -1,4 +1,4 @@
-"""What the owner of a client app is told of the node that it runs on."""
+"""The interface between a deployment and a client's data, and what the owner of a client app is told of its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's minibatches from a PyTorch loader, one for each local step, the same again for the same key."""
+"""A PyTorch module on a client's minibatches, for arrays that a compiled program hands over."""
 
 from __future__ import annotations
 

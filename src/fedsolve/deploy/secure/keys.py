@@ -1,4 +1,4 @@
-"""Who a client is, its coin, and the one-time keys that it hands out: a pre-key makes the masks of one attempt.
+"""The keys of secure sums: a client's identity, coin and one-time pre-keys, and the roster of all clients.
 
 The coin is a random number that a client commits itself to before it sees the others' keys. The identity is an
 Ed25519 key in a file of mode 0600, of a node for all experiments. Pre-keys are X25519 keys, each signed with

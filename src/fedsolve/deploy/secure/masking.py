@@ -1,4 +1,4 @@
-"""A client's part of a round: it checks the order, adds its masks, and shares what opens them among the committee.
+"""Both ends of a mask: a client masks its reply and shares what opens it, and the committee opens the sum.
 
 With w a client's words, b_u a new random secret and s_uv = s_vu the secret of a pair, a client u sends
 

@@ -1,4 +1,4 @@
-"""The primitives of a secure sum, all from the package `cryptography`, each with the protocol's own labels.
+"""What secure sums are made of: primitives of `cryptography`, Shamir's sharing, messages as bytes, random noise.
 
 X25519 (RFC 7748) agrees on keys, Ed25519 (RFC 8032) signs, HKDF with SHA-256 (RFC 5869) derives keys, AES-256 in
 counter mode (NIST SP 800-38A) expands a key into a mask, AES-256-GCM (NIST SP 800-38D) encrypts shares.

@@ -1,4 +1,4 @@
-"""The server's side of a round whose messages are masked: it adds up what it cannot read."""
+"""Rounds and evaluations of a deployment under secure sums, as the server sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt to sum on the server: orders go out, replies are added as they come, the committee opens the sum.
+"""The server of secure sums: keys and pre-keys over all rounds, and one attempt from orders to the opened sum.
 
 Nothing of one client is ever readable here: only the masks of the whole sum are taken off.
 """

@@ -1,4 +1,4 @@
-"""Metrics of many clients as one sum of whole numbers: what each client measured, in the order that all agree on."""
+"""Messages and metrics as the whole numbers that secure sums add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method, and what a loss makes of buffers, tried on shapes before anything is compiled: a slip is one line."""
+"""Checks of a method and its run before anything is compiled, and why a run diverged, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyper-parameters as arrays: their values are then no part of the program, which one run shares with the next.
+"""Hyper-parameters as arrays of the run's type, and the keys that all randomness follows from.
 
 An error calls each as its user does: `client_lr`, not `inner.local.lr`.
 """

@@ -1,4 +1,4 @@
-"""Clients inside the compiled engine: their data packed on the device, and how much they work.
+"""Clients inside the compiled engine: packed data, local work, their oracle, and the loss of a batch with padding.
 
 What is the same for all clients is decided here before anything is compiled: whether all minibatches are
 full (then no mask is needed) and whether a step sees the whole client (then nothing is shuffled).

@@ -1,4 +1,4 @@
-"""The processes of a run under JAX's distributed runtime: what all of them hold, and what they agree on.
+"""Who trains whom: processes, devices, groups of clients by size, and clients' states sharded over devices.
 
 Each runs the same program on devices of its own, and they meet in its sums. So whatever the clock, a signal or a
 callback decides must be decided for all of them at once: one that did otherwise would leave the others waiting.

@@ -1,4 +1,4 @@
-"""The metrics of each client at some round: on its own examples, on those held out of them, after fine-tuning."""
+"""The metrics of each client, the models of single clients, and clients whose loss is no number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluating a model: every metric over all examples, pooled and by client.
+"""The evaluation of a run's models: every metric over all examples, pooled and by client.
 
 Where all clients are on the device that is one compiled call. Where they are not, a block of whole clients is evaluated
 after another: every example's own values are the same, and stay on the host until the last block, so that their means

@@ -1,4 +1,4 @@
-"""The two models of an evaluation: the last iterate, and the mean of the last two."""
+"""The two models of an evaluation, the last iterate and the mean of the last two, and their diagnostics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Privacy accounting of the Gaussian mechanism over several rounds, by `dp-accounting`.
+"""Privacy accounting of Gaussian and Skellam noise over several rounds, by `dp-accounting`.
 
 z is the noise multiplier: the standard deviation of the noise on a cohort's sum, in units of the clip norm C. What
 one client can change decides what z is worth, and each sampling has its own neighbouring relation:

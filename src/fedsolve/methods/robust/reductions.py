@@ -1,4 +1,4 @@
-"""Centred clipping: a centre plus the mean of the vectors' clipped differences from it."""
+"""Robust reductions by coordinate (Yin et al. 2018), by centred clipping, and by norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Robust reductions that choose or weigh whole vectors: geometric median, Krum, norm clipping.
+"""The interface of robust reductions, and those of whole vectors: geometric median, Krum, norm clipping.
 
 They work on the client update as one vector; everything else in a message is reduced by its median (see
 `fedsolve.methods.robust.vectors.OfVectors`).

@@ -1,4 +1,4 @@
-"""How the client update becomes whole numbers, where a method says so itself."""
+"""Numbers in fixed point, rounded at random, as elements of the integers modulo 2^32 or 2^64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prodigy and D-Adaptation share: Adam on the server whose rate is an estimate of a distance."""
+"""Server steps whose rate is an estimated distance: D-Adaptation, DoG and Prodigy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020): any method with a proximal term that keeps clients close to the global model."""
+"""Terms added to clients' objectives: FedProx (Li et al. 2020), Ditto (Li et al. 2021) and a subgradient of psi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching one file: with a limit on its size, checked, resumed where it stopped, and never half under its name."""
+"""Public data sets: source, licence and size of each, fetching with a limit, checks, and the forms that tasks read."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _failed(url: str, part: Path, reason: str) -> InvalidInput:
     )
 
 
-# IDX_SHA256, Fashion-IDX_SHA256 and LIBSVM's sets: their files are checked, and zipped as tasks read them.
+# MNIST, Fashion-MNIST and LIBSVM's sets: their files are checked, and zipped as tasks read them.
 
 
 IDX_SHA256 = {
@@ -135,9 +135,9 @@ IDX_SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""SHA-256 of IDX_SHA256's idx files, unzipped."""
+"""SHA-256 of MNIST's idx files, unzipped."""
 COUNTS = {"train": 60_000, "test": 10_000}
-"""Digits of each split; QMNIST has 60,000 test digits, whose first 10,000 are IDX_SHA256's."""
+"""Digits of each split; QMNIST has 60,000 test digits, whose first 10,000 are MNIST's."""
 _MOST = 60_000_000
 
 
@@ -161,7 +161,7 @@ def mnist(folder: Path, to: Path) -> list[Path]:
         )
         labels = read_idx(to / "mnist" / f"{split.replace('test', 't10k')}-labels-idx1-ubyte.gz")
         table = table[:count]
-        refuse(bool((table[:, 0] != labels).any()), path, "its digits are not IDX_SHA256's")
+        refuse(bool((table[:, 0] != labels).any()), path, "its digits are not MNIST's")
         arrays[f"{split}_writer"], arrays[f"{split}_hsf"] = (
             table[:, 2].astype("<i2"),
             table[:, 1].astype(np.uint8),

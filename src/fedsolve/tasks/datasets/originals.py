@@ -1,4 +1,4 @@
-"""Reading original files from a folder, bounded in size, zipped or not, and writing what tasks read."""
+"""Original files of data sets, bounded in size, zipped or not, and LEAF's JSON files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is right of a model's outputs, as a share of 1: hashable callables of (params, batch), each a mean over it."""
+"""Accuracies and errors of outputs, and losses and metrics of models that predict each next token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers of the models: a few lines each over `jax.nn`, in forms that are fast on a CPU; and checks of models."""
+"""Models as frozen, hashable dataclasses, and the layers that they are made of."""
 
 from __future__ import annotations
 

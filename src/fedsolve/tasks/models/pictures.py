@@ -1,4 +1,4 @@
-"""Augmentation inside the program: a model around a model crops, mirrors and standardises images of bytes."""
+"""Models around a model: augmentation of images, and fine-tuning by updates of its matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent models of sequences of tokens: LSTM and GRU."""
+"""Recurrent models of sequences (LSTM, GRU), and the dense autoencoder of Reddi et al. 2021."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transformers share: blocks of attention and dense layers, norms before them."""
+"""Transformers: of sequences of tokens, of images, and an encoder as BERT has it."""
 
 from __future__ import annotations
 

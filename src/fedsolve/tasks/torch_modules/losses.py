@@ -1,4 +1,4 @@
-"""Losses and metrics of a PyTorch module that runs as a JAX function (`fedsolve.pytorch`)."""
+"""Losses and metrics of a translated PyTorch module: means, sums over examples, or of whole sets."""
 
 from __future__ import annotations
 
