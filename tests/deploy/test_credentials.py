@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (  # noqa: E402
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: E402
 
-from fedsolve.cli.federation.commands import check_credentials  # noqa: E402
+from fedsolve.cli.federation.credentials import check_credentials  # noqa: E402
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)

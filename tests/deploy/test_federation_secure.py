@@ -12,7 +12,7 @@ import real_app
 from test_federation import finished, submit, wait
 
 import fedsolve as fs
-from fedsolve.cli.federation.commands import check_credentials
+from fedsolve.cli.federation.credentials import check_credentials
 from fedsolve.cli.federation.local import LocalFederation
 
 pytestmark = [

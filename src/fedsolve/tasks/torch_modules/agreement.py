@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.pytorch.callback import HostLoss
-from fedsolve.pytorch.reference import Found, Value, fixed_draws
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from fedsolve.pytorch.callback import HostLoss
+    from fedsolve.pytorch.reference import Found, Value
 
 
 PADDING = "it mixes examples, and padding would count"
@@ -255,6 +256,8 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
         buffers: those that the loss takes, by name.
         dtype: the floating-point type to compute in.
     """
+    from fedsolve.pytorch.reference import Found, Value, fixed_draws
+
     programs: list[Any] = []
 
     def evaluate(point: Point, batch: Examples) -> Results:
@@ -329,6 +332,8 @@ def of_called(functions: Functions, dtype: Any) -> Evaluate:
     Args:
         functions, dtype: as for `of_translated`.
     """
+    from fedsolve.pytorch.reference import Found, Value, fixed_draws
+
     loss: HostLoss = getattr(functions["loss"], "loss", functions["loss"])  # pyright: ignore
     words = np.zeros(2, np.uint32)
 

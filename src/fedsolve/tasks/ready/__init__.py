@@ -1,0 +1,1 @@
+"""The ready problems of `fs.tasks`, a file for each data set."""
