@@ -20,7 +20,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.configuration.config import load as load_config
-from fedsolve.cli.federation.commands import check_credentials
+from fedsolve.cli.federation.credentials import check_credentials
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import read_idx, read_npz
 from fedsolve.deploy.registry import NodeBindings
