@@ -23,8 +23,7 @@ import fedsolve as fs
 from fedsolve.core.fleets import asynchronous
 from fedsolve.core.types import replace
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import prepare
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.prepare import PreparedRun, prepare
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
 from measure import interleave, library
 

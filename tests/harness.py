@@ -23,7 +23,7 @@ from fedsolve.engine import prepare as engine_prepare
 from fedsolve.engine.compute.clients import client_oracle
 from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.prepare import PreparedRun
 from fedsolve.tasks.task import Examples, Task
 
 SIZES = (7, 3, 12, 5, 9)

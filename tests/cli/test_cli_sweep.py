@@ -21,7 +21,7 @@ from fedsolve.cli import runs as sweeps
 from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.cli.sweep_result import SweepLines
 from fedsolve.folders import run_folder
-from fedsolve.report import running
+from fedsolve.report import page as running
 from fedsolve.results.sweep import load
 
 pytest.importorskip("pyarrow")

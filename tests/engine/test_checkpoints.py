@@ -139,9 +139,9 @@ def test_another_problem(folder, what):
 def test_another_version(folder, monkeypatch):
     """Another JAX is named as any difference is; of another fedsolve the one that reads the folder is named, first."""
     ours = f"fedsolve {fs.__version__}, jax 0, cpu"
-    monkeypatch.setattr("fedsolve.engine.prepared_run.versions", lambda: ours)
+    monkeypatch.setattr("fedsolve.engine.prepare.versions", lambda: ours)
     refused("has versions = python 3.* this run python 3.* jax 0, cpu: resume as it was", folder)
-    monkeypatch.setattr("fedsolve.engine.prepared_run.versions", lambda: "fedsolve 9.9, jax 0, cpu")
+    monkeypatch.setattr("fedsolve.engine.prepare.versions", lambda: "fedsolve 9.9, jax 0, cpu")
     before = rf"written by fedsolve {re.escape(fs.__version__)}, and this is fedsolve 9\.9, whose results may differ"
     refused(
         f"{before}: resume it with fedsolve {re.escape(fs.__version__)}, or start again", folder, batch_size=3

@@ -16,7 +16,7 @@ from fedsolve.engine.record import Recorder, RecordFile
 from fedsolve.folders import run_folder
 from fedsolve.folders.files import STOP
 from fedsolve.folders.run_folder import RUN, save_tree
-from fedsolve.report import running
+from fedsolve.report import page as running
 from fedsolve.results.record_files import write_failure
 
 REFRESH = '<meta http-equiv="refresh" content="0.01">'

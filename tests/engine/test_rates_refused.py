@@ -53,7 +53,7 @@ def nothing_compiled(monkeypatch):
     def never(*given):
         raise AssertionError("a round was run")
 
-    monkeypatch.setattr("fedsolve.engine.prepared_run.compiled_advance", never)
+    monkeypatch.setattr("fedsolve.engine.prepare.compiled_advance", never)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fedsolve.engine.progress import SECONDS_OF_ESTIMATE
 from fedsolve.engine.sweep_rounds import results_so_far
 from fedsolve.folders.files import held
 from fedsolve.folders.run_folder import SWEEP
-from fedsolve.report.running import SoFar, written_meanwhile
+from fedsolve.report.page import SoFar, written_meanwhile
 from fedsolve.report.sweep_page import PAGE, write_page, write_sweep_page
 from fedsolve.report.sweep_plots import outcome_lines, rule_text, setting_rows, setting_table
 from fedsolve.results.metrics import duration

@@ -38,7 +38,7 @@ from fedsolve.engine.evaluation.client_metrics import (
     first_evaluation,
     without_nonfinite_clients,
 )
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.prepare import PreparedRun
 from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.record import EvaluationSetup, Recorder
 from fedsolve.engine.results import Result

@@ -1,4 +1,4 @@
-"""Where a run stands by what its folder holds: finished or not, and its record so far."""
+"""How far a run is, by what its folder holds, and the page of runs while they go on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from fedsolve.engine.scheduler import MethodRuns
 from fedsolve.folders.files import held
 from fedsolve.folders.run_folder import RUN, read_manifest
 from fedsolve.folders.untrusted import MALFORMED
-from fedsolve.report.page import PAGE, write_page
-from fedsolve.report.running import SoFar, written_meanwhile
+from fedsolve.report.page import PAGE, SoFar, write_page, written_meanwhile
 from fedsolve.results.history import History
 from fedsolve.results.record_files import FAILURE, read_failure, read_history, seed_folder
 from fedsolve.tasks.task import Task
@@ -82,9 +81,6 @@ def record_so_far(path: Path, label: str, task: str) -> History:
         raise
     except MALFORMED:
         raise InvalidInput(f"the checkpoint {path} holds no record: another version wrote it") from None
-
-
-# The page of runs while they go on, from what their folders hold so far.
 
 
 def page_so_far(

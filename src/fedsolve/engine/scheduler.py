@@ -26,8 +26,7 @@ from fedsolve.engine.compute.round import start
 from fedsolve.engine.compute.sharding import check_alone, is_first, several
 from fedsolve.engine.loop import CompileClock, run_rounds
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import prepare
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.prepare import PreparedRun, prepare
 from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.results import Result
 from fedsolve.folders.files import Interruptible

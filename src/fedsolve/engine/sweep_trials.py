@@ -31,7 +31,7 @@ from fedsolve.engine.evaluation.client_metrics import without_nonfinite_clients
 from fedsolve.engine.evaluation.eval_sets import pooled
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
 from fedsolve.engine.evaluation.iterates import measured, objective
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.prepare import PreparedRun
 from fedsolve.engine.reacting import reacted, reacts
 from fedsolve.geometry.diagnostics import Diagnostic
 

@@ -5,15 +5,19 @@ Python writes all text and tables, so the page can be read without scripts; the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import (
     clients_table,
@@ -31,7 +35,6 @@ from fedsolve.report.markup import (
     without_folders,
 )
 from fedsolve.report.plots import on_a_clock
-from fedsolve.report.running import SoFar
 from fedsolve.report.separation import first_metric, focus, outcome
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
 from fedsolve.results.clients import ClientMetrics
@@ -41,6 +44,66 @@ from fedsolve.results.metrics import AVERAGED, describe, wants_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# A page while its runs go on: written again every few seconds, and loaded again by the browser, until they end.
+
+
+_SECONDS_BETWEEN = 5.0
+_TIMES_BETWEEN = 20  # as long as a writing takes: at most a twentieth of the time goes to it
+
+
+class SoFar(NamedTuple):
+    """How far runs are, in words, and whether they go on."""
+
+    words: str
+    goes_on: bool
+
+    @property
+    def sentence(self) -> str:
+        """What the page says first."""
+        return f"{'Running' if self.goes_on else 'Stopped'}, {time.strftime('%H:%M:%S')}: {self.words}."
+
+    @property
+    def refresh(self) -> str:
+        """What has the browser load the page again."""
+        return f'<meta http-equiv="refresh" content="{_SECONDS_BETWEEN:g}">\n' if self.goes_on else ""
+
+
+@contextlib.contextmanager
+def written_meanwhile(write: Callable[[bool], bool]) -> Iterator[None]:
+    """Write a page every few seconds in a thread of its own; and once more where the block stops before its end.
+
+    Args:
+        write: writes it, told whether the runs go on, and says whether it did. What it raises ends nothing.
+    """
+    ended, written = threading.Event(), threading.Event()
+
+    def attempt(goes_on: bool) -> None:
+        with contextlib.suppress(Exception):
+            if write(goes_on):
+                written.set()
+
+    def follow() -> None:
+        took = 0.0
+        while not ended.wait(max(_SECONDS_BETWEEN, _TIMES_BETWEEN * took)):
+            begun = time.monotonic()
+            attempt(goes_on=True)
+            took = time.monotonic() - begun
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    except BaseException as error:
+        ended.set()
+        thread.join()
+        if written.is_set() or isinstance(error, Interrupted | Diverged):  # not where the folder was refused
+            attempt(goes_on=False)
+        raise
+    finally:
+        ended.set()
+        thread.join()
 
 
 PAGE = "page.html"

@@ -23,9 +23,9 @@ from fedsolve.report.markup import (
     table_html,
     text,
 )
+from fedsolve.report.page import SoFar
 from fedsolve.report.plots import png
 from fedsolve.report.records import latex_table
-from fedsolve.report.running import SoFar
 from fedsolve.report.style import count_text, human_time, number_writer, plus_minus
 from fedsolve.report.sweep_plots import (
     averaged_text,

@@ -105,7 +105,6 @@ def make_room() -> None:
 
 CACHE_VARIABLE = "FEDSOLVE_CACHE"
 """`off` keeps no compiled programs; a folder keeps them there."""
-_FOLDER_OF_JAX = "JAX_COMPILATION_CACHE_DIR"
 _SECONDS_OF_JAX = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 _MOST_BYTES = 2**30
 _SHORTEST = 0.0  # seconds: a start has dozens of single operations, each loaded faster than it is compiled

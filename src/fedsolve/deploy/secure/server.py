@@ -131,10 +131,6 @@ class SecureRound:
             self._closed()[0], {client: shares[seat] for client, shares in self._sealed.items()}
         )
 
-    def unmask_requests(self) -> dict[int, bytes]:
-        """What every member of the committee is sent, after `close`."""
-        return {member: self.unmask_request(member) for member in self.committee}
-
     def add_shares(self, member: int, answer: bytes) -> None:
         """Note a member's answer.
 

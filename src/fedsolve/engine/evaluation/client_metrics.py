@@ -21,7 +21,7 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.evaluate import Models, each_client, means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics, TunedModels
-from fedsolve.engine.prepared_run import PreparedRun, compiled_meanwhile
+from fedsolve.engine.prepare import PreparedRun, compiled_meanwhile
 from fedsolve.results.clients import ClientMetrics
 
 if TYPE_CHECKING:
