@@ -70,7 +70,7 @@ def quantiles_are_those_of(column, rows):
 
 
 def test_they_are_those_of_the_pooled_rows():
-    """Means and variances to rounding, also where the mean is 10^12 deviations; the ends to a part of a deviation."""
+    """Means and variances to rounding, also where the mean is 10^12 deviations; the ends as far as ten rows spread."""
     found = fs.data.statistics(SITES, COLUMNS)
     assert list(found.columns) == list(COLUMNS)
     assert not found.unreported
@@ -78,9 +78,10 @@ def test_they_are_those_of_the_pooled_rows():
         rows, column = POOLED[name].dropna().to_numpy(), found[name]
         moments_are_those_of(column, rows)
         assert column.missing == POOLED[name].isna().sum()
-        coarse = max(np.nanstd(site[name]) for site in SITES) / 64
-        assert rows.min() - coarse < column.minimum <= rows.min()
-        assert rows.max() <= column.maximum < rows.max() + coarse
+        ordered = [np.sort(site[name][~np.isnan(site[name])]) for site in SITES]
+        below, above = max(x[9] - x[0] for x in ordered), max(x[-1] - x[-10] for x in ordered)
+        assert rows.min() - 2 * below < column.minimum <= rows.min()
+        assert rows.max() <= column.maximum < rows.max() + 2 * above
         assert not {column.minimum, column.maximum} & set(rows.tolist())  # no row's own number
         with pytest.raises(fs.InvalidInput, match="give the column a range"):
             column.quantile(0.5)
@@ -186,15 +187,29 @@ def test_a_range_that_is_too_small():
 
 
 @pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        (np.arange(60.0), (0.0, 64.0)),  # ten rows spread over 9: steps of 16, of whole numbers, too
+        (np.array([*range(59), 1e6]), (0.0, 2.0**20)),  # an outlier to a factor of 2
+        (np.array([-1e6, *range(59)]), (-(2.0**20), 64.0)),
+        (np.array([5.0] * 30 + [7.0] * 30), (5.0, 7.0)),  # of thirty rows each
+    ],
+)
+def test_no_end_is_the_number_of_fewer_rows_than_the_minimum(rows, ends):
+    """A site tells an end as coarsely as its ten nearest rows spread."""
+    column = fs.data.statistics([{"x": rows}] * 3, min_rows=10)["x"]
+    assert (column.minimum, column.maximum) == ends
+
+
+@pytest.mark.parametrize(
     "rows",
     [np.zeros(12), np.full(12, -7.5), np.arange(12.0), np.array([-1e-30, 1.5e19] * 6), np.full(12, 0.1)],
 )
 def test_rows_of_few_values(rows):
-    column = fs.data.statistics([{"x": rows}] * 3, min_rows=1)["x"]
-    assert not fs.data.statistics([{"x": rows}] * 3, min_rows=1).notes
-    coarse = rows.std() / 64
-    assert rows.min() - coarse <= column.minimum <= rows.min() <= rows.max() <= column.maximum
-    assert column.maximum <= rows.max() + coarse
+    found = fs.data.statistics([{"x": rows}] * 3, min_rows=1)
+    column = found["x"]
+    assert not found.notes
+    assert (column.minimum, column.maximum) == (rows.min(), rows.max())  # single rows may be told
     assert column.variance == pytest.approx(np.tile(rows, 3).var(ddof=1), rel=1e-12, abs=1e-30)
 
 

@@ -160,12 +160,8 @@ def _of_numbers(
 
 def _moments(replies: Sequence[Numbers]) -> tuple[int, float, float]:
     """Rows, mean and squared distances from it over all replies (Chan, Golub and LeVeque 1983)."""
-    rows, shift, mean, squares = (
-        0,
-        replies[0].mean,
-        0.0,
-        0.0,
-    )  # the mean relative to the shift: it may be large
+    # the mean is kept relative to a shift: it may be large
+    rows, shift, mean, squares = 0, replies[0].mean, 0.0, 0.0
     for reply in replies:
         before, rows = rows, rows + reply.rows
         step = (reply.mean - shift) + reply.rest - mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,18 +186,24 @@ def _reply(request: Request, present: np.ndarray | list[str], missing: int, min_
     squares = math.fsum((present - mean - rest) ** 2)
     if isinstance(request, Measure):
         return Numbers(rows, missing, mean, rest, squares, (), histogram(present, request.edges))
-    return Numbers(rows, missing, mean, rest, squares, _ends(present, math.sqrt(squares / rows)), ())
+    return Numbers(rows, missing, mean, rest, squares, _ends(present, min_rows), ())
 
 
-def _ends(present: np.ndarray, deviation: float) -> tuple[float, float]:
-    """The smallest and the largest number, rounded outwards to less than a 64th of the deviation: no row's number."""
-    low, high = float(present.min()), float(present.max())
-    if not deviation:
-        return low, high
-    unit = 2.0 ** (
-        math.frexp(deviation)[1] - 7
-    )  # a power of 2: whole numbers of columns that vary stay whole
-    return math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+def _ends(present: np.ndarray, min_rows: int) -> tuple[float, float]:
+    """The smallest and the largest number, rounded outwards by as much as the `min_rows` rows beside them spread.
+
+    So no end says more than that so many rows are near it, as a bin of a histogram.
+    """
+    ordered = np.sort(present)
+    low, high = float(ordered[0]), float(ordered[-1])
+    below, above = float(ordered[min_rows - 1]) - low, high - float(ordered[-min_rows])
+    return _rounded(math.floor, low, below), _rounded(math.ceil, high, above)
+
+
+def _rounded(direction: Callable[[float], int], end: float, spread: float) -> float:
+    """An end on a grid whose unit is a power of 2 above a spread; as it is where there is no spread."""
+    unit = 2.0 ** math.frexp(spread)[1] if spread else 0.0
+    return direction(end / unit) * unit if unit else end
 
 
 def join_bins(replies: Replies, fewest: int) -> dict[str, Reply]:

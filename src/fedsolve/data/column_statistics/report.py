@@ -28,8 +28,8 @@ class NumberStatistics:
         clients: that have enough rows.
         rows, missing: with a number, and without.
         mean, variance: exact to rounding; the variance is divided by rows - 1, NaN for one row.
-        minimum, maximum: all numbers lie between them: the smallest and the largest, rounded outwards to less than a
-            64th of a client's deviation, or to the histogram's edges where a range was given.
+        minimum, maximum: all numbers lie between them: the smallest and the largest, rounded outwards as far as
+            the `min_rows` rows of a client that are nearest, or to the histogram's edges where a range was given.
         edges: of the histogram's bins, shape (bins + 1,), empty where no range was given; bins with too few rows are
             merged with those beside them, and the first edge is -inf and the last inf where rows lie outside the range.
         least_below, most_below: rows below each edge, shape (bins + 1,): sites join bins with too few rows, within
