@@ -64,9 +64,7 @@ def describe(value: object, brief: bool = False) -> str:
         array = np.asarray(value)
         return repr(array.item()) if array.ndim == 0 else f"array{array.shape}#{_digest(array)}"
     if isinstance(value, Callable) and not isinstance(value, type):
-        home = getattr(value, "__module__", "")
-        home = "fedsolve" if home.startswith("fedsolve.") else home  # where its functions are may change
-        return f"{home}.{getattr(value, '__qualname__', type(value).__name__)}"
+        return f"{_program(value)}.{getattr(value, '__qualname__', type(value).__name__)}"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k}: {describe(v, brief)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple | list):
