@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -37,28 +38,13 @@ from fedsolve import wire
 from fedsolve.cli.main import app
 from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.server.server_method import ServerMethod
+from measure import digest, digest_of_run
 
 ROUNDS = 3
 
 
 def short(data):
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def digest(params, columns):
-    """Of a model and of columns of numbers, in the order of their names, whatever keeps time left out."""
-    h = hashlib.sha256()
-    for leaf in jax.tree.leaves(params):
-        a = np.ascontiguousarray(np.asarray(leaf))
-        h.update(str((a.dtype, a.shape)).encode() + a.tobytes())
-    for name in sorted(name for name in columns if "seconds" not in name):
-        h.update(np.ascontiguousarray(np.asarray(columns[name])).tobytes())
-    return h.hexdigest()[:16]
-
-
-def of_run(result):
-    metrics = {f"m/{name}": column for name, column in result.metrics.items()}
-    return digest(result.params, metrics | {f"r/{name}": column for name, column in result.rounds.items()})
 
 
 def of_message(method, dtype):
@@ -82,7 +68,10 @@ def of_method(make, problem):
         yield f"message {dtype}", lambda dtype=dtype: of_message(make(0.3), dtype)
         for devices in (1, 2):
             given = {"rounds": ROUNDS, "eval_every": 2, "seed": 3, "dtype": dtype, "devices": devices}
-            yield f"run {dtype} {devices}", lambda given=given: of_run(fs.run(make(0.3), problem, **given))
+            yield (
+                f"run {dtype} {devices}",
+                lambda given=given: digest_of_run(fs.run(make(0.3), problem, **given)),
+            )
     yield "sweep", lambda: of_sweep(make, problem)
 
 
@@ -104,7 +93,8 @@ def of_signatures():
         for name in getattr(space, "__all__", ()) if inspect.ismodule(space) else ():
             if callable(value := getattr(space, name)):
                 with suppress(ValueError):  # of classes of C
-                    yield f"{space.__name__}.{name}", short(str(inspect.signature(value)).encode())
+                    text = re.sub(" at 0x[0-9a-f]+", "", str(inspect.signature(value)))
+                    yield f"{space.__name__}.{name}", short(text.encode())
 
 
 def main():

@@ -17,9 +17,8 @@ FLAGS = "--xla_gpu_deterministic_ops=true"
 def once(tiny: bool) -> dict[str, list[list[str]]]:
     """The digests of two runs of every case, of the model and of all."""
     import fedsolve as fs
-    from digests import digest, of
     from fedsolve.tasks import Softmax
-    from measure import task
+    from measure import digest, digest_of_run, task
     from networks import n1_task, n2_task, n3_task
 
     options = {"rounds": 3, "clients_per_round": 10, "seed": 3}
@@ -40,7 +39,7 @@ def once(tiny: bool) -> dict[str, list[list[str]]]:
 
     def run(method: fs.Algorithm, work: Any) -> list[str]:
         found = fs.run(method, work, batch_size=10, epochs=1, **options)
-        return [digest(found.params, {}), of(found)]
+        return [digest(found.params, {}), digest_of_run(found)]
 
     return {name: [run(method, work) for _ in range(2)] for name, (work, method) in works.items()}
 
