@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.deploy.client.app import Worker
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 

@@ -13,8 +13,9 @@ from safetensors.numpy import load_file
 import fedsolve as fs
 from deploy_small import deploy
 from fedsolve.core.types import module
-from fedsolve.deploy.client.app import Worker, client_app
+from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.state import ClientState, StateLost
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation

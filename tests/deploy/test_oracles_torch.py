@@ -14,7 +14,8 @@ from oracle_small import far, key, local_work, same
 import fedsolve as fs
 from conformance.entries import METHODS
 from deploy_small import ask
-from fedsolve.deploy.client.app import Worker, client_app
+from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation

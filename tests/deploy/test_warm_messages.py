@@ -13,7 +13,7 @@ from oracle_small import key, local_work, same, train
 import fedsolve as fs
 from deploy_small import PROBLEM, deploy
 from deploy_small import start as jax_start
-from fedsolve.deploy.client import app as compiled
+from fedsolve.deploy.client import worker as compiled
 from fedsolve.deploy.client.app import KeptProblem, NodeContext, client_app
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 

@@ -15,7 +15,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.client.app import train
+from fedsolve.deploy.client.worker import train
 from fedsolve.deploy.oracles.jax import JaxOracle
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -1,23 +1,29 @@
-"""What a deployment says of itself: lines of its log, and the files of its folder that others may follow."""
+"""What a deployment says of itself: lines of its log, files that others may follow, and whom it tells of each round."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import FedsolveError
+from fedsolve.deploy.exchange import Replies
 from fedsolve.deploy.message import PARTS
-from fedsolve.deploy.server.coordinator import LARGEST, SITE, WHOSE
+from fedsolve.deploy.metrics import RunMetrics
+from fedsolve.deploy.server.coordinator import LARGEST, SITE, WHOSE, Coordinator
 from fedsolve.deploy.server.evaluation import EvaluationResult
-from fedsolve.deploy.site_names import numbered
+from fedsolve.deploy.site_names import SiteNames, numbered
+from fedsolve.deploy.status import ClientStatuses, StatusFile
 from fedsolve.folders.logs import append_line
 from fedsolve.folders.run_folder import INTACT
 from fedsolve.folders.sealed import sealed
 from fedsolve.folders.untrusted import read_text
 from fedsolve.report.style import human_time
+from fedsolve.results.clients import CLIENT_METRICS
 from fedsolve.results.columns import dumps
 
 ROUNDS = "rounds.jsonl"
@@ -100,3 +106,91 @@ def _longest_phase(entry: Mapping[str, Any]) -> str:
     """What most of a round was spent on, in words; '' if nothing took half of it."""
     phase, seconds = max(entry.get("phases", {}).items(), key=lambda pair: pair[1], default=("", 0.0))
     return f" ({phase} {human_time(seconds)})" if phase and seconds >= 0.5 * entry["seconds"] else ""
+
+
+# Who is told what happens in a run: its log and files, the status of its clients, and the metrics of Prometheus.
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Who is told what happens in a run.
+
+    Attributes:
+        round: told of every round as plain data.
+        client_metrics: told what clients measured, each time that they are asked.
+        log: told in one line.
+        clients: told who answers and who fails.
+        status: writes down what is known of the clients.
+        metrics: what Prometheus may be shown.
+    """
+
+    round: Callable[[dict[str, Any]], None]
+    client_metrics: Callable[[EvaluationResult], None]
+    log: Callable[[str], None]
+    clients: ClientStatuses
+    status: Callable[[], None]
+    metrics: RunMetrics
+
+
+def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) -> Reports:
+    """Those of a run, going on from what its folder says of its clients.
+
+    Args:
+        folder: the run's.
+        label: the method's name.
+        rounds: of the run.
+        coordinator: where it goes on.
+    """
+    status = StatusFile(folder, coordinator.experiment, label, rounds, coordinator.method.is_stateful, say)
+    clients = status.restore(coordinator.population)
+    clients.hides_cohorts = coordinator.algorithm.traits.secret_cohorts
+    metrics, log_round = RunMetrics(clients, label, coordinator.state.round, rounds), round_reporter(folder)
+
+    def tell_round(entry: dict[str, Any]) -> None:
+        log_round(entry | ({"reasons": []} if clients.hides_cohorts else {}))
+        metrics.round(entry)
+
+    def save_status() -> None:
+        status.save(clients, coordinator.state.round, coordinator.written_last_used)
+
+    clients.changed = save_status  # before the first round, too, while clients are waited for
+    tell_measured = partial(save_client_metrics, folder / CLIENT_METRICS)
+    return Reports(tell_round, tell_measured, say, clients, save_status, metrics)
+
+
+def traffic(replies: Replies[Any]) -> dict[str, int]:
+    """Bytes and rejected replies of a round."""
+    return {
+        "bytes_up": replies.bytes_up,
+        "bytes_down": replies.bytes_down,
+        "rejected": len(replies.rejected),
+    }
+
+
+def round_entry(
+    round: int, rounds: int, replies: Replies[Any], logged: Mapping[str, Any], names: SiteNames
+) -> dict[str, Any]:
+    """What is reported of a round as plain data, but for its metrics and its seconds.
+
+    Args:
+        round: its number, from 1.
+        rounds: of the run.
+        replies: to its orders.
+        logged: what the record has of it.
+        names: what each client is called.
+    """
+    whose = logged.get(WHOSE)
+    return {
+        "round": round,
+        "rounds": rounds,
+        "asked": replies.asked,
+        "replies": len(replies.accepted),
+        **traffic(replies),
+        "causes": {cause.value: n for cause, n in sorted(replies.causes.items())},
+        "loss": logged.get("client_loss"),
+        "epsilon": logged.get("epsilon"),
+        LARGEST: logged.get(LARGEST),
+        WHOSE: whose,
+        "reasons": [f"{names(client)}: {reason}" for client, reason in replies.rejected],
+        **({SITE: names.given[whose]} if whose in names.given else {}),
+    }

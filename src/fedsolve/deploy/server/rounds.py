@@ -16,7 +16,7 @@ from fedsolve.deploy.codec import Expected, record_to_reply
 from fedsolve.deploy.exchange import Exchange, PendingRequests, Replies, send_and_wait
 from fedsolve.deploy.message import TRAIN, TrainReply, TrainRequest
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
-from fedsolve.deploy.reports import Reports, round_entry, traffic
+from fedsolve.deploy.run_log import Reports, round_entry, traffic
 from fedsolve.deploy.sanitize import reading
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator, largest_update

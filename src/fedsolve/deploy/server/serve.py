@@ -19,8 +19,7 @@ from fedsolve.core.types import Params
 from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds, check_buffered
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.metrics import RunMetrics, metrics_server
-from fedsolve.deploy.reports import reports_of
-from fedsolve.deploy.run_log import FAILED, say, write_failure
+from fedsolve.deploy.run_log import FAILED, reports_of, say, write_failure
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureRounds, check_secure
