@@ -70,14 +70,21 @@ MASKED = {
 }
 
 
+NOTED = {
+    "a clipped gather",
+    "a filled gather",
+    "where",
+    "where in a loop",
+    "times 0",
+}  # what nobody asks for is read
+
+
 @pytest.mark.parametrize("case", BLIND)
 def test_entries_that_are_not_there(case):
     """Labels 1 to 5 of five classes, and 0 to 4 less 1: JAX counts -1 from the end, without a word."""
-    check_gathers("the loss", BLIND[case], START, {"the examples": examples(0, CLASSES - 1)})
+    assert not check_gathers("the loss", BLIND[case], START, {"the examples": examples(0, CLASSES - 1)})
     for low, high in ((1, CLASSES), (-1, CLASSES - 2)):
         words = f"entries {low} to {high} of an axis of {CLASSES} by integers of the examples: "
-        if case in ("a loop", "a scan", "a branch"):
-            words = "entries beyond the end of an axis in a loop, by integers of the examples: "
         with pytest.raises(fs.InvalidInput, match=words) as error:
             check_gathers("the loss", BLIND[case], START, {"the examples": examples(low, high)})
         assert "\n" not in str(error.value)
@@ -85,8 +92,29 @@ def test_entries_that_are_not_there(case):
 
 @pytest.mark.parametrize("case", MASKED)
 def test_entries_that_are_left_out(case):
+    """They are refused nowhere, and a note says what is looked up."""
+    assert not check_gathers("the loss", MASKED[case], START, {"the examples": examples(0, CLASSES - 1)})
     for low, high in ((1, CLASSES), (-1, CLASSES - 2)):
-        check_gathers("the loss", MASKED[case], START, {"the examples": examples(low, high)})
+        notes = check_gathers("the loss", MASKED[case], START, {"the examples": examples(low, high)})
+        assert len(notes) == (case in NOTED)
+        assert all(f"entries {low} to {high} of an axis of {CLASSES} by integers of" in n for n in notes)
+
+
+def test_padded_tokens_are_noted_in_the_result():
+    """Some positions of each row are masked: the others have a gradient."""
+
+    def padded(w, batch):
+        y, x = batch.y, jnp.broadcast_to(batch.x[:, None], (*batch.y.shape, 3))
+        own = jnp.take_along_axis(jax.nn.log_softmax(x @ w["w"]), y[..., None], -1)[..., 0]
+        return -jnp.sum(jnp.where(y >= 0, own, 0), -1)
+
+    y = np.arange(24).reshape(12, 2) % CLASSES
+    y[::3, 1] = -100
+    data = fs.Examples(examples(0, 1).x, y)
+    task = fs.Task.from_arrays(padded, START, [data], name="mine")
+    notes = fs.run(fs.FedAvg(0.1), task, rounds=1).history.notes
+    words = "the loss of task mine looks up entries -100 to 4 of an axis of 5 by integers of the training examples"
+    assert [words in note for note in notes].count(True) == 1
 
 
 def test_rare_labels_are_looked_at():
@@ -103,7 +131,7 @@ def test_rare_labels_are_looked_at():
 
     counts = np.ones(5000, np.float32)
     counts[3210] = 0
-    check_gathers("the loss", weighted, START, {"the examples": (fs.Examples(x, y), counts)})
+    assert check_gathers("the loss", weighted, START, {"the examples": (fs.Examples(x, y), counts)})
     y[4321] = CLASSES
     with pytest.raises(fs.InvalidInput, match=f"0 to {CLASSES} of an axis of {CLASSES}"):
         check_gathers("the loss", weighted, START, {"the examples": (fs.Examples(x, y), counts)})

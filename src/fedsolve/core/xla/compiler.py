@@ -7,14 +7,14 @@ import os
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 T = TypeVar("T")
 _ALLOWED = Path("/proc/sys/vm/max_map_count")
@@ -271,3 +271,34 @@ def all_equations(program: Program) -> Iterator[JaxprEqn]:
     """The operations of a program and of all that are inside it."""
     for part in all_programs(program):
         yield from equations_of(part)
+
+
+Rewrite = Callable[[JaxprEqn, list[Any]], list[Any] | None]
+
+
+def evaluate(program: Program, arguments: Sequence[Any], rewrite: Rewrite) -> list[Any]:
+    """The results of a traced program, equation by equation; `rewrite` gives those of the ones that it changes."""
+    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+    variables = (*jaxpr.constvars, *jaxpr.invars)
+    known = dict(zip(variables, (*getattr(program, "consts", ()), *arguments), strict=True))
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, Literal) else known[v]
+
+    for equation in jaxpr.eqns:
+        values = [read(v) for v in equation.invars]
+        results = rewrite(equation, values)
+        known.update(
+            zip(equation.outvars, bind(equation, values) if results is None else results, strict=True)
+        )
+    return [read(v) for v in jaxpr.outvars]
+
+
+def bind(equation: JaxprEqn, values: list[Any]) -> list[Any]:
+    """The results of one operation of a traced function."""
+    parameters = equation.primitive.get_bind_params(equation.params)
+    functions: Sequence[Any] = ()
+    if isinstance(parameters, tuple):  # the functions of a custom derivative apart, until JAX 0.10.1
+        functions, parameters = parameters
+    results = equation.primitive.bind(*functions, *values, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]

@@ -28,6 +28,7 @@ from jax import lax
 from jax.extend import core
 from jaxtyping import Array, Float
 
+from fedsolve.core.xla.compiler import evaluate
 from fedsolve.core.xla.direct import by_patches, direct
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
@@ -48,7 +49,7 @@ def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
         if not _is_slow(closed.jaxpr):
             return function(*arguments)
-        results = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments))
+        results = evaluate(closed, jax.tree.leaves(arguments), _fast_form)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return fast
@@ -77,31 +78,12 @@ def _form_of(equation: core.JaxprEqn) -> Callable[..., Array] | None:
     return None
 
 
-def _evaluate(jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """The results of a traced function, equation by equation, slow ones by their fast forms."""
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
-    for equation in jaxpr.eqns:
-        values = [v.val if isinstance(v, core.Literal) else known[v] for v in equation.invars]
-        form = _form_of(equation)
-        if form is not None:
-            results = [form(*values, **equation.params)]
-        elif any(map(_is_slow, _inside(equation))):
-            called = equation.params["jaxpr"]
-            results = _evaluate(called.jaxpr, called.consts, values)
-        else:
-            results = bind(equation, values)
-        known.update(zip(equation.outvars, results, strict=True))
-    return [v.val if isinstance(v, core.Literal) else known[v] for v in jaxpr.outvars]
-
-
-def bind(equation: core.JaxprEqn, values: list[Any]) -> list[Any]:
-    """The results of one operation of a traced function."""
-    parameters = equation.primitive.get_bind_params(equation.params)
-    functions: Sequence[Any] = ()
-    if isinstance(parameters, tuple):  # the functions of a custom derivative apart, until JAX 0.10.1
-        functions, parameters = parameters
-    results = equation.primitive.bind(*functions, *values, **parameters)
-    return list(results) if equation.primitive.multiple_results else [results]
+def _fast_form(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
+    if (form := _form_of(equation)) is not None:
+        return [form(*values, **equation.params)]
+    if any(map(_is_slow, _inside(equation))):
+        return evaluate(equation.params["jaxpr"], values, _fast_form)
+    return None
 
 
 def _convolve(

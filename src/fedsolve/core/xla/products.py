@@ -8,7 +8,7 @@ parameters, biases, norms, softmax, the mean over examples, the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,7 @@ from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
 from jaxtyping import Array, Float
 
-from fedsolve.core.xla.compiler import all_equations, programs_inside
-from fedsolve.core.xla.convolutions import bind
+from fedsolve.core.xla.compiler import all_equations, bind, evaluate, programs_inside
 from fedsolve.core.xla.direct import DIRECT
 
 _PRODUCTS = ("dot_general", "conv_general_dilated", DIRECT)
@@ -37,29 +36,21 @@ def with_half_products(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def half(*arguments: Any) -> Any:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        results = _evaluate(closed.jaxpr, closed.consts, *jax.tree.leaves(arguments))
+        results = evaluate(closed, jax.tree.leaves(arguments), _half_product)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return half
 
 
-def _evaluate(jaxpr: core.Jaxpr, constants: Sequence[Any], *arguments: Any) -> list[Any]:
-    """The results of a traced function, equation by equation."""
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
-    for equation in jaxpr.eqns:
-        values = [v.val if isinstance(v, core.Literal) else known[v] for v in equation.invars]
-        if _is_product(equation):
-            results = [_product(equation, values)]
-        elif not any(map(_has_products, programs_inside(equation))):
-            results = bind(equation, values)
-        elif equation.primitive.name in _OWN_DERIVATIVE:  # nothing differentiates it any more
-            called = equation.params["call_jaxpr"]
-            results = _evaluate(called.jaxpr, called.consts, *values)
-        else:
-            params = {name: _in_bf16(value) for name, value in equation.params.items()}
-            results = bind(equation.replace(params=params), values)
-        known.update(zip(equation.outvars, results, strict=True))
-    return [v.val if isinstance(v, core.Literal) else known[v] for v in jaxpr.outvars]
+def _half_product(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
+    if _is_product(equation):
+        return [_product(equation, values)]
+    if not any(map(_has_products, programs_inside(equation))):
+        return None
+    if equation.primitive.name in _OWN_DERIVATIVE:  # nothing differentiates it any more
+        return evaluate(equation.params["call_jaxpr"], values, _half_product)
+    params = {name: _in_bf16(value) for name, value in equation.params.items()}
+    return bind(equation.replace(params=params), values)
 
 
 def _is_product(equation: core.JaxprEqn) -> bool:
@@ -74,7 +65,7 @@ def _has_products(program: core.ClosedJaxpr | core.Jaxpr) -> bool:
 def _in_bf16(value: Any) -> Any:
     """A parameter of an operation, the programs in it rewritten; they keep their types."""
     if isinstance(value, core.ClosedJaxpr):
-        return jax.make_jaxpr(partial(_evaluate, value.jaxpr, value.consts))(*value.in_avals)
+        return jax.make_jaxpr(lambda *given: evaluate(value, given, _half_product))(*value.in_avals)
     if isinstance(value, core.Jaxpr):
         return _in_bf16(core.ClosedJaxpr(value, ())).jaxpr
     return type(value)(map(_in_bf16, value)) if type(value) in (tuple, list) else value

@@ -23,15 +23,14 @@ from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.tasks.task import Task
 
 
-def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | None) -> dict[str, str]:
+def check_task(
+    task: Task, params: Params, packed: PackedClients, test: Batch | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """Loss and metrics must be one real number, or one an example, on any batch; the loss a mean over examples.
 
     Returns:
-        The metrics that are no means over examples, each with what was seen: they are computed on whole sets.
-
-    Raises:
-        InvalidInput: the function that is not, with the shape it has, or how it fails; test fields unlike the
-            clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
+        The metrics that are no means over examples, each with what was seen: they are computed on whole sets. And
+        what is to be said of labels that the loss or a metric looks up and that are not there.
     """
     refuse_state(params)
     params = packed.first_model(params, task.buffers)
@@ -55,11 +54,11 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
     held_out = {"the test set": task.test, "the validation set": task.validation}
     unseen = None if task.unseen is None else task.unseen.examples
     sets = {"the training examples": task.data.examples, **held_out, "the unseen clients": unseen}
-    check_gathers(name, task.loss, params, sets)
+    notes = [*check_gathers(name, task.loss, params, sets)]
     for metric, function in task.metrics.items():
         if not built_in(function):
-            check_gathers(f"metric {metric} of task {task.name}", function, params, sets)
-    return seen
+            notes += check_gathers(f"metric {metric} of task {task.name}", function, params, sets)
+    return seen, tuple(notes)
 
 
 def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:

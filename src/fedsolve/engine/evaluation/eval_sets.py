@@ -180,8 +180,8 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
     task, packed, population = requested.task, placed.clients, placed.population
     dtype, frozen = jnp.dtype(requested.options.dtype), placed.clients.frozen
     test = None if task.test is None else on_device(task.test, dtype, "row {} of the test set".format)
-    mixing = check_task(task, placed.params, packed, test)
-    remarks = [_MIXING.format(name, seen) for name, seen in mixing.items()]
+    mixing, notes = check_task(task, placed.params, packed, test)
+    remarks = [*notes, *(_MIXING.format(name, seen) for name, seen in mixing.items())]
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
     diagnostics = cast((*task.diagnostics, *placed.algorithm.diagnostics()), dtype)
     if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
