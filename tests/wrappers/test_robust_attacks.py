@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.configuration.prepare import method_arguments
 from fedsolve.geometry import L1Ball
 from harness import Listed, make_clients, make_task
 from verbs_harness import play
@@ -85,10 +84,8 @@ def test_refusals():
 
 
 def test_settings_of_the_command_line():
-    given = method_arguments(
-        "Robust+FedAdam", {"reduction": {"name": "TrimmedMean", "trim": 0.2}, "client_lr": 0.3}
-    )
+    given = {"reduction": {"name": "TrimmedMean", "trim": 0.2}, "client_lr": 0.3}
     assert fs.build("Robust+FedAdam", given).reduction == fs.robust.TrimmedMean(0.2)
-    assert method_arguments("Robust+FedAvg", {"reduction": "median"})["reduction"] == fs.robust.Median()
+    assert fs.build("Robust+FedAvg", {"reduction": "median"}).reduction == fs.robust.Median()
     with pytest.raises(fs.InvalidInput, match="did you mean 'Krum'"):
-        method_arguments("Robust+FedAvg", {"reduction": "krumm"})
+        fs.build("Robust+FedAvg", {"reduction": "krumm"})

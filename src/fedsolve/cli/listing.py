@@ -81,7 +81,7 @@ def _experiments() -> list[dict[str, Any]]:
 
 
 def _algorithms() -> list[dict[str, Any]]:
-    from fedsolve.cli.configuration.prepare import resolve_settings
+    from fedsolve.cli.configuration.prepare import with_defaults
     from fedsolve.config.build import own_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
@@ -90,7 +90,7 @@ def _algorithms() -> list[dict[str, Any]]:
             "name": name,
             "summary": entry.summary,
             "citation": entry.citation,
-            "settings": resolve_settings(name, {}),
+            "settings": with_defaults(name, {}),
         }
         for name, entry in ALGORITHMS.items()
     ]

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, get_origin
 
 import jax
 import numpy as np
@@ -15,10 +15,11 @@ import numpy as np
 from fedsolve.config.catalogue import Entry, current_name, entry, split_name, wrapper_entry
 from fedsolve.config.references import construct, is_reference
 from fedsolve.config.schedule_names import OptaxSchedule
-from fedsolve.config.signatures import Argument, arguments_of, given_types
+from fedsolve.config.signatures import Argument, alternatives, arguments_of, checked, choices
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building import Registry, record_of
 from fedsolve.core.errors import FedsolveError, InvalidInput, unknown
+from fedsolve.core.schedules import Schedule
 from fedsolve.geometry.blocks import Blocks
 
 # Plain data of a configuration and the objects that it stands for: penalties, sets, reductions, rates by round.
@@ -34,10 +35,9 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
     >>> from_plain("mirror", {"name": "PNorm", "p": 1.5}, Mirror)
     PNorm(p=1.5)
     """
-    kinds = given_types(hint) if isinstance(value, str | int | float | list | Mapping) else ()
+    kinds = alternatives(hint) if isinstance(value, str | int | float | list | Mapping) else ()
     if not kinds:
         return value
-    from fedsolve.core.schedules import Schedule
     from fedsolve.geometry import build_geometry
     from fedsolve.geometry.blocks import ArrayFunction
 
@@ -52,7 +52,6 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
 def registries() -> Mapping[type, Registry[Any]]:
     """What a configuration can build beside methods and tasks, by the class that an argument is annotated with."""
     from fedsolve.config.schedule_names import SCHEDULES
-    from fedsolve.core.schedules import Schedule
     from fedsolve.geometry import GEOMETRIES, MIRRORS
     from fedsolve.geometry.blocks import ArrayFunction
     from fedsolve.geometry.mirrors import Mirror
@@ -137,7 +136,30 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
     for key, argument in known.items():
         if argument.is_needed and key not in given:
             raise InvalidInput(_lacks(name, key))
-    return _build(name, {k: from_plain(f"{name}: {k}", v, known[k].hint) for k, v in given.items()})
+    own = is_reference(name)
+    return _build(name, {k: _argument(f"{name}: {k}", v, known[k].hint, own) for k, v in given.items()})
+
+
+def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
+    # objects, arrays and traced numbers pass: their class checks them; only plain data are looked at here
+    if not isinstance(value, bool | int | float | str | list | Mapping):
+        return value
+    built = from_plain(where, value, hint)
+    if built is not value:
+        return built
+    words, kinds = choices(hint), alternatives(hint)
+    if words:
+        if value not in words:
+            raise InvalidInput(f"{where} = {value!r} must be one of {', '.join(map(str, words))}")
+    elif own or bool in kinds or str in kinds:  # of a user's own method the annotation is all that is known
+        return checked(where, value, Any if hint is None else hint)
+    elif not isinstance(value, int | float) or isinstance(value, bool):
+        if any(get_origin(kind) is Mapping for kind in kinds):
+            return value  # bounds by name, which their method checks
+        rate = Schedule in kinds
+        more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
+        raise InvalidInput(f"{where} = {value!r} must be a number{more}")
+    return value
 
 
 def _lacks(name: str, key: str) -> str:

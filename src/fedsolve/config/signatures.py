@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
+    ParamSpec,
     TypeGuard,
+    TypeVar,
     Union,
     Unpack,
     get_args,
@@ -23,6 +26,9 @@ from typing import (
 )
 
 from fedsolve.core.errors import InvalidInput, check_integer, check_number, shown, with_article
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Argument(NamedTuple):
@@ -66,96 +72,88 @@ def hints(builder: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """What an annotation allows, one by one: unions and `Annotated[Any, X]` taken apart, a `Literal` whole.
+
+    >>> alternatives(Literal["fixed", "adaptive"] | None)
+    (typing.Literal['fixed', 'adaptive'], <class 'NoneType'>)
+    """
+    if (
+        get_origin(hint) is Annotated
+    ):  # `Annotated[Any, X]`: a field that is given as X and stored as another class
+        parts = get_args(hint)
+        return tuple(a for part in parts if part is parts[0] or parts[0] is Any for a in alternatives(part))
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(a for part in get_args(hint) for a in alternatives(part))
+    return (hint,)
+
+
+def choices(hint: Any) -> tuple[Any, ...]:
+    """The words of the literals that an annotation allows."""
+    return tuple(word for a in alternatives(hint) if get_origin(a) is Literal for word in get_args(a))
+
+
+def fits(value: Any, hint: Any, is_a: Callable[[Any, Any], bool]) -> bool:
+    """Whether a value is of an annotated type; `is_a` decides of a class, and of what is no class."""
+    return any(_fits(value, a, is_a) for a in alternatives(hint))
+
+
+def _fits(value: Any, hint: Any, is_a: Callable[[Any, Any], bool]) -> bool:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:  # 1 is not True
+        return any(type(value) is type(word) and value == word for word in parts)
+    if origin is tuple and isinstance(value, tuple):
+        each = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(value) == len(each) and all(
+            fits(x, part, is_a) for x, part in zip(value, each, strict=True)
+        )
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
+        return all(fits(k, parts[0], is_a) and fits(v, parts[1], is_a) for k, v in value.items())
+    if origin in (tuple, dict, Mapping):
+        return False
+    return callable(value) if origin is Callable else is_a(value, hint)
+
+
+def is_a(value: Any, kind: Any) -> bool:
+    """Whether a value is of a class, or the class is no class and says nothing; True is no number."""
+    if kind is Any or not isinstance(kind, type):
+        return True
+    numbers = {int: (int,), float: (int, float)}
+    return isinstance(value, numbers.get(kind, kind)) and not (isinstance(value, bool) and kind in numbers)
+
+
 def checked(where: str, value: Any, hint: Any) -> Any:
     """`value` if it is of a hinted type (any without a hint), a list as a tuple and a text as a path where hinted.
-
-    Raises:
-        InvalidInput: another type; what was expected is named.
 
     >>> checked("mine:flowers: scale", 2, float), checked("mine:flowers: shape", [2, 3], tuple[int, int])
     (2, (2, 3))
     """
-    kinds = _kinds(hint)
-    if _fits(value, hint, kinds):
+    kinds = [a if get_origin(a) is Literal else get_origin(a) or a for a in alternatives(hint)]
+    if any(fits(value, kind, is_a) for kind in kinds):
         return value
     if Path in kinds and isinstance(value, str):
         return Path(value)
     if tuple in kinds and isinstance(value, list):
         return tuple(value)
-    wanted = " or ".join(dict.fromkeys(_describe(kind) for kind in kinds))
-    raise InvalidInput(f"{where} = {value!r} must be {wanted}")
+    words = [w for kind in kinds for w in ([*map(repr, get_args(kind))] or [_described(kind)])]
+    raise InvalidInput(f"{where} = {value!r} must be {' or '.join(dict.fromkeys(words))}")
 
 
-def given_types(hint: Any) -> tuple[type, ...]:
-    """The classes that a hint names; of `Annotated[Any, X]`, a field that is given as X and kept as another, X's."""
-    if get_origin(hint) is Annotated:
-        return tuple(kind for part in get_args(hint) for kind in given_types(part))
-    if get_origin(hint) in (Union, types.UnionType):
-        return tuple(kind for part in get_args(hint) for kind in given_types(part))
-    return (hint,) if isinstance(hint, type) else ()
+_WORDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    Mapping: "a table",
+    Sequence: "a list",
+    tuple: "a list",
+    type(None): "nothing",
+}
 
 
-def choices(hint: Any) -> tuple[Any, ...]:
-    """The words of a Literal, also inside a union.
-
-    >>> choices(Literal["fixed", "adaptive"] | None)
-    ('fixed', 'adaptive')
-    """
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return tuple(word for part in get_args(hint) for word in choices(part))
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The plain types of a hint; a literal's values each for itself."""
-    if get_origin(hint) is Annotated:
-        return _kinds(get_args(hint)[0])
-    if get_origin(hint) in (Union, types.UnionType):
-        return tuple(kind for part in get_args(hint) for kind in _kinds(part))
-    if get_origin(hint) is Literal:
-        return tuple(_Word(word) for word in get_args(hint))
-    return (get_origin(hint) or hint,)
-
-
-class _Word:
-    """One value of a literal."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _fits(value: Any, hint: Any, kinds: Sequence[Any]) -> bool:
-    """Whether a value is of one of some types; an integer is a number, True is not."""
-    for kind in kinds:
-        if isinstance(kind, _Word):
-            if type(value) is type(kind.value) and value == kind.value:
-                return True
-        elif kind is Any or not isinstance(kind, type):
-            return True
-        elif kind in (int, float):
-            if isinstance(value, (int,) if kind is int else (int, float)) and not isinstance(value, bool):
-                return True
-        elif isinstance(value, kind):
-            return True
-    return False
-
-
-def _describe(kind: Any) -> str:
-    """A type in words."""
-    if isinstance(kind, _Word):
-        return repr(kind.value)
-    words = {
-        int: "an integer",
-        float: "a number",
-        bool: "true or false",
-        str: "a text",
-        Path: "a path",
-        Mapping: "a table",
-        Sequence: "a list",
-        tuple: "a list",
-        type(None): "nothing",
-    }
-    return words.get(kind, with_article(str(getattr(kind, "__name__", kind))))
+def _described(kind: Any) -> str:
+    return _WORDS.get(kind) or with_article(str(getattr(kind, "__name__", kind)))
 
 
 # Options in the place of `**options` in a signature and in a docstring, and whether a call fits a signature.
@@ -177,8 +175,10 @@ class About:
         objects: whether it takes an object beside its words, which who uses it knows.
         instead_of: the option in whose place it is given: one of the two at most.
         swept: whether a sweep takes it too.
+        configurable: of an app: whether a run's configuration may give it anew; it holds plain data alone.
         written: (name, meaning) of what stands for it in a configuration and on the command line, which hold text.
         written_default: its default there, if it has one only there.
+        checked_by: (name, value) -> the value, in place of the check that follows from the above.
     """
 
     text: str
@@ -192,15 +192,15 @@ class About:
     objects: bool = False
     instead_of: str = ""
     swept: bool = True
+    configurable: bool = True
     written: tuple[str, About] | None = None
     written_default: Any = None
+    checked_by: Callable[[str, Any], Any] | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """The value, whole numbers as Python's own.
-
-        Raises:
-            InvalidInput: the option does not take it.
-        """
+        """The value, whole numbers as Python's own; `InvalidInput` where the option does not take it."""
+        if self.checked_by is not None:
+            return self.checked_by(name, value)
         if self.positive:
             return check_number(name, value, above=0)
         if self.axes:
@@ -220,29 +220,60 @@ class About:
 
 
 def about_of(option: Field[Any]) -> About:
-    """What is said of an option, a field of `fedsolve.engine.options.RunOptions`."""
+    """The description in the metadata of a field that is an option."""
     return option.metadata["about"]
 
 
-def with_options(function: Callable[..., Any], options: list[Field[Any]]) -> inspect.Signature:
-    """The function's signature with the options first among the keywords."""
-    signature, kinds = inspect.signature(function), inspect.Parameter
-    kept = [p for p in signature.parameters.values() if p.kind is not kinds.VAR_KEYWORD]
-    keywords = [
-        kinds(
-            f.name,
-            kinds.KEYWORD_ONLY,
-            default=kinds.empty if f.default is MISSING else f.default,
-            annotation=f.type,
-        )
-        for f in options
-    ]
-    first = sum(p.kind is not kinds.KEYWORD_ONLY for p in kept)
-    return signature.replace(parameters=[*kept[:first], *keywords, *kept[first:]])
+def shows(
+    options: Sequence[Field[Any]],
+    unknown: Callable[[str, str, Iterable[str]], Exception],
+    words: Callable[[Field[Any]], str] | None = None,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Put options in the place of `**options`: first among the keywords of a signature, and in the docstring.
+
+    Args:
+        options: fields with an `About` in their metadata.
+        unknown: (function, name, known names) -> the error for an argument that the function does not have.
+        words: what the docstring says of an option, in place of the words of its `About`.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        plain, kinds = inspect.signature(function), inspect.Parameter
+        kept = [p for p in plain.parameters.values() if p.kind is not kinds.VAR_KEYWORD or not options]
+        keywords = [
+            kinds(
+                f.name,
+                kinds.KEYWORD_ONLY,
+                default=kinds.empty if f.default is MISSING else f.default,
+                annotation=f.type,
+            )
+            for f in options
+        ]
+        first = sum(p.kind is not kinds.KEYWORD_ONLY for p in kept)
+        signature = plain.replace(parameters=[*kept[:first], *keywords, *kept[first:]])
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name not in signature.parameters:
+                    raise unknown(function.__name__, name, signature.parameters)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        call.__doc__ = with_lines(function.__doc__ or "", options, words)
+        return call
+
+    return decorate
 
 
-def with_lines(text: str, options: list[Field[Any]], words: Callable[[Field[Any]], str] | None = None) -> str:
-    """The docstring with a line for each option: what `words` gives of it, or the words of its `About`."""
+def with_lines(
+    text: str, options: Sequence[Field[Any]], words: Callable[[Field[Any]], str] | None = None
+) -> str:
+    """A docstring whose line `**options` is a line for each option: `words` of it, or those of its `About`."""
     lines = []
     for line in text.splitlines():
         if not line.lstrip().startswith("**options"):

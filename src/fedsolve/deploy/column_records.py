@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from flwr.app import ConfigRecord, RecordDict
 
+from fedsolve.config.signatures import fits
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.column_statistics.replies import (
     LARGEST,
@@ -167,11 +168,9 @@ def _message(facts: Any, kinds: Mapping[str, type]) -> Any:
 
 
 def _value(name: str, value: Any, kind: Any) -> Any:
-    if item := next(iter(get_args(kind)), None):
-        if isinstance(value, list) and all(type(x) is item for x in value):
-            return tuple(value)
-    elif type(value) is kind:
-        return value
+    held = tuple(value) if isinstance(value, list) else value
+    if fits(held, kind, lambda x, cls: type(x) is cls):  # exactly: 1 is no float, True is no integer
+        return held
     raise InvalidInput(f"its {name} is {sanitize(repr(value), 80)}, which is of another type")
 
 

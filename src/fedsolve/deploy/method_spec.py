@@ -24,6 +24,7 @@ import jax
 import jaxtyping
 import numpy as np
 
+from fedsolve.config import signatures
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type
 from fedsolve.core.optax_bridge import Transformation
@@ -104,32 +105,12 @@ def is_known(hint: Any) -> bool:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a kind: of no kind that is not known."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return any(fits(value, part) for part in parts[1:])
-    if origin in (Union, types.UnionType):
-        return any(fits(value, part) for part in parts)
-    if origin is Literal:
-        return any(type(value) is type(word) and value == word for word in parts)
-    if origin is tuple:
-        return isinstance(value, tuple) and _each(value, parts)
-    if origin in (dict, collections.abc.Mapping):
-        return isinstance(value, Mapping) and all(
-            fits(k, parts[0]) and fits(v, parts[1]) for k, v in value.items()
-        )
-    if origin is collections.abc.Callable:
-        return callable(value)
-    return isinstance(hint, type) and hint is not Any and _is_a(value, hint)
+    return signatures.fits(value, hint, _is_a)
 
 
-def _each(values: tuple[Any, ...], parts: tuple[Any, ...]) -> bool:
-    if parts[-1] is ...:
-        return all(fits(value, parts[0]) for value in values)
-    return len(values) == len(parts) and all(map(fits, values, parts))
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    """Whether a value is of a class; True and False are no numbers."""
+def _is_a(value: Any, kind: Any) -> bool:
+    if not isinstance(kind, type) or kind is Any:
+        return False
     if kind in _CHECKS:
         return _CHECKS[kind](value)
     if issubclass(kind, jaxtyping.AbstractArray):

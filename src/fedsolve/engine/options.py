@@ -7,22 +7,18 @@ JAX, so that the command line's help does not wait for it.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Required, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
-from fedsolve.config.signatures import About, about_of, with_lines, with_options
+from fedsolve.config.signatures import About, P, T, about_of, shows, with_lines
 from fedsolve.core.errors import SEED_BITS, InvalidInput, nearest
 
 if TYPE_CHECKING:
     from fedsolve.core.fleets import Fleet
     from fedsolve.core.sampling import Sampling
     from fedsolve.tasks.task import Task
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _EVALUATIONS = 50  # of a run, about, where eval_every is not given
 
@@ -287,32 +283,15 @@ def shows_options(
 
     The docstring's line that begins with `**options` becomes a line an option.
     """
-    options = [f for f in fields(RunOptions) if about_of(f).swept or not swept]
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        signature = with_options(function, options)
+    def unknown(function: str, name: str, known: Iterable[str]) -> Exception:
+        if name in renamed:
+            return InvalidInput(f"{name} is called {renamed[name]} now: give {renamed[name]}")
+        near = nearest(name, known)
+        hint = f": did you mean '{near}'?" if near else ""
+        return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            for former in renamed.keys() & kwargs.keys():
-                raise InvalidInput(f"{former} is called {renamed[former]} now: give {renamed[former]}")
-            if name := next((name for name in kwargs if name not in signature.parameters), None):
-                near = nearest(name, signature.parameters)
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                    + (f": did you mean '{near}'?" if near else "")
-                )
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
-            return function(*args, **kwargs)
-
-        call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        call.__doc__ = with_lines(function.__doc__ or "", options)
-        return call
-
-    return decorate
+    return shows([f for f in fields(RunOptions) if about_of(f).swept or not swept], unknown)
 
 
 RunOptions.__doc__ = with_lines(RunOptions.__doc__ or "", list(fields(RunOptions)))

@@ -10,21 +10,18 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedsolve.cli.configuration.config import Config, MethodSection, RunSection, SweepSection
 from fedsolve.cli.configuration.values import axis_values
-from fedsolve.config.build import arguments, build, from_plain, inline_toml
-from fedsolve.config.references import is_reference
-from fedsolve.config.signatures import checked, choices, given_types
+from fedsolve.config.build import arguments, build, inline_toml
 from fedsolve.config.weighting import check_one_weighting, check_weighs
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.sampling import Bernoulli
-from fedsolve.core.schedules import Schedule
 from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.casting import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
@@ -40,61 +37,19 @@ from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.catalogue import entry
 from fedsolve.tasks.task import Task
 
-# The settings of a method: checked against its signature, with defaults, at one setting of a grid, built.
+# The settings of a method, which `config.build.build` checks: with their defaults, and at one setting of a grid.
 
 
-def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings with its defaults filled in; what has no default is left out.
-
-    Raises:
-        InvalidInput: an unknown method or setting.
-    """
+def with_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings in the order of its signature; an argument without a default is left out."""
     known = arguments(name)
-    for key in settings:
-        if key not in known:
-            raise unknown(f"setting of {name}", key, known)
     defaults = {k: a.default for k, a in known.items() if isinstance(a.default, bool | int | float | str)}
     return {k: settings.get(k, defaults.get(k)) for k in known if k in settings or k in defaults}
 
 
-def method_arguments(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings as its builder takes them: types checked, tables made the objects that they stand for.
-
-    Raises:
-        InvalidInput: an unknown setting, or a value of the wrong type (what was expected is named).
-    """
-    resolved, known, own = resolve_settings(name, settings), arguments(name), is_reference(name)
-    return {key: _argument(f"{name}: {key}", value, known[key].hint, own) for key, value in resolved.items()}
-
-
-def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
-    """One setting, built from plain data where its annotation asks for an object, and checked."""
-    built = from_plain(where, value, hint)
-    if built is not value:
-        return built
-    words, kinds = choices(hint), given_types(hint)
-    if words:
-        if value not in words:
-            raise InvalidInput(f"{where} = {value!r} must be one of {', '.join(map(str, words))}")
-    elif hint is bool:
-        if not isinstance(value, bool):
-            raise InvalidInput(f"{where} = {value!r} must be true or false")
-    elif str in kinds:  # one text, or several in a list
-        return checked(where, value, hint)
-    elif own:
-        return checked(where, value, Any if hint is None else hint)
-    elif isinstance(value, Mapping) and get_origin(next(iter(get_args(hint)), None)) is Mapping:
-        return value  # bounds by name
-    elif not isinstance(value, int | float) or isinstance(value, bool):
-        rate = Schedule in kinds
-        more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
-        raise InvalidInput(f"{where} = {value!r} must be a number{more}")
-    return value
-
-
 def build_method(method: MethodSection, values: Mapping[str, Any] | None = None) -> Algorithm:
     """A method of a configuration, at one setting of a grid if `values` are given."""
-    return build(method.name, method_arguments(method.name, with_values(method.settings, values or {})))
+    return build(method.name, with_values(method.settings, values or {}))
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +136,7 @@ def with_one_weighting(config: Config) -> Config:
 
 def untuned(config: Config) -> list[str]:
     """One line on the methods whose settings are the defaults, which suit no task in particular; none if none are."""
-    named = [m for m in config.method if _tunable(m.settings) == _tunable(resolve_settings(m.name, {}))]
+    named = [m for m in config.method if _tunable(m.settings) == _tunable(with_defaults(m.name, {}))]
     if not named:
         return []
     swept = next((m.name for m in named if "client_lr" in m.settings), None)
@@ -262,7 +217,7 @@ def prepare(config: Config) -> Prepared:
             "task_options": task_defaults(config.task) | config.task_options,
             "run": run,
             "method": [
-                MethodSection(name=m.name, label=m.shown, settings=resolve_settings(m.name, m.settings))
+                MethodSection(name=m.name, label=m.shown, settings=with_defaults(m.name, m.settings))
                 for m in config.method
             ],
             "seeds": None if seeds is None else list(seeds),
@@ -443,7 +398,7 @@ def _run_command(config: Config, task: Task | None = None, always: Collection[st
     """
     method = config.method[0]
     words = ["fedsolve", "run", config.task, method.name]
-    standard = {} if task is None else resolve_settings(method.name, {})
+    standard = {} if task is None else with_defaults(method.name, {})
     for key, value in method.settings.items():
         if key in always or standard.get(key) != value:
             words += ["--set", f"{key}={_typed(value)}"]

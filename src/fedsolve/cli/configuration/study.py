@@ -25,9 +25,9 @@ from fedsolve.cli.configuration.prepare import (
     checked_grid,
     metrics_of,
     prepare,
-    resolve_settings,
     run_options,
     which_seeds,
+    with_defaults,
     with_one_weighting,
     with_values,
 )
@@ -238,7 +238,7 @@ def _method(method: MethodSection, grid: Mapping[str, list[Any]]) -> Method:
         return Method(make, grid=axes)
     numbers = {k: v for k, v in method.settings.items() if _is_number(v)}
     if not numbers:
-        defaults = resolve_settings(method.name, method.settings).items()
+        defaults = with_defaults(method.name, method.settings).items()
         numbers = dict([(k, v) for k, v in defaults if _is_number(v)][:1])
     return Method(make, published=numbers)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Literal, ParamSpec, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 
-from fedsolve.config.signatures import with_lines, with_options
+from fedsolve.config.signatures import About, P, about_of, shows
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import (
     SEED_BITS,
@@ -37,24 +35,7 @@ from fedsolve.results.callbacks import Callback, check_callbacks
 # The app's signature and docstring follow from them; an argument that it does not have is refused in one line.
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class OptionSpec:
-    """What an option means and takes.
-
-    Attributes:
-        text: its meaning, as the docstring has it.
-        check: (name, value) -> the value; it raises `InvalidInput` where the option does not take that.
-        configurable: whether a run's configuration may give it anew; it holds plain data alone.
-    """
-
-    text: str
-    check: Callable[[str, Any], Any]
-    configurable: bool
 
 
 def option(
@@ -64,8 +45,10 @@ def option(
     default: Any = MISSING,
     configurable: bool = True,
 ) -> Any:
-    """A field of a class of options: see `OptionSpec`."""
-    return field(default=default, metadata={"spec": OptionSpec(text, check, configurable)})
+    """A field of a class of options: its words in the docstring, and what checks its value (see `About`)."""
+    return field(
+        default=default, metadata={"about": About(text, checked_by=check, configurable=configurable)}
+    )
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
@@ -74,33 +57,22 @@ def options_class(cls: type[T]) -> type[T]:
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
-def spec_of(option: Field[Any]) -> OptionSpec:
-    """What is said of an option, a field of a dataclass."""
-    return option.metadata["spec"]
+def _no_argument(function: str, name: str, known: Iterable[str]) -> InvalidInput:
+    return unknown(f"argument of {function}", name, known)
 
 
-def shows_fields(options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Put the fields of a dataclass in the place of `**options`: in the signature, the docstring, and what is refused.
-
-    The docstring's line that begins with `**options` becomes the words of all fields.
-    """
-
-    def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        shown = list(fields(options))
-        function.__doc__ = with_lines(function.__doc__ or "", shown, _words)
-        function.__signature__ = with_options(function, shown)  # pyright: ignore[reportFunctionMemberAccess]
-        return named_arguments(function)
-
-    return decorate
+def shows_fields(options: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Put the fields of a dataclass in the place of `**options`, as `shows` does with words of several lines."""
+    return shows(fields(options), _no_argument, _words)
 
 
 def _words(option: Field[Any]) -> str:
-    """What an option means, in lines as they are indented below a function's `Args:`."""
-    lines = textwrap.wrap(f"{option.name}: {spec_of(option).text}", 112, break_on_hyphens=False)
+    # lines as they are indented below a function's `Args:`
+    lines = textwrap.wrap(f"{option.name}: {about_of(option).text}", 112, break_on_hyphens=False)
     return ("\n" + 12 * " ").join(lines).removeprefix(f"{option.name}: ")
 
 
-def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
+def named_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Make a function raise `InvalidInput` in place of `TypeError` for an argument that it does not have.
 
     >>> @named_arguments
@@ -111,20 +83,7 @@ def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
     ...
     fedsolve.InvalidInput: unknown argument of area 'widht': did you mean 'width'? Known: height, width
     """
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in signature.parameters:
-                raise unknown(f"argument of {function.__name__}", name, signature.parameters)
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
-        return function(*args, **kwargs)
-
-    return call
+    return shows((), _no_argument)(function)
 
 
 Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
@@ -319,7 +278,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, spec_of(f).check(f.name, getattr(self, f.name)))
+            object.__setattr__(self, f.name, about_of(f).check(f.name, getattr(self, f.name)))
         if self.sampling is not None and self.clients_per_round is not None:
             raise InvalidInput("give clients_per_round or sampling, not both")
         for name in ("quorum", "min_replies"):
@@ -330,7 +289,7 @@ class Settings:
     def configurable(self) -> dict[str, Any]:
         """The options that a run's configuration may give anew, which are plain data."""
         options = dataclasses.fields(self)
-        return {f.name: getattr(self, f.name) for f in options if spec_of(f).configurable}
+        return {f.name: getattr(self, f.name) for f in options if about_of(f).configurable}
 
     def overridden(self, config: Mapping[str, Any]) -> Settings:
         """With what a run's configuration says instead; keys of other parts of the app are left alone.
