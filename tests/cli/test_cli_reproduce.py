@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsolve.report.markup import PageTable
 from fedsolve.report.plots import new_figure
+from fedsolve.report.table import ResultTable
 from fedsolve.studies import reproduce as names
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
@@ -39,7 +39,7 @@ def made(context: Context) -> Outcome:
         Claim("it grows", "2", f"{y:g} <b>", "reproduced"),
         Claim("it falls", "-", "no", "not reproduced", "it grows"),
     ]
-    table = PageTable("Numbers", ["a", "b"], [["x", 1.5], ["y", None]])
+    table = ResultTable("Numbers", ["a", "b"], [["x", 1.5], ["y", None]])
     settings = {"rate": 0.1, "grid": [1, 2]}
     return Outcome(
         claims, {"curve": lambda: ("A curve.", figure)}, {"numbers": table}, ["One seed."], settings

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.report.markup import PageTable
 from fedsolve.report.page import write_page
+from fedsolve.report.table import ResultTable
 
 NASTY = '</script><script>alert("1")</script><!-- &amp; \u2028 ${title}'
 
@@ -99,11 +99,11 @@ def test_no_name_can_break_the_page(history, tmp_path):
     assert data["runs"][0]["name"] == NASTY
     assert NASTY in "".join(reader.words)
     assert "alert" not in "".join(tag for tag, _ in reader.tags)
-    assert NASTY not in PageTable(NASTY, [NASTY], [[NASTY]], NASTY).html()
+    assert NASTY not in ResultTable(NASTY, [NASTY], [[NASTY]], NASTY).html()
 
 
 def test_numbers_of_a_cell_are_not_broken():
-    html = PageTable("c", ["m", "s", "v"], [["m 1", "client_lr 10, server_lr 0.1", "95.52 ± 1.3 %"]]).html()
+    html = ResultTable("c", ["m", "s", "v"], [["m 1", "client_lr 10, server_lr 0.1", "95.52 ± 1.3 %"]]).html()
     assert "client_lr\u00a010, server_lr\u00a00.1<" in html
     assert "95.52\u00a0±\u00a01.3\u00a0%" in html
 

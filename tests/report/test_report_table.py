@@ -30,7 +30,7 @@ def run(label: str = "FedAvg", seed: int = 0, **changes: Any) -> History:
 
 def printed(histories: list[History], **options: Any) -> str:
     buffer = io.StringIO()
-    Console(file=buffer, width=200).print(result_table(histories, **options))
+    Console(file=buffer, width=200).print(result_table(histories, **options).rich())
     return buffer.getvalue()
 
 

@@ -12,7 +12,7 @@ from experiments.feddua.feddua_theorems.step_figures import ratios_by_geometry, 
 from experiments.feddua.feddua_theorems.step_geometries import NAMES, PRECONDITIONED
 from experiments.feddua.feddua_theorems.step_search import WorstCase, least_worst_case, step_ratios
 from experiments.margins import margin
-from fedsolve.studies.author import PageTable
+from fedsolve.studies.author import ResultTable
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 RUNS, ROUNDS, FEATURES, CLIENTS = 30, 20, 10, 5
@@ -128,22 +128,22 @@ def _bound(words: str, source: str, ratios: Mapping[str, np.ndarray]) -> Claim:
     )
 
 
-def _steps(ratios: Ratios) -> PageTable:
+def _steps(ratios: Ratios) -> ResultTable:
     rows: list[list[Any]] = []
     for name in dict.fromkeys(name for _, name in ratios):
         cells = [ratios[words, name] for words in STEPS]
         rows.append([name, *(f"{stat(one):.3g}" for one in cells for stat in (np.min, np.median))])
     head = ["Geometry", *(f"{what}, {words}" for words in STEPS for what in ("Least", "Median"))]
-    return PageTable("The best step size over FedDuA's", head, rows)
+    return ResultTable("The best step size over FedDuA's", head, rows)
 
 
-def _searches(found: Found) -> PageTable:
+def _searches(found: Found) -> ResultTable:
     rows: list[list[Any]] = [
         [name, d, f"{one.apart.max():.1g}", f"{max(one.gain.max(), 0):.1g}", f"{np.nanmedian(one.plain):.2g}"]
         for (name, d), one in found.items()
     ]
     head = ["Geometry", "Dimensions", "Largest distance", "Largest gain", "FedExP's step: median loss"]
-    return PageTable("Searches for the least worst case, in shares of FedDuA's", head, rows)
+    return ResultTable("Searches for the least worst case, in shares of FedDuA's", head, rows)
 
 
 DEVIATIONS = (

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.fedfw.fw_privacy.leakage import SIGNALS, SmoothNet, attack, gradient
 from experiments.fedfw.fw_privacy.leakage_figures import GREY, Leak, curves, gallery
-from fedsolve.studies.author import PageTable
+from fedsolve.studies.author import ResultTable
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.studies.rules import Difference, decided, elsewhere, grade, interval
 
@@ -154,7 +154,7 @@ def _labels_found(leaks: Sequence[Leak], name: str) -> float:
     )
 
 
-def _table(leaks: Sequence[Leak], final: Mapping[str, np.ndarray]) -> PageTable:
+def _table(leaks: Sequence[Leak], final: Mapping[str, np.ndarray]) -> ResultTable:
     rows: list[list[Any]] = []
     for name, tells in SENT.items():
         misfit = float(np.median([leak.arrays[f"{name} mismatch"][-1] for leak in leaks]))
@@ -165,7 +165,9 @@ def _table(leaks: Sequence[Leak], final: Mapping[str, np.ndarray]) -> PageTable:
     ends = [round(float(v), 1) for v in (grey.mean(), grey.min(), grey.max())]
     rows.append(["nothing", "a grey picture is guessed", *ends, None, None])
     head = ["Message", "What it tells", "Mean PSNR (dB)", "Lowest (dB)", "Highest (dB)", "Median mismatch"]
-    return PageTable(f"What {len(leaks)} images leak through each message", [*head, "Labels found (%)"], rows)
+    return ResultTable(
+        f"What {len(leaks)} images leak through each message", [*head, "Labels found (%)"], rows
+    )
 
 
 DEVIATIONS = (

@@ -250,7 +250,7 @@ def print_result(
 ) -> None:
     """The table of some runs, remarks on them, and where their page and plots are."""
     if histories:
-        emit_rich(result_table(histories, target, title, metrics))
+        emit_rich(result_table(histories, target, metrics).rich(title))
     lines = [*notes, *(f"{kind:8} {path}" for kind, path in report_files(folder).items())]
     emit("\n".join(lines))
 

@@ -41,7 +41,7 @@ def print_sweep(
         return
     title = f"{found.label} on {found.task}, {found.rounds[-1]} rounds: {rule_text(found)}"
     emit(title)
-    emit_rich(setting_table(found, 10))
+    emit_rich(setting_table(found).rich())
     lines = [*outcome_lines(found), *(f"note: {note}" for note in found.notes)]
     lines += [
         f"{'picture' if path.endswith('.png') else kind:8} {path}" for kind, path in _files(folder).items()
@@ -125,7 +125,7 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
     lines = [f"{config.method[0].shown}: {standing} sweep"]
     lines += [how_to_resume("sweep", folder)] if standing == "unfinished" else []
     if (so_far := sweep_so_far(config, folder)) is not None:
-        emit_rich(setting_table(so_far, 10))
+        emit_rich(setting_table(so_far).rich())
         lines[0] += f", all runs after round {so_far.rounds[-1]:,} of {config.run.rounds:,}"
     emit("\n".join(lines + imports_lines(config)))
 

@@ -52,7 +52,7 @@ def load(
     if task is not None and module is not None:
         raise InvalidInput("give task or module, not both: a task from PyTorch has its module")
     if (path / sweep_files.SUMMARY).is_file():
-        return Sweep.of(sweep_files.load(path))
+        return sweep_files.load(path, Sweep)
     if (path / HISTORY).is_file():
         return _run(path, task, module)
     if _seed_folders(path):

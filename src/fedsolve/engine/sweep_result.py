@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_known, check_path, is_integer, shown
-from fedsolve.folders.files import write_atomically
-from fedsolve.report.sweep_page import sweep_html, sweep_latex
+from fedsolve.report.records import Labelled, Part
+from fedsolve.report.sweep_page import final_table, sweep_html
 from fedsolve.report.sweep_plots import best_over_grid, sensitivity
-from fedsolve.results.columns import csv_text, frame
+from fedsolve.report.table import ResultTable
 from fedsolve.results.history import Bands
 from fedsolve.results.sweep import SweepRecord, curve_columns, save
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep(SweepRecord):
+class Sweep(SweepRecord, Labelled):
     """A finished sweep of one method; a notebook shows it as a table of its best settings.
 
     `sweep[i]` is the sweep of setting `i` of `points` alone, and `sweep[sweep.best]` that of the best one. Settings are
@@ -43,18 +43,6 @@ class Sweep(SweepRecord):
         seconds: wall time of the whole sweep, with compilation.
         notes: remarks, such as that the grid ran in parts.
     """
-
-    @classmethod
-    def of(cls, record: SweepRecord) -> Sweep:
-        """Make a sweep from a record, such as one read from a file.
-
-        Args:
-            record: of a finished sweep.
-
-        Returns:
-            A sweep with the record's fields.
-        """
-        return cls(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
     def final(self, metric: str) -> np.ndarray:
         """A metric at the last evaluation of each trial; NaN where it diverged.
@@ -96,45 +84,12 @@ class Sweep(SweepRecord):
             diverged=self.diverged[setting : setting + 1],
         )
 
-    def frame(self) -> Any:
-        """All evaluations of all trials as a data frame of pandas, or of polars if only polars is installed.
+    def _columns(self, part: Part) -> dict[str, Any]:
+        check_known("part of a sweep", part, ["evaluations"])  # trials keep no log of their rounds
+        return curve_columns(self, with_axes=True)
 
-        Returns:
-            A data frame with the columns `setting`, the grid's axes, `seed`, `round` and the metrics.
-
-        Raises:
-            InvalidInput: neither is installed.
-        """
-        return frame(curve_columns(self, with_axes=True))
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write the data frame as a CSV file, atomically; numbers read back exactly.
-
-        Args:
-            path: of the file, which is replaced if it exists.
-
-        Returns:
-            The path.
-
-        Raises:
-            InvalidInput: the file cannot be written.
-        """
-        return write_atomically(path, csv_text(curve_columns(self, with_axes=True)))
-
-    def to_latex(self, metrics: Sequence[str] | None = None, target: float | None = None) -> str:
-        """The settings as a LaTeX table, the best first; the preamble needs `\\usepackage{booktabs}`.
-
-        Args:
-            metrics: whose final values it shows, such as `test_auc` or `auc`; by default the score of the selection.
-            target: adds a column of the rounds until the first metric (by default the selection's) is that good.
-
-        Returns:
-            LaTeX text.
-
-        Raises:
-            InvalidInput: the sweep has no such metric, or `target` is no finite number.
-        """
-        return sweep_latex(self, metrics, target)
+    def _table(self, metrics: Sequence[str] | None, target: float | None) -> ResultTable:
+        return final_table(self, metrics, target)
 
     def plot(self, metric: str | None = None, x: str = "round", bands: Bands = "range") -> Figure:
         """Plot the best setting by round, or the best score at each value of an axis; bands are over seeds.
@@ -201,5 +156,4 @@ class Sweep(SweepRecord):
         return f"a sweep stores no models: run its best setting, {self.best_settings}, with fs.run, which returns one"
 
     def _repr_html_(self) -> str:
-        """The ten best settings as a table."""
         return sweep_html(self)

@@ -8,14 +8,14 @@ import importlib.resources
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.config.build import changed_settings
 from fedsolve.report.plots import png
 from fedsolve.report.style import distinct_names, line_styles, show_number
-from fedsolve.report.table import result_columns, result_rows, spread_words
+from fedsolve.report.table import Cell, ResultTable, long_class, result_table
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.history import History, over_seeds
 from fedsolve.results.metrics import describe
@@ -27,26 +27,6 @@ _CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "cl
 _CLIENTS_WITH_DECILES = 10
 _CLIENTS_IN_TABLE = 50
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s,;:'\"{}()]+/)+(?=[^/\s])")
-_COLUMN = 32
-"""Characters that fit in a column: a longer setting has a row of its own, a longer cell of a table is broken."""
-_WITHIN = re.compile(r" (?=[±…%])|(?<=[±…]) |(?<=\w) (?=-?[\d.][\d.e+-]*(?:,|$))")
-"""Spaces within `1 ± 0.2 %` and `1 … 2`, and within each of `client_lr 0.1, server_lr 1`."""
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table of the page: caption, head, and rows of cells; a cell is text, a number or None ('-'); what it is of."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | float | int | None]]
-    note: str = ""
-
-    def html(self) -> str:
-        """The note, and the table as sortable HTML."""
-        note = f'<p class="help">{text(self.note)}</p>\n' if self.note else ""
-        cells = [[("-" if v is None else str(v), v) for v in row] for row in self.rows]
-        return note + table_html(self.caption, self.head, cells)
 
 
 def text(value: object) -> str:
@@ -101,39 +81,11 @@ def note_list(notes: Sequence[str]) -> str:
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 
-def table_html(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence[tuple[str, Any]]], keys: Sequence[str] = ()
-) -> str:
-    """A sortable table of (text, value) cells; `keys` are drawn line samples, one before each name."""
-    buttons = (f'<th scope="col"><button type="button">{text(h)}</button></th>' for h in head)
-    lines = []
-    for i, row in enumerate(rows):
-        cells = "".join(f'<td{_kind(t)} data-value="{_sort_key(v)}">{_cell(t)}</td>' for t, v in row[1:])
-        shown, value = row[0]
-        key = keys[i] if keys else ""
-        name = f'<th scope="row" data-value="{_sort_key(value)}">{key}{text(shown)}</th>'
-        lines.append(f"<tr>{name}{cells}</tr>")
-    body = "\n".join(lines)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
-        '<table class="sortable">'
-        f'<caption class="unseen">{text(caption)}</caption>\n'
-        f"<thead><tr>{''.join(buttons)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
-
-
-def _cell(shown: str) -> str:
-    """The text of a cell, whose numbers stay with what belongs to them on a narrow page: their spaces do not break."""
-    return _WITHIN.sub("\u00a0", text(shown))
-
-
 def result_html(histories: Sequence[History]) -> str:
     """The result table: the columns of the terminal, sortable."""
-    columns, rows = result_columns(histories), result_rows(histories)
-    cells = [[(column.text(row), row.get(column.key)) for column in columns] for row in rows]
-    table = table_html("Results of each method", [c.title for c in columns], cells, _line_samples(histories))
-    spread = spread_words(histories)
-    return table + paragraphs(f"{spread} Bands in plots are the range over seeds." if spread else "")
+    table = result_table(histories)
+    spread = f"{table.note} Bands in plots are the range over seeds." if table.note else ""
+    return replace(table, note="").html(_line_samples(histories)) + paragraphs(spread)
 
 
 def clients_table(histories: Sequence[History]) -> str:
@@ -145,8 +97,9 @@ def clients_table(histories: Sequence[History]) -> str:
     rows, means = [], [m.history for m in over_seeds(histories)]
     for name, h in zip(distinct_names(means), means, strict=True):
         values = [h.final(c) if c in h.evaluations and c not in too_few(h) else None for c in names]
-        rows.append([(name, name), *(("-" if v is None else show_number(v), v) for v in values)])
-    return table_html("Loss over clients at the last evaluation", head, rows, _line_samples(histories))
+        rows.append([name, *(None if v is None else Cell(show_number(v), v) for v in values)])
+    table = ResultTable("Loss over clients at the last evaluation", head, rows)
+    return table.html(_line_samples(histories))
 
 
 def sites_table(measured: ClientMetrics) -> str:
@@ -157,9 +110,9 @@ def sites_table(measured: ClientMetrics) -> str:
     rows = []
     for i, name in enumerate(measured.names):
         count, values = int(measured.examples[i]), [float(v[i]) for v in measured.metrics.values()]
-        cells = [("-", None) if math.isnan(value) else (show_number(value), value) for value in values]
-        rows.append([(name, name), (f"{count:,}", count), *cells])
-    return table_html("Each client at the last evaluation", head, rows)
+        cells = [None if math.isnan(value) else Cell(show_number(value), value) for value in values]
+        rows.append([name, Cell(f"{count:,}", count), *cells])
+    return ResultTable("Each client at the last evaluation", head, rows).html()
 
 
 def too_few(history: History) -> tuple[str, ...]:
@@ -183,14 +136,11 @@ def settings_html(histories: Sequence[History]) -> str:
     if not differ:
         return listed
     rows = [
-        [
-            (name, name),
-            *((setting_text(each[n]), each[n]) if n in each else ("", None) for n in differ),
-        ]
+        [name, *(Cell(setting_text(each[n]), each[n]) if n in each else Cell("", None) for n in differ)]
         for name, each in zip(distinct_names(histories), settings, strict=True)
     ]
-    table = table_html("Settings that differ between methods", ["Method", *differ], rows)
-    return f'{listed}\n<h3>Different between methods</h3>\n<div class="methods">{table}</div>'
+    table = ResultTable("Settings that differ between methods", ["Method", *differ], rows)
+    return f'{listed}\n<h3>Different between methods</h3>\n<div class="methods">{table.html()}</div>'
 
 
 def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,13 +157,8 @@ def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
     rows = []
     for name, value in items.items():
         row = f"<dt>{text(name)}</dt><dd>{text(value)}</dd>"
-        rows.append(row if kind == "facts" else f"<div{_kind(value)}>{row}</div>")
+        rows.append(row if kind == "facts" else f"<div{long_class(value)}>{row}</div>")
     return f'<dl class="{kind}">{"".join(rows)}</dl>'
-
-
-def _kind(value: str) -> str:
-    """The class of what is too long for a column."""
-    return ' class="long"' if len(value) > _COLUMN else ""
 
 
 def picture(caption: str, figure: Figure | bytes, key: str = "") -> str:
@@ -246,10 +191,3 @@ def setting_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return f"{value:.10g}" if isinstance(value, float) else without_folders(str(value))
-
-
-def _sort_key(value: object) -> str:
-    """What the page sorts by: '' for nothing and for numbers that are not finite, which come last."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    return text(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import text
 from fedsolve.report.plots import curves
 from fedsolve.report.style import LIGHT, context, line_styles
-from fedsolve.report.table import headline, result_columns, result_rows, spread_words
+from fedsolve.report.table import ResultTable, headline, result_table
 from fedsolve.results.columns import csv_text, frame
 from fedsolve.results.history import Bands, History, over_seeds
 from fedsolve.results.metrics import describe, wants_log
@@ -24,14 +23,6 @@ from fedsolve.results.metrics import describe, wants_log
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    **{c: "\\" + c for c in "&%$#_{}"},
-}
-_POWER = re.compile(r"(-?[\d.]+|\([-\d.]+ ± [\d.]+\))e(-?\d+)")
 _PARTS = ("train", "validation", "test")
 _WIDTH, _HEIGHT = 120, 24
 _MOST_POINTS = 120
@@ -42,8 +33,58 @@ Part = Literal["evaluations", "rounds"]
 """Which of a history's numbers."""
 
 
-class Records(ABC):
-    """One finished run or several, by their histories; ± is the sample standard deviation over seeds (n - 1)."""
+class Labelled(ABC):
+    """Results over labelled axes (method, seed, and of a sweep the setting) as a table, a data frame and files.
+
+    ± is the sample standard deviation over seeds (n - 1).
+    """
+
+    @abstractmethod
+    def _columns(self, part: Part) -> dict[str, Any]:
+        """The rows of `frame`, labels first."""
+
+    @abstractmethod
+    def _table(self, metrics: Sequence[str] | None, target: float | None) -> ResultTable:
+        """The table of `to_latex`."""
+
+    def frame(self, part: Part = "evaluations") -> Any:
+        """All evaluations or all rounds as a data frame of pandas, or of polars where only that is installed.
+
+        Its columns are the labels (`method`, `seed`; of a sweep `setting`, the grid's axes, `seed`) and those of the
+        record: `round`, `train_loss`, ...
+
+        Raises:
+            InvalidInput: neither is installed, or another part than "evaluations" or "rounds", which no sweep has.
+        """
+        return frame(self._columns(part))
+
+    def to_csv(self, path: str | Path, part: Part = "evaluations") -> Path:
+        """Write what `frame` has as a CSV file, atomically; numbers read back exactly.
+
+        Raises:
+            InvalidInput: the file cannot be written, or as of `frame`.
+        """
+        return write_atomically(path, csv_text(self._columns(part)))
+
+    def to_latex(self, metrics: Sequence[str] | None = None, target: float | None = None) -> str:
+        """The table of results as LaTeX text, for a preamble with `\\usepackage{booktabs}`.
+
+        Seeds of a method, or of a sweep's setting, are one row: the mean ± the sample standard deviation (n - 1).
+
+        Args:
+            metrics: whose final values it shows, such as `test_auc`, or `auc` for the test's; by default the main
+                metric, the training loss, other metrics of the test set, data sent and time; of a sweep the score.
+            target: adds a column of the rounds until the first of `metrics` (by default the main metric, of a sweep
+                the selection's) is that good: a fraction such as 0.9, or a loss.
+
+        Raises:
+            InvalidInput: no run has such a metric (the nearest is named), or `target` is no finite number.
+        """
+        return self._table(metrics, target).latex()
+
+
+class Records(Labelled):
+    """One finished run or several, by their histories."""
 
     @property
     @abstractmethod
@@ -78,56 +119,21 @@ class Records(ABC):
         drawn = [_of_part(h, p, name) for p in parts for h in histories]
         return curves(drawn, name, f"{name.capitalize()} of {labels[0]}", x, bands)
 
-    def frame(self, part: Part = "evaluations") -> Any:
-        """All evaluations or all rounds as a data frame of pandas, or of polars where only that is installed.
+    def _columns(self, part: Part) -> dict[str, Any]:
+        return stacked(self.histories, part)
 
-        Its columns are `method`, `seed` and those of the record: `round`, `train_loss`, ...
-
-        Raises:
-            InvalidInput: neither is installed, or another part than "evaluations" or "rounds".
-        """
-        return frame(stacked(self.histories, part))
-
-    def to_csv(self, path: str | Path, part: Part = "evaluations") -> Path:
-        """Write what `frame` has as a CSV file, atomically; numbers read back exactly.
-
-        Raises:
-            InvalidInput: the file cannot be written, or another part than "evaluations" or "rounds".
-        """
-        return write_atomically(path, csv_text(stacked(self.histories, part)))
-
-    def to_latex(self, metrics: Sequence[str] | None = None, target: float | None = None) -> str:
-        """The table of results as LaTeX text, for a preamble with `\\usepackage{booktabs}`.
-
-        Seeds of a method are one row: the mean ± the sample standard deviation (n - 1).
-
-        Args:
-            metrics: whose final values it shows, such as `test_auc`, or `auc` for the test's; by default the main
-                metric, the training loss, other metrics of the test set, data sent and time.
-            target: adds a column of the rounds until the first of `metrics` (by default the main metric) is that good:
-                a fraction such as 0.9, or a loss.
-
-        Raises:
-            InvalidInput: no run has such a metric (the nearest is named), or `target` is no finite number.
-        """
-        columns = result_columns(self.histories, target, metrics)
-        rows = [[column.text(r) for column in columns] for r in result_rows(self.histories, target, metrics)]
-        return latex_table([c.title for c in columns], rows, spread_words(self.histories))
+    def _table(self, metrics: Sequence[str] | None, target: float | None) -> ResultTable:
+        return result_table(self.histories, target, metrics)
 
     def _repr_html_(self) -> str:
-        """The table of results with a curve of the headline metric in each row."""
-        columns, rows = result_columns(self.histories), result_rows(self.histories)
+        # the table of results, with a curve of the headline metric in each row
         metric, styles = headline(self.histories), line_styles(self.histories)
-        head = "".join(f"<th>{text(title)}</th>" for title in (*(c.title for c in columns), "By round"))
-        body = []
-        for row, method in zip(rows, over_seeds(self.histories), strict=True):
-            cells = "".join(f"<td>{text(column.text(row))}</td>" for column in columns)
-            curve = sparkline(method.history, metric, LIGHT[styles[method.history.label].colour])
-            body.append(f"<tr>{cells}<td>{curve}</td></tr>")
-        return (
-            f"<table><caption>{text(f'{context(self.histories)}. {spread_words(self.histories)}')}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-        )
+        curves = [
+            sparkline(m.history, metric, LIGHT[styles[m.history.label].colour])
+            for m in over_seeds(self.histories)
+        ]
+        table = result_table(self.histories)
+        return table.notebook(f"{context(self.histories)}. {table.note}", ("By round", curves))
 
 
 def _of_part(history: History, part: str, metric: str) -> History:
@@ -155,35 +161,6 @@ def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[st
         columns = [t.get(name, np.full(n, np.nan)) for t, n in zip(tables, lengths, strict=True)]
         columns_of_all[name] = np.concatenate(columns)
     return columns_of_all
-
-
-def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
-    """A table as LaTeX text, for a preamble with `booktabs`; the caption is a comment above it."""
-    lines = [f"{' & '.join(map(latex, row))} \\\\" for row in (heads, *rows)]
-    return "\n".join(
-        [
-            *([f"% {caption}"] if caption else []),
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule",
-            lines[0],
-            r"\midrule",
-            *lines[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
-
-
-def latex(text: str) -> str:
-    """Text as LaTeX that prints it as it is, powers of ten as such.
-
-    >>> latex("90 % of FedAvg_2"), latex("3.2e-9")
-    ('90 \\\\% of FedAvg\\\\_2', '$3.2 \\\\times 10^{-9}$')
-    """
-    if power := _POWER.fullmatch(text):
-        return rf"${power[1].replace('±', chr(92) + 'pm')} \times 10^{{{power[2]}}}$"
-    return re.sub(r"[\\~^±&%$#_{}]", lambda match: _SPECIAL[match[0]], text)
 
 
 def sparkline(history: History, metric: str, colour: str) -> str:

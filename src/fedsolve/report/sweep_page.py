@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,34 +19,28 @@ from fedsolve.report.markup import (
     section,
     setting_text,
     static,
-    table_html,
     text,
 )
 from fedsolve.report.page import SoFar
 from fedsolve.report.plots import png
-from fedsolve.report.records import latex_table
 from fedsolve.report.style import count_text, human_time, number_writer, plus_minus
 from fedsolve.report.sweep_plots import (
     averaged_text,
     axis_texts,
     best_over_grid,
-    divergence,
     edges,
-    heads,
     heat_map,
     outcome_lines,
     pairs,
     ranking,
-    row_texts,
     rule_text,
     seeds_text,
     sensitivity,
     setting_rows,
+    setting_table,
     setting_texts,
-    value_text,
 )
-from fedsolve.report.sweep_plots import heads as table_heads
-from fedsolve.report.table import full_name, metric_head
+from fedsolve.report.table import ResultTable, full_name, metric_head, target_text
 from fedsolve.results.history import first_as_good, mean_and_deviation
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
@@ -137,7 +130,7 @@ def write_page(
         "best": _best(sweep),
         "command": f'<pre class="command" tabindex="0"><code>{text(command)}</code></pre>' if command else "",
         "pictures": "\n".join(picture(*item) for item in drawn.items()),
-        "table": _table(sweep),
+        "table": setting_table(sweep, None).html(),
         "edges": note_list(edges(sweep)),
         "notes": section("Notes", note_list(sweep.notes)),
         "grid": definitions({name: _span(values) for name, values in sweep.grid.items()}, "facts"),
@@ -173,28 +166,6 @@ def _best(sweep: SweepRecord) -> str:
     return definitions(facts, "facts")
 
 
-def _table(sweep: SweepRecord) -> str:
-    rows = []
-    for row in setting_rows(sweep):
-        texts = row_texts(sweep, row)
-        values = [row["rank"] if row["score"] is not None else None, *row["values"].values(), row["score"]]
-        values += [None if row["score"] is None else row["highest"] - row["lowest"]] * (len(sweep.seeds) > 1)
-        if row["score"] is None:
-            texts[1 + len(sweep.grid)] = divergence(sweep, row)
-        rows.append([(t, _key(v)) for t, v in zip(texts, values, strict=True)])
-    return table_html("All settings by score", heads(sweep), rows)
-
-
-def _key(value: object) -> object:
-    return (
-        value
-        if isinstance(value, int | float) and math.isfinite(value)
-        else value_text(value)
-        if value
-        else None
-    )
-
-
 def _span(values: Sequence[object]) -> str:
     shown = axis_texts(values)
     return ", ".join(shown) if len(shown) <= 12 else f"{', '.join(shown[:5])}, …, {shown[-1]} ({len(shown)})"
@@ -206,8 +177,8 @@ def _span(values: Sequence[object]) -> str:
 _SHOWN = 10
 
 
-def sweep_latex(sweep: SweepRecord, metrics: Sequence[str] | None, target: float | None) -> str:
-    """All settings as LaTeX; see `Sweep.to_latex`.
+def final_table(sweep: SweepRecord, metrics: Sequence[str] | None, target: float | None) -> ResultTable:
+    """All settings with their score, or what is asked for; see `Records.to_latex`.
 
     Raises:
         InvalidInput: the sweep has no such metric, or `target` is no finite number.
@@ -217,40 +188,26 @@ def sweep_latex(sweep: SweepRecord, metrics: Sequence[str] | None, target: float
         raise InvalidInput(f"metrics = {shown(metrics)} must be a list of names, such as ['test_auc']")
     names = [full_name(name, sweep.metrics) for name in metrics or ()]
     aimed = names[0] if names else sweep.selection.metric
-    score = [] if names else [_score_head(sweep)]
+    score = [] if names else [metric_head("mean" if len(sweep.seeds) > 1 else "", aimed)]
     heads = [*sweep.grid, *score, *(metric_head("final", name) for name in names)]
     if target is not None:
-        metric = describe(aimed)
-        heads.append(f"Rounds to {target * metric.scale:g}{' %' if metric.unit == '%' else ''}")
+        heads.append(f"Rounds to {target_text(aimed, target)}")
     rows = []
     for setting in ranking(sweep):
         row = list(setting_texts(sweep, setting).values())
-        row += [_cell(sweep.selection.metric, sweep.scores[setting])] * len(score)
+        row += [_cell(aimed, sweep.scores[setting])] * len(score)
         row += [_cell(name, sweep.metrics[name][setting, :, -1]) for name in names]
         rows.append(row if target is None else [*row, _rounds_to(sweep, setting, aimed, target)])
-    return latex_table(heads, rows, f"{_spread(sweep)}Score: {averaged_text(sweep)}.")
+    seeds = len(sweep.seeds)
+    spread = f"Mean ± sample standard deviation (n - 1) over {seeds} seeds. " if seeds > 1 else ""
+    return ResultTable("Final values", heads, rows, f"{spread}Score: {averaged_text(sweep)}.")
 
 
 def sweep_html(sweep: SweepRecord) -> str:
     """The best settings as a table of HTML, and below it what came out."""
-    head = "".join(f"<th>{text(h)}</th>" for h in table_heads(sweep))
-    cells = [row_texts(sweep, row) for row in setting_rows(sweep, _SHOWN)]
-    body = "".join(f"<tr>{''.join(f'<td>{text(c)}</td>' for c in row)}</tr>" for row in cells)
     caption = f"{sweep.label} · {sweep.task} · {seeds_text(sweep.seeds)}. Score: {averaged_text(sweep)}."
     below = "".join(f"<p>{text(line)}</p>" for line in (*outcome_lines(sweep), *sweep.notes))
-    return (
-        f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table>{below}"
-    )
-
-
-def _score_head(sweep: SweepRecord) -> str:
-    return metric_head("mean" if len(sweep.seeds) > 1 else "", sweep.selection.metric)
-
-
-def _spread(sweep: SweepRecord) -> str:
-    seeds = len(sweep.seeds)
-    return f"Mean ± sample standard deviation (n - 1) over {seeds} seeds. " if seeds > 1 else ""
+    return setting_table(sweep, _SHOWN).notebook(caption) + below
 
 
 def _cell(metric: str, values: np.ndarray) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from fedsolve.core.errors import InvalidInput, check_known, is_plain_number
 from fedsolve.report.plots import log_scale, new_figure, plain_numbers, tidy
@@ -23,7 +23,7 @@ from fedsolve.report.style import (
     styles_of,
     wrapped,
 )
-from fedsolve.report.table import narrow_table
+from fedsolve.report.table import Cell, ResultTable
 from fedsolve.results.history import BAND_WORDS, Bands, band
 from fedsolve.results.metrics import Metric, describe, wants_log
 from fedsolve.results.sweep import SweepRecord
@@ -251,9 +251,21 @@ def divergence(sweep: SweepRecord, row: dict[str, Any]) -> str:
     return f"diverged{seeds}{when}"
 
 
-def setting_table(sweep: SweepRecord, count: int = 10) -> Table:
-    """The best settings as a rich table."""
-    return narrow_table(heads(sweep), [row_texts(sweep, row) for row in setting_rows(sweep, count)])
+def setting_table(sweep: SweepRecord, count: int | None = 10) -> ResultTable:
+    """The `count` best settings, all if None, with their scores."""
+    several, rows = len(sweep.seeds) > 1, []
+    for row in setting_rows(sweep, count):
+        score = row["score"]
+        values = [None if score is None else row["rank"], *map(_sorted_by, row["values"].values()), score]
+        values += [None if score is None else row["highest"] - row["lowest"]] * several
+        rows.append([Cell(text, value) for text, value in zip(row_texts(sweep, row), values, strict=True)])
+    return ResultTable("All settings by score", heads(sweep), rows)
+
+
+def _sorted_by(value: Any) -> Any:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return value
+    return value_text(value) if value else None
 
 
 def outcome_lines(sweep: SweepRecord) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several runs as rows of results: for the terminal, for JSON, and for the page.
+"""Tables of results for the terminal, LaTeX, notebooks and pages, and several runs as rows of one.
 
 The rows are computed once, as plain numbers; a column only says how its number is written. Seeds of one method are
 one row: the mean, and beside it the standard deviation.
@@ -6,10 +6,12 @@ one row: the mean, and beside it the standard deviation.
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -33,6 +35,126 @@ _MOST_OWN = 5
 """Columns of the user's own metrics, where none are asked for."""
 _COUNTS = ("_tp", "_fp", "_tn", "_fn")
 _PARTS = ("test", "validation", "train")
+_WHOLE = 24
+"""Cells up to so many characters are not broken in a terminal."""
+_COLUMN = 32
+"""Characters that fit in a column of a page: a longer cell is broken."""
+_WITHIN = re.compile(r" (?=[±…%])|(?<=[±…]) |(?<=\w) (?=-?[\d.][\d.e+-]*(?:,|$))")
+"""Spaces within `1 ± 0.2 %` and `1 … 2`, and within each of `client_lr 0.1, server_lr 1`."""
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    **{c: "\\" + c for c in "&%$#_{}"},
+}
+_POWER = re.compile(r"(-?[\d.]+|\([-\d.]+ ± [\d.]+\))e(-?\d+)")
+
+
+class Cell(NamedTuple):
+    """A cell as it is shown, and the value by which a page sorts it; None comes last."""
+
+    text: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table, and what renders it.
+
+    Attributes:
+        caption: what it is, for who does not see it.
+        head: the title of each column.
+        rows: their cells, each a `Cell`, or plain text, a number or None, which is shown as '-'.
+        note: how it is read; "" for nothing.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell | str | float | int | None]]
+    note: str = ""
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """All rows, plain values with their text."""
+        return [
+            [v if isinstance(v, Cell) else Cell("-" if v is None else str(v), v) for v in r]
+            for r in self.rows
+        ]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The text of each cell."""
+        return [[cell.text for cell in row] for row in self.cells]
+
+    def rich(self, title: str = "") -> Table:
+        """For a terminal, the note below it."""
+        table = narrow_table(self.head, self.texts, title)
+        table.caption, table.caption_justify = self.note or None, "left"
+        return table
+
+    def latex(self) -> str:
+        """LaTeX text for a preamble with `booktabs`; the note is a comment above it."""
+        head, *lines = (f"{' & '.join(map(latex, row))} \\\\" for row in (self.head, *self.texts))
+        columns = f"l{'r' * (len(self.head) - 1)}"
+        above = [f"% {self.note}"] * bool(self.note) + [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+        return "\n".join([*above, head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+    def notebook(self, caption: str, last: tuple[str, Sequence[str]] | None = None) -> str:
+        """HTML without scripts or styles; `last` is the title of a further column, and its cells as HTML."""
+        head = "".join(f"<th>{html.escape(title)}</th>" for title in (*self.head, *(last or ())[:1]))
+        more = [f"<td>{cell}</td>" for cell in last[1]] if last else [""] * len(self.rows)
+        rows = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self.texts)
+        body = "".join(f"<tr>{row}{cell}</tr>" for row, cell in zip(rows, more, strict=True))
+        return (
+            f"<table><caption>{html.escape(caption)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+    def html(self, keys: Sequence[str] = ()) -> str:
+        """For a page, sortable, the note above it; `keys` are drawn line samples, one before each row's name."""
+        buttons = (f'<th scope="col"><button type="button">{html.escape(h)}</button></th>' for h in self.head)
+        lines = []
+        for i, (name, *row) in enumerate(self.cells):
+            cells = (f'<td{long_class(t)} data-value="{_sort_key(v)}">{_unbroken(t)}</td>' for t, v in row)
+            key = keys[i] if keys else ""
+            first = f'<th scope="row" data-value="{_sort_key(name.value)}">{key}{html.escape(name.text)}</th>'
+            lines.append(f"<tr>{first}{''.join(cells)}</tr>")
+        body, caption = "\n".join(lines), html.escape(self.caption)
+        note = f'<p class="help">{html.escape(self.note)}</p>\n' if self.note else ""
+        return (
+            f'{note}<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+            f'<table class="sortable"><caption class="unseen">{caption}</caption>\n'
+            f"<thead><tr>{''.join(buttons)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        )
+
+
+def latex(text: str) -> str:
+    """Text as LaTeX that prints it as it is, powers of ten as such.
+
+    >>> latex("90 % of FedAvg_2"), latex("3.2e-9")
+    ('90 \\\\% of FedAvg\\\\_2', '$3.2 \\\\times 10^{-9}$')
+    """
+    if power := _POWER.fullmatch(text):
+        return rf"${power[1].replace('±', chr(92) + 'pm')} \times 10^{{{power[2]}}}$"
+    return re.sub(r"[\\~^±&%$#_{}]", lambda match: _SPECIAL[match[0]], text)
+
+
+def long_class(text: str) -> str:
+    """The class of what is too long for a column of a page."""
+    return ' class="long"' if len(text) > _COLUMN else ""
+
+
+def _unbroken(text: str) -> str:
+    # on a narrow page numbers stay with what belongs to them
+    return _WITHIN.sub("\u00a0", html.escape(text))
+
+
+def _sort_key(value: object) -> str:
+    # nothing, and numbers that are not finite, come last
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return html.escape(str(value))
 
 
 @dataclass(frozen=True)
@@ -71,8 +193,7 @@ def result_columns(
         columns += [_metric_column("final", "train_loss")] * (key != "train_loss")
     columns += [_metric_column("final", name) for name in names]
     if goal is not None:
-        metric = describe(names[0] if metrics else key)
-        text = f"{goal * metric.scale:g}{' %' if metric.unit == '%' else ''}"
+        text = target_text(names[0] if metrics else key, goal)
         columns.append(Column("rounds_to_target", f"Rounds to {text}", count_text))
         if any("time" in h.evaluations for h in histories):
             columns.append(Column("time_to_target", f"Simulated time to {text}", human_time))
@@ -205,17 +326,16 @@ def _mean(values: Sequence[float | None]) -> tuple[float | None, float | None]:
 
 
 def result_table(
-    histories: Sequence[History],
-    target: float | None = None,
-    title: str = "",
-    metrics: Sequence[str] | None = None,
-) -> Table:
-    """The results as a rich table; `target` and `metrics` as in `result_rows`."""
+    histories: Sequence[History], target: float | None = None, metrics: Sequence[str] | None = None
+) -> ResultTable:
+    """The results, a method a row; `target` and `metrics` as in `result_rows`."""
     columns = result_columns(histories, target, metrics)
-    cells = [[column.text(row) for column in columns] for row in result_rows(histories, target, metrics)]
-    table = narrow_table([column.title for column in columns], cells, title)
-    table.caption, table.caption_justify = spread_words(histories) or None, "left"
-    return table
+    rows = [
+        [Cell(column.text(row), row.get(column.key)) for column in columns]
+        for row in result_rows(histories, target, metrics)
+    ]
+    heads = [column.title for column in columns]
+    return ResultTable("Results of each method", heads, rows, spread_words(histories))
 
 
 def spread_words(histories: Sequence[History]) -> str:
@@ -223,10 +343,6 @@ def spread_words(histories: Sequence[History]) -> str:
     counts = {len(m.runs) for m in over_seeds(histories) if m.several}
     which = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds"
     return f"Mean ± sample standard deviation (n - 1) over {which}." if counts else ""
-
-
-_WHOLE = 24
-"""Cells up to so many characters are not broken."""
 
 
 def narrow_table(heads: Sequence[str], cells: Sequence[Sequence[str]], title: str = "") -> Table:
@@ -255,6 +371,12 @@ def headline(histories: Sequence[History]) -> str:
 def _target(target: float | None) -> float | None:
     check_range("target", target, optional=True)
     return target
+
+
+def target_text(key: str, target: float) -> str:
+    """A target as a head says it, accuracies in per cent."""
+    metric = describe(key)
+    return f"{target * metric.scale:g}{' %' if metric.unit == '%' else ''}"
 
 
 def metric_head(how: str, key: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -114,6 +114,7 @@ SELECTIONS = {
 (validation accuracy of the last 5), Yuan et al. 2021 (recovery error or F1 score of the last 100)."""
 
 
+S = TypeVar("S", bound="SweepRecord")
 SENT = "bytes_up"
 """The setting that tells the bytes which a client sends in a round; None where messages differ in length."""
 
@@ -264,8 +265,8 @@ def save(sweep: SweepRecord, folder: str | Path) -> Path:
     return folder
 
 
-def load(folder: str | Path) -> SweepRecord:
-    """The sweep that `save` wrote, with the same arrays; one written without checksums has a note.
+def load(folder: str | Path, kind: type[S] = SweepRecord) -> S:
+    """The sweep that `save` wrote, with the same arrays, as a `kind`; one written without checksums has a note.
 
     Raises:
         InvalidInput: pyarrow is not installed, or a file is missing or damaged.
@@ -279,7 +280,7 @@ def load(folder: str | Path) -> SweepRecord:
         grid = {name: tuple(_value(v) for v in values) for name, values in data["grid"].items()}
         seeds = tuple(data["seeds"])
         shape = (int(np.prod([len(v) for v in grid.values()])), len(seeds), -1)
-        return SweepRecord(
+        return kind(
             label=data["label"],
             task=data["task"],
             grid=grid,

@@ -13,7 +13,7 @@ from fedsolve.methods.algorithms.feddr import DouglasRachford
 from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.wrappers.wrapper import Wrapper
-from fedsolve.report.markup import PageTable
+from fedsolve.report.table import ResultTable
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.sweep import SweepRecord
 from fedsolve.tasks.losses.losses import OfOutputs
@@ -30,8 +30,8 @@ __all__ = [
     "CNNParams",
     "DouglasRachford",
     "OfOutputs",
-    "PageTable",
     "Params",
+    "ResultTable",
     "Scalar",
     "Spread",
     "SweepRecord",

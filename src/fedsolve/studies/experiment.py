@@ -20,7 +20,7 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import MALFORMED, npz_arrays, open_regular, read_bytes
-from fedsolve.report.markup import PageTable
+from fedsolve.report.table import ResultTable
 from fedsolve.results.columns import plain
 from fedsolve.results.sweep import SENT, Selection, SweepRecord
 
@@ -237,7 +237,7 @@ class Outcome:
 
     claims: Sequence[Claim]
     pictures: Mapping[str, Callable[[], tuple[str, Figure]]]
-    tables: Mapping[str, PageTable]
+    tables: Mapping[str, ResultTable]
     deviations: Sequence[str]
     settings: Mapping[str, Any]
 

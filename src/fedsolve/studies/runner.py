@@ -17,7 +17,7 @@ from fedsolve.core.errors import unknown
 from fedsolve.engine.identity import describe, digest
 from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.folders.run_folder import SWEEP
-from fedsolve.report.markup import PageTable
+from fedsolve.report.table import ResultTable
 from fedsolve.results import metrics
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies.cells import Cell, Cells
@@ -41,7 +41,7 @@ from fedsolve.tasks.task import Task
 # What a study was run with, in words, and its tables: methods as given and as tuned, beside the paper's numbers.
 
 
-def tables(cells: Cells) -> dict[str, PageTable]:
+def tables(cells: Cells) -> dict[str, ResultTable]:
     """One table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published."""
     tuned = any(cell.grid is not None for cell in cells.by_name.values())
     if len(cells.problems) > 1 and not tuned and not any(p.published for p in cells.problems.values()):
@@ -51,7 +51,7 @@ def tables(cells: Cells) -> dict[str, PageTable]:
     return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name) for name in cells.problems}
 
 
-def _side_by_side(cells: Cells, names: Sequence[str]) -> PageTable:
+def _side_by_side(cells: Cells, names: Sequence[str]) -> ResultTable:
     """Problems of one metric below each other, their methods side by side."""
     methods = list(dict.fromkeys(m for name in names for m in cells.methods(name)))
 
@@ -61,10 +61,10 @@ def _side_by_side(cells: Cells, names: Sequence[str]) -> PageTable:
     rows = [[cells.problem(name).title, *(shown(name, m) for m in methods)] for name in names]
     problem = cells.problem(names[0])
     seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
-    return PageTable(metrics.describe(problem.metric).label, ["Problem", *methods], rows, seeds)
+    return ResultTable(metrics.describe(problem.metric).label, ["Problem", *methods], rows, seeds)
 
 
-def _table(cells: Cells, name: str) -> PageTable:
+def _table(cells: Cells, name: str) -> ResultTable:
     problem = cells.problem(name)
     metric = metrics.describe(problem.metric)
     head = ["Method", "Given setting", f"{metric.label} there", "Tuned setting", f"{metric.label} tuned"]
@@ -91,7 +91,7 @@ def _table(cells: Cells, name: str) -> PageTable:
         i for i in range(len(head)) if any(row[i] is not None for row in rows)
     ]  # an empty column says nothing
     shown = [[row[i] for i in filled] for row in rows]
-    return PageTable(problem.title, [head[i] for i in filled], shown, f"{problem.size}; {seeds}")
+    return ResultTable(problem.title, [head[i] for i in filled], shown, f"{problem.size}; {seeds}")
 
 
 def settings(study: Study) -> dict[str, Any]:
