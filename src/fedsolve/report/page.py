@@ -34,9 +34,9 @@ from fedsolve.report.markup import (
     too_few,
     without_folders,
 )
-from fedsolve.report.plots import on_a_clock
-from fedsolve.report.separation import first_metric, focus, outcome
+from fedsolve.report.plots import focus, on_a_clock
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
+from fedsolve.report.table import headline, outcome
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import plain
 from fedsolve.results.history import History, over_seeds
@@ -145,7 +145,7 @@ def write_page(
     Raises:
         InvalidInput: no histories, or the file cannot be written.
     """
-    first = first_metric(histories)
+    main = headline(histories)
     remarks = [without_folders(note) for note in (*notes, *_notes(histories))]
     drawn = "\n".join(picture(*item) for item in (pictures or {}).items())
     compiled = [_COMPILED] if any(h.compile_seconds for h in histories) else []
@@ -162,7 +162,7 @@ def write_page(
         "pictures": details("Data and clients", drawn),
         "tuning": details("How the hyper-parameters were chosen", paragraphs(how_tuned)),
         "settings": "" if so_far else details("Settings", settings_html(histories)),
-        **drawing(page_data(histories, first)),
+        **drawing(page_data(histories, main)),
         "scripts": "\n".join(static(name) for name in _SCRIPTS),
     }
     return write_atomically(path, page_text("page.html", parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,7 +16,6 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_known, require, unknown
 from fedsolve.folders.files import write_atomically
-from fedsolve.report.separation import focus
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles, wrapped
 from fedsolve.report.table import headline
 from fedsolve.results.history import BAND_WORDS, Bands, History, OverSeeds, band, over_seeds
@@ -138,6 +138,26 @@ def _context(histories: Sequence[History], bands: Bands = "range") -> str:
     """What the runs have in common, and what bands are where there are some."""
     several = any(method.several for method in over_seeds(histories))
     return context(histories) + (f" · bands: {BAND_WORDS[bands]}" if several else "")
+
+
+_SETTLED = 0.2
+"""The first fraction of a run, in which all methods leave the same initial model."""
+
+
+def focus(curves: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """The range of a linear axis in which curves of several methods differ; None where that is most of it.
+
+    >>> focus([np.array([0.1, 0.9, 0.95, 0.95, 0.96]), np.array([0.1, 0.91, 0.92, 0.92, 0.92])])
+    (0.896, 0.964)
+    """
+    values = [np.asarray(curve, float) for curve in curves]
+    finite = [v[np.isfinite(v)] for v in (*values, *(v[math.ceil(_SETTLED * len(v)) :] for v in values))]
+    whole, settled = (np.concatenate(half) for half in (finite[: len(values)], finite[len(values) :]))
+    height = np.ptp(settled) if len(settled) else 0.0
+    if len(values) < 2 or not 0 < height < 0.5 * np.ptp(whole):
+        return None
+    margin = 0.1 * height / 1.5
+    return float(f"{settled.min() - margin:.6g}"), float(f"{settled.max() + margin:.6g}")
 
 
 def on_a_clock(histories: Sequence[History]) -> bool:

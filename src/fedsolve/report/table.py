@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsolve.core.errors import InvalidInput, check_range, shown, unknown
+from fedsolve.core.metric_direction import higher_is_better
 from fedsolve.report.style import (
     count_text,
     distinct_names,
@@ -371,6 +372,43 @@ def headline(histories: Sequence[History]) -> str:
 def _target(target: float | None) -> float | None:
     check_range("target", target, optional=True)
     return target
+
+
+def outcome(histories: Sequence[History]) -> str:
+    """How the runs ended, in one sentence: what the best of them reached, and which diverged."""
+    rows, keys = result_rows(histories), list(dict.fromkeys((headline(histories), "train_loss")))
+    show = {column.key: column.show for column in result_columns(histories)}
+    names = {key: (title := describe(key).title)[0].lower() + title[1:] for key in keys}
+
+    def value(key: str, row: Row) -> str:
+        unit = "\N{NO-BREAK SPACE}%" if describe(key).unit == "%" else ""
+        return show[f"final_{key}"](row[f"final_{key}"]) + unit
+
+    alive = [r for r in rows if all((v := r[f"final_{k}"]) is not None and math.isfinite(v) for k in keys)]
+    lost = ", ".join(str(row["method"]) for row in rows if row not in alive)
+    if not alive:
+        return f"{lost} diverged."
+    if len(rows) == 1:
+        reached = [f"a {names[key]} of {value(key, alive[0])}" for key in keys]
+        sentence = f"{alive[0]['method']} has {' and '.join(reached)}"
+    else:
+        words, before = [], ""
+        for key in keys:
+            most = higher_is_better(key)
+            best = (max if most else min)(row[f"final_{key}"] for row in alive)
+            first = [row for row in alive if row[f"final_{key}"] == best]
+            *others, last = [str(row["method"]) for row in first]
+            who = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+            who = who if len(first) < 5 else f"{len(first)} methods have"
+            what = f"the {'highest' if most else 'lowest'} {names[key]}, {value(key, first[0])}"
+            words.append(what if who == before else f"{who} {what}")
+            before = who
+        sentence = ", and ".join(words)
+    ends = {int(h.evaluations["round"][-1]) for h in histories}
+    when = f"After {max(ends):,} rounds" if len(ends) == 1 else "At the end"
+    seeds = {row["seeds"] for row in rows if "seeds" in row}
+    means = f" (means of {max(seeds)} seeds)" if len(seeds) == 1 else " (means over seeds)" if seeds else ""
+    return f"{when} {sentence}{means}{f'; {lost} diverged' if lost else ''}."
 
 
 def target_text(key: str, target: float) -> str:
