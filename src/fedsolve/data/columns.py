@@ -22,24 +22,10 @@ _SHOWN = 3  # names in an error
 def named_arrays(
     name: str, examples: Batch, known: Columns = (), of: str = "the clients before"
 ) -> tuple[Batch, Columns]:
-    """Every leaf as an array of numbers, and the names of its columns.
-
-    Tables (of pandas, Polars, Arrow) have names; arrays have none and are taken by position, as are tables whose names
-    are the numbers 0, 1, ..., which pandas gives to those without.
-
-    Args:
-        name: what an error calls the examples.
-        examples: a pytree of arrays and tables.
-        known: the names that the columns should have: a table with the same in another order is put in order.
-        of: whose these are.
-
-    Returns:
-        Arrays in the structure of `examples`, and their columns' names, those of `known` where they have none.
-
-    Raises:
-        InvalidInput: a leaf that holds no numbers, a name that comes twice, other names than the known ones, or leaves
-            whose rows have other labels (see `check_same_rows`).
-    """
+    # every leaf as an array of numbers, and the names of its columns, those `known` where it has none. Tables
+    # (pandas, Polars, Arrow) have names, and are put in the known order; arrays go by position, as do tables
+    # whose names are the numbers 0, 1, ..., which pandas gives to those without. `name` is what an error
+    # calls the examples, `of` whose the known names are
     paths, structure = jax.tree_util.tree_flatten_with_path(examples)
     known = known if len(known) == len(paths) else (None,) * len(paths)
     arrays: list[np.ndarray] = []
@@ -59,11 +45,7 @@ def named_arrays(
 
 
 def in_order(name: str, arrays: Batch, columns: Columns, known: Columns, of: str) -> Batch:
-    """Arrays whose columns have the names `columns`, with their columns in the order of `known`.
-
-    Raises:
-        InvalidInput: other names.
-    """
+    # arrays with the columns `columns`, put in the order of `known`
     leaves, structure = jax.tree.flatten(arrays)
     for i, order in enumerate(check_same_columns(name, columns, known, of)):
         leaves[i] = leaves[i] if order is None else leaves[i][:, order]
@@ -71,13 +53,13 @@ def in_order(name: str, arrays: Batch, columns: Columns, known: Columns, of: str
 
 
 def check_same_columns(name: str, columns: Columns, known: Columns, of: str) -> list[list[int] | None]:
-    """Where each known column of a leaf stands, None of a leaf in order; `InvalidInput` if the names are others."""
+    # where each known column of a leaf stands; None for a leaf in order
     pairs = zip(columns, known, strict=True) if len(columns) == len(known) else ()
     return [None if own is None else _order(name, own, wanted, of) for own, wanted in pairs]
 
 
 def _order(where: str, own: tuple[str, ...], wanted: tuple[str, ...] | None, of: str) -> list[int] | None:
-    """Where each name that is wanted stands; None if they are in order."""
+    # where each wanted name stands; None if they are in order
     places = {label: i for i, label in enumerate(own)}
     if len(places) < len(own):
         twice = next(label for label in own if own.count(label) > 1)
@@ -97,7 +79,7 @@ def _words(names: Sequence[str]) -> str:
 
 
 def check_list(name: str, given: object, of: str) -> None:
-    """Raise `InvalidInput`, with what to give in place of it, unless something with clients is a list."""
+    # the error says what to give in place of it
     if isinstance(given, Sequence) and not isinstance(given, str):
         return
     instead = f": give list({name})" if hasattr(given, "__next__") else ""
@@ -107,7 +89,7 @@ def check_list(name: str, given: object, of: str) -> None:
 
 
 def same_form(client: Batch, first: Batch, name: str, of: str) -> int:
-    """How many examples a client has; `InvalidInput` unless its fields are as the first client's, of one length."""
+    # how many examples the client has
     leaves = jax.tree_util.tree_leaves_with_path(client)
     for path, leaf in leaves:
         if not leaf.ndim:
@@ -130,7 +112,7 @@ def same_form(client: Batch, first: Batch, name: str, of: str) -> int:
 
 
 def one_type(path: str, parts: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """Clients' arrays packed, in the smallest type that holds all of theirs; `InvalidInput` if it would round one."""
+    # packed in the smallest type that holds all of theirs, which must round none
     try:
         packed = np.concatenate(parts)
     except TypeError:

@@ -72,7 +72,6 @@ class SparseRows(NamedTuple):
 
 
 def in_words(tree: Any) -> str:
-    """The containers of examples in words, for an error."""
     if isinstance(tree, dict):
         return f"a dictionary of {', '.join(map(str, tree))}"
     if isinstance(tree, SparseRows):

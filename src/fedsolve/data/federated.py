@@ -113,14 +113,14 @@ class FederatedData:
         return f"row {own} of {kind}{self.names[client]}"
 
     def _client_of(self, row: int, clients: np.ndarray | None = None) -> tuple[int, int]:
-        """The client that a row belongs to, and the row's number there."""
+        # also the row's number at that client
         ends = np.cumsum(self.counts if clients is None else self.counts[clients])
         i = int(np.searchsorted(ends, row, side="right"))
         return (i if clients is None else int(clients[i])), int(row - (ends[i - 1] if i else 0))
 
     @cached_property
     def merged_in_float32(self) -> tuple[str, ...]:
-        """For each field with different numbers that are one in float32, where one of them stands (`precision.py`)."""
+        # for each field with different numbers that are one in float32, where one of them stands
         lines = []
         for (path, leaf), names in zip(
             jax.tree_util.tree_leaves_with_path(self.examples),
@@ -302,7 +302,6 @@ class FederatedData:
         return data, jax.tree.map(lambda a: a[held_out], self.examples)
 
     def _rows(self, parts: Sequence[np.ndarray], names: Sequence[str]) -> FederatedData:
-        """Clients with these rows each."""
         order = np.concatenate(parts)
         packed = jax.tree.map(lambda a: a[order], self.examples)
         return FederatedData(packed, np.array([len(p) for p in parts]), tuple(names), self.columns)
@@ -413,7 +412,7 @@ class FederatedData:
 
 
 def _pooled(examples: Batch) -> tuple[Batch, int, Columns]:
-    """Pooled arrays, how many rows they have, and their columns; `InvalidInput` unless all have as many."""
+    # arrays, how many rows they have, and their columns
     packed, columns = named_arrays("field", examples)
     lengths = {len(leaf) if leaf.ndim else -1 for leaf in jax.tree.leaves(packed)}
     if len(lengths) != 1 or -1 in lengths:
@@ -422,7 +421,7 @@ def _pooled(examples: Batch) -> tuple[Batch, int, Columns]:
 
 
 def first_bad_row(array: np.ndarray) -> int | None:
-    """The first row that holds a number that is not finite, None if there is none."""
+    # with a number that is not finite; None if there is none
     if not np.issubdtype(array.dtype, np.inexact) or np.isfinite(array).all():
         return None
     return int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))

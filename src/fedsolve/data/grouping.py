@@ -96,7 +96,7 @@ class _Room:
         self._folder, self._maps = folder, []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array without content yet, for all of which there is room."""
+        # there is room on the disk for all of it
         if self._folder is None:
             return np.empty(shape, dtype)
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -107,7 +107,7 @@ class _Room:
         return np.frombuffer(self._maps[-1], dtype).reshape(shape)
 
     def let_go(self) -> None:
-        """Leave what was read or written to the system's page cache."""
+        # to the system's page cache
         for mapped in self._maps:
             mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -123,7 +123,6 @@ def _clients(leaves: Sequence[np.ndarray], sizes: np.ndarray, room: _Room) -> It
 
 
 def _counts(table: Table, client: str) -> dict[Any, int]:
-    """How many rows each client has, by id."""
     counts: dict[Any, int] = {}
     for where, batch in table.rows([client]):
         ids, rows = _ids(batch[client], f"{where}, column {client}")
@@ -136,7 +135,7 @@ def _counts(table: Table, client: str) -> dict[Any, int]:
 
 
 def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
-    """The different ids of a column, and which of them each row has."""
+    # the different ids of a column, and which of them each row has
     import pyarrow as arrow
 
     check_whole(column, where)
@@ -151,7 +150,6 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
 
 
 def _check_names(name: str, columns: object, optional: bool) -> None:
-    """Raise `InvalidInput` unless these are the name of a column or a list of names."""
     if isinstance(columns, str) or (optional and columns is None):
         return
     names = list(columns) if isinstance(columns, Sequence) else []
@@ -167,7 +165,7 @@ def _grouped(
     sizes: np.ndarray,
     room: _Room,
 ) -> list[np.ndarray]:
-    """An array for each of `columns` with all rows, client after client."""
+    # an array for each of `columns` with all rows, client after client
     groups = [[group] if isinstance(group, str) else list(group) for group in columns]
     numbered = {name: number for number, name in enumerate(ids)}
     ends = np.cumsum(sizes)
@@ -194,7 +192,7 @@ def _grouped(
 
 
 def _places(clients: np.ndarray, free: np.ndarray, ends: np.ndarray, where: str) -> np.ndarray:
-    """Where rows of these clients belong, which `free` then is behind."""
+    # the rows of `clients` go to the next free places of theirs, and `free` moves on
     # rows of one client keep their order: its k-th row here belongs k rows behind the client's next free one
     order = np.argsort(clients, kind="stable")
     ascending = clients[order]
@@ -208,7 +206,7 @@ def _places(clients: np.ndarray, free: np.ndarray, ends: np.ndarray, where: str)
 
 
 def _array(columns: Columns, found: dict[str, Any], where: str) -> np.ndarray:
-    """The rows of one column, or of several side by side."""
+    # one column, or several side by side
     if isinstance(columns, str):
         return numbers(found[columns], f"{where}, column {columns}")
     arrays = [numbers(found[name], f"{where}, column {name}") for name in columns]

@@ -37,14 +37,12 @@ class Numbered(Sequence[str]):
 
 
 def as_names(names: object) -> tuple[Any, ...]:
-    """Clients' names as given; `InvalidInput` unless they are a list."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInput(f"names are {of_type(names)}: give a list, a name for each client")
     return tuple(names)
 
 
 def check_names(names: Sequence[Any]) -> None:
-    """Raise `InvalidInput` unless clients' names are text, and each client's its own."""
     if isinstance(names, Numbered):
         return
     for i, name in enumerate(names):
@@ -58,10 +56,7 @@ def check_names(names: Sequence[Any]) -> None:
 
 
 def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
-    """Raise `InvalidInput` unless each of many names, one behind another, is another; it takes 16 bytes a name.
-
-    `text` are the names in UTF-8, and `ends` where each ends, shape (clients,).
-    """
+    # names in UTF-8 one behind another, and where each ends, (clients,). By hashes: 16 bytes a name
     bounds = np.concatenate([[0], ends])
     hashes = np.fromiter((hash(bytes(text[a:b])) for a, b in pairwise(bounds)), np.int64, len(ends))
     order = np.argsort(hashes, kind="stable")
@@ -73,17 +68,13 @@ def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
 
 
 def twice(first: int, second: int, name: str) -> InvalidInput:
-    """The error for two clients of one name."""
     return InvalidInput(
         f"names: clients {first} and {second} are both called {shown(name)}: give each a name of its own"
     )
 
 
 def as_rows(name: str, values: Any, total: int) -> np.ndarray:
-    """Row numbers, shape (rows,), as int64; `InvalidInput` unless all are integers below `total`.
-
-    A boolean mask is refused: as numbers its truths would be rows 0 and 1.
-    """
+    # int64 (rows,). A boolean mask is refused: as numbers its truths would be rows 0 and 1
     rows = as_array(name, values)
     if rows.ndim != 1:
         raise InvalidInput(f"{name} have shape {rows.shape}: give row numbers, shape (rows,)")
@@ -97,15 +88,9 @@ def as_rows(name: str, values: Any, total: int) -> np.ndarray:
 
 
 def check_column(name: str, values: Any) -> np.ndarray:
-    """Ids, labels or categories as an array of shape (examples,): each stays what it is, and none is missing.
-
-    Text that may be written in two forms is one (Unicode's NFC). Lists and objects are looked at one by one, since
-    NumPy would make one text or float of 1 and "1", or of integers beyond 64 bits.
-
-    Raises:
-        InvalidInput: another shape, no example, a missing value (its example is named), values of several types, or
-            floats so large that integers have merged in them.
-    """
+    # ids, labels or categories (examples,): each stays what it is, and none is missing. Text that may be
+    # written in two forms is one (Unicode's NFC). Lists and objects are looked at one by one, since NumPy
+    # would make one text or float of 1 and "1", or of integers beyond 64 bits
     if np.ma.is_masked(values):
         raise InvalidInput(f"{name} have masked entries: fill them or leave their rows out")
     column = to_numpy(name, values)
@@ -135,7 +120,7 @@ def check_column(name: str, values: Any) -> np.ndarray:
 
 
 def _of_one_type(name: str, column: np.ndarray) -> np.ndarray:
-    """Objects of one type, which have an order; integers and texts in an array of theirs where that changes none."""
+    # objects of one type have an order; integers and texts go into an array of theirs where that changes none
     values = column.tolist()
     kinds = {_kind(value) for value in values}
     rounded = kinds == {"int", "float"} and any(abs(value) >= 2**53 for value in values)
@@ -162,7 +147,6 @@ def _of_one_type(name: str, column: np.ndarray) -> np.ndarray:
 
 
 def _kind(value: object) -> str:
-    """What kind of label or id a value is."""
     for kind, types in {"bool": bool | np.bool_, "int": Integral, "float": Real, "str": str}.items():
         if isinstance(value, types):
             return kind

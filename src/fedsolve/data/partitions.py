@@ -46,7 +46,6 @@ class Partition(ABC):
 
 
 def begin(labels: Any, num_clients: int, seed: int) -> tuple[np.ndarray, int, np.random.Generator]:
-    """The checked labels and number of clients, and the random generator of the seed."""
     column = check_column("labels", labels)
     clients = check_integer("num_clients", num_clients, 1)
     if clients > len(column):
@@ -57,12 +56,11 @@ def begin(labels: Any, num_clients: int, seed: int) -> tuple[np.ndarray, int, np
 
 
 def finish(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Rows of each client in ascending order, as int64."""
     return [np.sort(np.asarray(part, np.int64)) for part in parts]
 
 
 def fill_empty(parts: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Give every empty client one example, drawn from the client that has most (the first of equals)."""
+    # one example for each empty client, drawn from the client that has most (the first of equals)
     filled = [np.asarray(part, np.int64) for part in parts]
     sizes = np.array([len(part) for part in filled])
     for i in np.flatnonzero(sizes == 0):
@@ -116,7 +114,7 @@ class Pachinko(Partition):
     def __call__(
         self, labels: Any, num_clients: int, seed: int = 0, *, coarse: Any = None
     ) -> list[np.ndarray]:
-        """See `Partition`; `coarse` is the coarse label of each example, shape (examples,)."""
+        # coarse: the coarse label of each example, (examples,)
         column, clients, rng = begin(labels, num_clients, seed)
         each = len(column) // clients if self.per_client is None else self.per_client
         if each * clients > len(column):
@@ -131,7 +129,7 @@ class Pachinko(Partition):
     def _draw(
         self, pools: list[list[int]], parents: np.ndarray, each: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """The rows of one client; they are taken out of the pools."""
+        # the rows of one client; they are taken out of the pools
         children = [np.flatnonzero(parents == c) for c in range(int(parents.max()) + 1)]
         p = rng.dirichlet(np.full(len(children), float(self.coarse_alpha)))
         q = [rng.dirichlet(np.full(len(below), float(self.fine_alpha))) for below in children]
@@ -146,7 +144,7 @@ class Pachinko(Partition):
 
 
 def _choose(weights: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> int:
-    """An index with something left, by its weight; any of them if their weights have underflowed."""
+    # an index with something left, by its weight; any of them if their weights have underflowed
     cumulative = np.cumsum(np.where(left > 0, weights, 0.0))
     if not cumulative[-1] > 0:
         cumulative = np.cumsum(left > 0, dtype=float)
@@ -154,7 +152,7 @@ def _choose(weights: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> 
 
 
 def _hierarchy(labels: np.ndarray, coarse: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Fine label of each example and coarse label of each fine label, both numbered from 0."""
+    # fine label of each example and coarse label of each fine label, both numbered from 0
     if coarse is None:
         raise InvalidInput("the partition pachinko needs the coarse labels: give coarse=, shape (examples,)")
     column = check_column("coarse labels", coarse)
@@ -188,7 +186,6 @@ class IID(Partition):
     citation = "mcmahan2017fedavg"
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-        """See `Partition`."""
         column, clients, rng = begin(labels, num_clients, seed)
         return finish(np.array_split(rng.permutation(len(column)), clients))
 
@@ -218,7 +215,6 @@ class Dirichlet(Partition):
         check_number("alpha", self.alpha, above=0, at_most=1e6)
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-        """See `Partition`."""
         column, clients, rng = begin(labels, num_clients, seed)
         owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
         classes, column = np.unique(column, return_inverse=True)
@@ -255,7 +251,6 @@ class LabelsPerClient(Partition):
         check_integer("k", self.k, 1)
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-        """See `Partition`."""
         column, clients, rng = begin(labels, num_clients, seed)
         classes, column = np.unique(column, return_inverse=True)
         if self.k > len(classes):
@@ -301,7 +296,6 @@ class Shards(Partition):
         check_integer("per_client", self.per_client, 1)
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-        """See `Partition`."""
         column, clients, rng = begin(labels, num_clients, seed)
         total = clients * self.per_client
         if total > len(column):
@@ -339,7 +333,6 @@ class ByQuantity(Partition):
         check_number("sigma", self.sigma, at_least=0, at_most=100)
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-        """See `Partition`."""
         column, clients, rng = begin(labels, num_clients, seed)
         exponent = self.sigma * rng.standard_normal(clients)
         weights = np.exp(exponent - exponent.max())
@@ -366,7 +359,7 @@ class Natural(Partition):
     citation = "caldas2018leaf"
 
     def __call__(self, labels: Any, num_clients: int | None = None, seed: int = 0) -> list[np.ndarray]:
-        """See `Partition`; `labels` are the group ids."""
+        # `labels` are the group ids
         ids, inverse = np.unique(check_column("groups", labels), return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         rng = np.random.default_rng(check_integer("seed", seed))

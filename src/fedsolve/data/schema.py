@@ -45,14 +45,9 @@ _MISSING = frozenset((
 def read_columns(
     path: Path, names: Sequence[str], known: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, list[str]], Callable[[int], str]]:
-    """The cells of some columns without spaces around them, and a function that says where a row stands.
-
-    What is no known text of its column is read as a data frame wrote it: a cell that it takes for missing, such as NA,
-    is empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is `known`.
-
-    Raises:
-        InvalidInput: no such file, no text in UTF-8, no row, a missing or doubled column, a row of another length.
-    """
+    # the cells of some columns without spaces around them, and where a row stands. What is no known text of
+    # its column is read as a data frame wrote it: a cell that it takes for missing, such as NA, is empty
+    # here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is `known`
     cells: dict[str, list[str]] = {name: [] for name in names}
     lines: list[int] = []
     with csv_rows(path) as rows:
@@ -73,7 +68,7 @@ def read_columns(
 
 
 def _usual(cell: str, known: Collection[str]) -> str:
-    """A cell that is no known text as if its file had not gone through a data frame."""
+    # as if the file had not gone through a data frame
     if known and (whole := _WHOLE.fullmatch(cell)) and whole[1] in known:
         return whole[1]
     return "" if cell in _MISSING else cell
@@ -97,7 +92,7 @@ def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> in
 
 
 def filled(cells: list[str], name: str, fill: str | None, where: Callable[[int], str]) -> list[str]:
-    """Cells of a column with what stands for an empty one; `InvalidInput` where nothing does."""
+    # `fill` stands for an empty cell; None where nothing does
     if "" not in cells:
         return cells
     if fill is None:
@@ -109,7 +104,7 @@ def filled(cells: list[str], name: str, fill: str | None, where: Callable[[int],
 
 
 def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
-    """The numbers of a column, shape (rows,), float64."""
+    # (rows,), float64
     text = "".join(cells)
     if text.isascii() and "_" not in text:  # Python then takes what `is_number` does, and all at once
         with contextlib.suppress(ValueError):
@@ -121,7 +116,7 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
 
 
 def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
-    """Numbers of a column, shape (rows,), in the type of a model's inputs."""
+    # (rows,), the type of a model's inputs
     if (row := first_beyond(numbers, np.float32)) is not None:
         raise InvalidInput(
             f"{where(row)}: column {name} is beyond float32: use another unit, or scale the column"
@@ -132,7 +127,7 @@ def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> n
 def numbers_of(
     cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
 ) -> np.ndarray:
-    """The place of each cell among the categories or classes of a column, shape (rows,)."""
+    # the place of each cell among the categories or classes of a column, (rows,)
     places = {text: i for i, text in enumerate(known)}
     numbers = [places.get(cell, -1) for cell in cells]
     if -1 in numbers:
@@ -146,7 +141,7 @@ def numbers_of(
 
 
 def numbers_or_texts(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray | list[str]:
-    """The cells of a column as numbers, NaN for an empty one, unless most are none; then as they are."""
+    # numbers, NaN for an empty cell, unless most cells are none; then as they are
     rows = [row for row, cell in enumerate(cells) if cell]
     if sum(is_number(cells[row]) for row in rows) <= len(rows) / 2:
         return cells
@@ -166,28 +161,22 @@ def is_number(cell: str) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table that is an input of the model.
+    """A column of a table that is an input of the model."""
 
-    Attributes:
-        name: in the table's first line.
-        mean, deviation: of a column of numbers; an input is (number - mean) / deviation. The same at all sites.
-        categories: of a column of text, at least two: an input for each, 1 where it is the row's and else 0.
-        fill: what stands for an empty cell; None where such a cell is refused.
-    """
-
-    name: str
+    name: str  # in the table's first line
+    # mean, deviation: of a column of numbers; an input is (number - mean) / deviation. The same at all sites.
     mean: float = 0.0
     deviation: float = 1.0
+    # of a column of text, at least two: an input for each, 1 where it is the row's and else 0
     categories: tuple[str, ...] = ()
-    fill: str | None = None
+    fill: str | None = None  # what stands for an empty cell; None where such a cell is refused
 
     @property
     def inputs(self) -> int:
-        """Inputs of a model that it makes."""
         return len(self.categories) or 1
 
     def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
-        """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
+        # (rows, inputs); `where` says where a row stands
         cells = filled(cells, self.name, self.fill, where)
         if not self.categories:
             with np.errstate(over="ignore"):  # what is beyond float64 is beyond float32
@@ -210,7 +199,7 @@ _USED: ContextVar[list[Schema] | None] = ContextVar("schemas in use", default=No
 
 @contextmanager
 def schemas_used() -> Iterator[list[Schema]]:
-    """The schemas that data are held against in this block."""
+    # collects the schemas that data are held against in this block
     token = _USED.set(used := [])
     try:
         yield used
@@ -314,7 +303,7 @@ class Schema:
     def _read(
         self, path: str | Path, further: list[str]
     ) -> tuple[np.ndarray, dict[str, list[str]], Callable[[int], str]]:
-        """The inputs, the cells of these columns and of further ones, and where a row stands."""
+        # inputs, the cells of these columns and of further ones, and where a row stands
         self._used()
         if not self.columns:
             raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
@@ -330,7 +319,7 @@ class Schema:
 
     @property
     def _known(self) -> dict[str, tuple[str, ...]]:
-        """The categories of each column, and the classes."""
+        # the categories of each column, and the classes
         return {**{c.name: c.categories for c in self.columns}, self.target: tuple(map(str, self.classes))}
 
     def raw_columns(self, path: str | Path) -> dict[str, np.ndarray | list[str]]:
@@ -431,7 +420,7 @@ def _schema(content: Mapping[str, Any]) -> Schema:
 
 
 def _check_cells(where: str, texts: list[str]) -> None:
-    """Raise `InvalidInput` for a text that no cell can be: those are read without spaces around them."""
+    # cells are read without spaces around them
     for text in texts:
         if not text or text != text.strip():
             raise InvalidInput(

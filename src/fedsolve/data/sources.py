@@ -50,7 +50,6 @@ def data_dir(explicit: str | Path | None = None) -> Path:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a file; `InvalidInput` if it is missing or cannot be read."""
     path = check_path("path", path)
     try:
         return untrusted.read_bytes(path, None)
@@ -160,20 +159,7 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
 def read_checked(
     folder: str | Path | None, name: str, sha256: str, fields: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Named arrays of an npz file in the data folder, after its check sum has been verified.
-
-    Args:
-        folder: the data folder; None for that of the environment variable.
-        name: of the file.
-        sha256: the file's.
-        fields: names of the arrays.
-
-    Returns:
-        The arrays by name.
-
-    Raises:
-        InvalidInput: no data folder, or a file that is missing, damaged or another version.
-    """
+    # a file of the data folder, after its check sum has been verified
     path = data_dir(folder) / name
     checksum(path, sha256)
     return read_npz(path, fields)

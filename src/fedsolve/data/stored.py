@@ -42,54 +42,37 @@ _PAIRS = {pair.__name__: pair for pair in (Examples, SparseRows)}
 
 @dataclass(frozen=True)
 class Column:
-    """One file of a folder.
+    """One file of a folder."""
 
-    Attributes:
-        file: its name.
-        dtype: of its numbers, as NumPy writes it (`<f4`).
-        shape: of one row.
-        start: bytes before the first row.
-        rows: their number.
-        crc32: of the rows' bytes.
-        low, high: the least and the largest number, of integers and truths; None where nobody noted them.
-    """
-
-    file: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    rows: int
-    crc32: int
+    file: str  # its name
+    dtype: str  # of its numbers, as NumPy writes it (`<f4`)
+    shape: tuple[int, ...]  # of one row
+    start: int  # bytes before the first row
+    rows: int  # their number
+    crc32: int  # of the rows' bytes
+    # low, high: the least and the largest number, of integers and truths; None where nobody noted them
     low: int | None = None
     high: int | None = None
 
     @property
     def width(self) -> int:
-        """Bytes of a row."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Description:
-    """A whole folder.
+    """A whole folder."""
 
-    Attributes:
-        clients, examples: how many.
-        structure: the examples' containers, with the numbers of `leaves` for arrays (see `structure_of`).
-        leaves: the examples' arrays.
-        index: counts of the clients, and the file of names with their ends where there are names.
-        columns: the names of the arrays' columns, as `FederatedData.columns` has them.
-    """
-
-    clients: int
+    clients: int  # clients, examples: how many
     examples: int
-    structure: Any
-    leaves: tuple[Column, ...]
+    structure: Any  # the examples' containers, with the numbers of `leaves` for arrays (see `structure_of`)
+    leaves: tuple[Column, ...]  # the examples' arrays
+    # counts of the clients, and the file of names with their ends where there are names
     index: tuple[Column, ...]
-    columns: Columns = ()
+    columns: Columns = ()  # the names of the arrays' columns, as `FederatedData.columns` has them
 
     def text(self) -> str:
-        """The file's text, with its seal."""
+        # with its seal
         facts = {"format": _FORMAT, **asdict(self)}
         for column in (*facts["leaves"], *facts["index"]):
             if column["low"] is None:  # then a folder from before there were ranges keeps its digest
@@ -101,11 +84,7 @@ class Description:
 
 
 def read_description(folder: Path) -> Description:
-    """The description in a folder, every field of it checked.
-
-    Raises:
-        InvalidInput: there is none, or it is damaged or not of this format.
-    """
+    # every field is checked
     path = folder / DESCRIPTION
     try:
         text = read_text(path, LARGEST, follow=False)
@@ -129,7 +108,6 @@ def read_description(folder: Path) -> Description:
 
 
 def damaged(path: Path, what: str) -> InvalidInput:
-    """The error for a file of a data folder that is not what was written."""
     return InvalidInput(f"{path} is damaged ({what}): restore a copy, or write the folder again")
 
 
@@ -154,7 +132,6 @@ def _checked(given: dict[str, Any]) -> Description:
 
 
 def _names(given: dict[str, Any], leaves: tuple[Column, ...]) -> Columns:
-    """The names of the arrays' columns, where they were noted."""
     names = given.get("columns", [])
     if names and len(names) != len(leaves):
         raise ValueError("names of columns of another number of arrays")
@@ -177,7 +154,6 @@ def _column(given: dict[str, Any]) -> Column:
 
 
 def _ends(given: dict[str, Any], dtype: np.dtype) -> tuple[int, int] | tuple[None, None]:
-    """The least and the largest number of a column, where they were noted."""
     if "low" not in given:
         return None, None
     least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
@@ -194,11 +170,7 @@ def _number(value: Any, least: int) -> int:
 
 
 def structure_of(examples: Batch) -> Any:
-    """The containers of examples as JSON has them, with numbers for the arrays in the order of JAX's leaves.
-
-    Raises:
-        InvalidInput: a container that is no `fs.Examples`, `fs.SparseRows`, tuple, list or dict with text for keys.
-    """
+    # the containers as JSON has them, with numbers for the arrays in the order of JAX's leaves
     numbers = jax.tree.unflatten(jax.tree.structure(examples), range(jax.tree.structure(examples).num_leaves))
     return _written(numbers)
 
@@ -218,11 +190,7 @@ def _written(node: Any) -> Any:
 
 
 def with_structure(structure: Any, leaves: Sequence[Any]) -> Batch:
-    """The examples of a structure, `leaves` in the places of its numbers.
-
-    Raises:
-        ValueError: no structure that `structure_of` gives.
-    """
+    # the inverse of `structure_of`; a ValueError for what it does not give
     if is_integer(structure):
         if not 0 <= structure < len(leaves):
             raise ValueError(f"array {structure} of {len(leaves)}")
@@ -259,15 +227,11 @@ class StoredData(FederatedData):
 
     @cached_property
     def merged_in_float32(self) -> tuple[str, ...]:
-        """Not looked for: it would read all files."""
+        # looking for them would read all files
         return ()
 
     def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-        """See `FederatedData`; by reading neighbours at once, not through the map, whose pages would stay in memory.
-
-        Raises:
-            InvalidInput: a file cannot be read, or is shorter than when it was opened.
-        """
+        # neighbours are read at once, not through the map, whose pages would stay in memory
         ends = np.flatnonzero(np.diff(clients) != 1) + 1
         first = clients[np.concatenate([[0], ends])]
         last = clients[np.concatenate([ends, [len(clients)]]) - 1]
@@ -284,18 +248,14 @@ class StoredData(FederatedData):
         self.check_ranges([array[: int(rows.sum())] for array in arrays])
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
-        """See `FederatedData`; of integers they were noted when the folder was written."""
+        # of integers it was noted when the folder was written
         for array, column in zip(jax.tree.leaves(self.examples), self._columns, strict=True):
             if array is leaf and column.low is not None and column.high is not None:
                 return column.low, column.high
         return None
 
     def check_ranges(self, arrays: Sequence[np.ndarray]) -> None:
-        """See `FederatedData`: a label that has changed on the disk might belong to no class.
-
-        Raises:
-            InvalidInput: an integer outside the range that was noted.
-        """
+        # a label that has changed on the disk might belong to no class
         for column, array in zip(self._columns, arrays, strict=True):
             if column.low is None or column.high is None or not array.size:
                 continue
@@ -356,7 +316,7 @@ def _columns(description: Description) -> tuple[Column, ...]:
 
 
 def _mapped(folder: Path, column: Column) -> mmap.mmap:
-    """A file's bytes, of the size that its description says."""
+    # of the size that the description says
     path, size = folder / column.file, column.start + column.rows * column.width
     try:
         with open_regular(path, follow=False) as file:
@@ -378,7 +338,7 @@ def _array(mapped: mmap.mmap, column: Column) -> np.ndarray:
 
 
 def _sum(mapped: mmap.mmap, start: int) -> int:
-    """CRC-32 of a file's rows; what was read of it is let go of."""
+    # CRC-32 of the rows; what was read is dropped from memory
     crc, content = 0, memoryview(mapped)
     for offset in range(start, len(content), _PIECE):
         crc = zlib.crc32(content[offset : offset + _PIECE], crc)
@@ -404,17 +364,8 @@ _IF_IN_MEMORY = getattr(os, "RWF_NOWAIT", 0)
 
 
 def gather(path: Path, column: Column, starts: np.ndarray, counts: np.ndarray, into: np.ndarray) -> None:
-    """Put the rows `starts[i]` to `starts[i] + counts[i] - 1`, for one i after another, at the beginning of an array.
-
-    Args:
-        path: the column's file.
-        column: what lies in it.
-        starts, counts: of each stretch of rows.
-        into: an array with room for all of them, in the column's type.
-
-    Raises:
-        OSError: the file cannot be read, or has become shorter.
-    """
+    # put the rows starts[i] to starts[i] + counts[i] - 1, for one i after another, at the beginning of
+    # `into`; an OSError where the file cannot be read, or has become shorter
     if not column.width:
         return
     size = column.start + column.rows * column.width
@@ -433,7 +384,7 @@ def gather(path: Path, column: Column, starts: np.ndarray, counts: np.ndarray, i
 def _through_map(
     mapped: mmap.mmap, column: Column, starts: np.ndarray, counts: np.ndarray, into: np.ndarray
 ) -> None:
-    """A part of the file after another."""
+    # a part of the file after another
     all_rows = np.frombuffer(mapped, np.dtype(column.dtype), offset=column.start).reshape(-1, *column.shape)
     ends = np.cumsum(counts)
     steps = np.flatnonzero(np.diff(starts * column.width // _PART)) + 1
@@ -448,7 +399,8 @@ def _through_map(
 
 
 def _by_calls(file: int, places: list[int], sizes: list[int], content: memoryview) -> None:
-    """What is in memory already at once; the rest is announced, so that the system fetches much of it together."""
+    # what is in memory already comes at once; the rest is announced, so that the system fetches much of it
+    # together
     missing, end = [], 0
     for place, size in zip(places, sizes, strict=True):
         part = content[end : end + size]
@@ -466,6 +418,5 @@ def _by_calls(file: int, places: list[int], sizes: list[int], content: memoryvie
 
 
 def _announce(file: int, offset: int, size: int) -> None:
-    """Let the system fetch what will be read."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)

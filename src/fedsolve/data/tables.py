@@ -23,23 +23,14 @@ _ROWS = 1024  # at a time
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one or more files with the same columns.
+    """The rows of one or more files with the same columns."""
 
-    Attributes:
-        files: in their order.
-        arrow: the package `pyarrow`.
-    """
-
-    files: tuple[Path, ...]
-    arrow: ModuleType
+    files: tuple[Path, ...]  # in their order
+    arrow: ModuleType  # the package `pyarrow`
 
     @classmethod
     def at(cls, path: str | Path) -> Table:
-        """The table of a file, of all files of a folder by name, or of a folder of Hugging Face's datasets.
-
-        Raises:
-            InvalidInput: there is none, or `pyarrow` is not installed.
-        """
+        # a file, all files of a folder by name, or a folder of Hugging Face's datasets
         require("pyarrow", "Parquet and Arrow files need", "arrow")
         import pyarrow
         import pyarrow.parquet
@@ -47,15 +38,10 @@ class Table:
         return cls(tuple(_files(Path(path))), pyarrow)
 
     def names(self) -> list[str]:
-        """The columns of the first file, accents composed.
-
-        Raises:
-            InvalidInput: the file cannot be read.
-        """
+        # of the first file, accents composed
         return list(map(composed, self._schema(self.files[0]).names))
 
     def _schema(self, path: Path) -> Any:
-        """The names and types of a file's columns."""
         try:
             with open_regular(path) as file:
                 begin = file.read(6)
@@ -68,15 +54,9 @@ class Table:
             raise _not_whole(path, error) from None
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Where some rows stand, in words, and their columns as Arrow's arrays, of one type in all files.
-
-        Integers beside doubles are doubles, and texts that a file codes by a dictionary are those that another writes
-        out.
-
-        Raises:
-            InvalidInput: a file that cannot be read, that lacks a column, or has it in a type that has none in common
-                with those before, or a number that the common type would round.
-        """
+        # where some rows stand, in words, and their columns as Arrow's arrays, of one type in all files:
+        # integers beside doubles are doubles, and texts that a file codes by a dictionary are those that
+        # another writes out
         columns = list(dict.fromkeys(columns))
         types = self._types(columns)
         for path in self.files:
@@ -94,7 +74,8 @@ class Table:
                 raise _not_whole(path, error) from None
 
     def _types(self, columns: list[str]) -> dict[str, Any]:
-        """The type of each column that holds those of all files, if they are of a kind: double for float and double."""
+        # the type of each column that holds those of all files, if they are of a kind: double for float and
+        # double
         types: dict[str, Any] = {}
         for path in self.files:
             schema = self._schema(path)
@@ -106,7 +87,7 @@ class Table:
         return types
 
     def _common(self, one: Any, other: Any) -> Any:
-        """The type that holds two of a kind; the first, which the second is cast to, if Arrow knows none."""
+        # where Arrow knows no common type, the first, to which the second is cast
         is_integer, is_floating = self.arrow.types.is_integer, self.arrow.types.is_floating
         if (is_integer(one) and is_floating(other)) or (is_floating(one) and is_integer(other)):
             return self.arrow.float64()
@@ -116,16 +97,15 @@ class Table:
         return one
 
     def _written_out(self, kind: Any) -> Any:
-        """A type without a dictionary."""
         return kind.value_type if self.arrow.types.is_dictionary(kind) else kind
 
     def _are_of_a_kind(self, one: Any, other: Any) -> bool:
-        """Whether numbers, or texts, of two types may stand in one column."""
+        # numbers, or texts, which may stand in one column
         kinds = {self._kind(one), self._kind(other)}
         return len(kinds) == 1 or kinds == {"integers", "floats"}
 
     def _kind(self, kind: Any) -> str:
-        """What a type is of, whatever its width, and whether or not a dictionary codes it."""
+        # whatever its width, and whether or not a dictionary codes it
         types = self.arrow.types
         while hasattr(kind, "value_type"):
             kind = kind.value_type
@@ -134,7 +114,7 @@ class Table:
         return next((name for name, is_one in known.items() if is_one), str(kind))
 
     def _as(self, kind: Any, column: Any, where: str, name: str) -> Any:
-        """A column in another type of its kind; `InvalidInput` where that would change a number."""
+        # another type of the same kind, which must change no number
         if column.type == kind:
             return column
         if self._are_of_a_kind(column.type, kind):
@@ -146,7 +126,7 @@ class Table:
         )
 
     def _parts(self, path: Path, columns: list[str]) -> Iterator[tuple[str, Any]]:
-        """Rows of one file, by row group or record batch; its format is told by its first bytes."""
+        # by row group or record batch; the first bytes tell the format
         with open_regular(path) as file:
             begin = file.read(6)
         if begin.startswith(b"PAR1"):
@@ -185,7 +165,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _named(state: Path) -> list[Path]:
-    """The files that a folder of Hugging Face's datasets is of: its caches lie beside them."""
+    # the files that Hugging Face's state names: caches lie beside them
     try:
         names = [str(part["filename"]) for part in loads(read_bytes(state, LARGEST))["_data_files"]]
     except (OSError, *MALFORMED) as error:
@@ -206,7 +186,7 @@ def _not_whole(path: Path, error: Exception) -> InvalidInput:
 
 
 def _own_names(path: Path, columns: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """What a file calls each column, with its accents in one character or in two."""
+    # what a file calls each column, with its accents in one character or in two
     known, own = list(map(composed, names)), {}
     for name in columns:
         if (wanted := composed(name)) not in known:
@@ -217,15 +197,7 @@ def _own_names(path: Path, columns: Sequence[str], names: Sequence[str]) -> dict
 
 
 def numbers(array: Any, where: str) -> np.ndarray:
-    """The numbers of an Arrow array, shape (rows, ...): lists of one length are axes.
-
-    Args:
-        array: of numbers, truths, lists of them (of lists), or tensors of one shape.
-        where: it is, for errors.
-
-    Raises:
-        InvalidInput: nulls, another type, or lists of different lengths.
-    """
+    # (rows, ...): numbers, truths, lists of them of one length (which are axes), or tensors of one shape
     import pyarrow as arrow
     from pyarrow import compute
 
@@ -259,6 +231,5 @@ def numbers(array: Any, where: str) -> np.ndarray:
 
 
 def check_whole(array: Any, where: str) -> None:
-    """Raise `InvalidInput` if an Arrow array has nulls."""
     if array.null_count:
         raise InvalidInput(f"{where} has {array.null_count} nulls: fill them or leave their rows out")

@@ -56,7 +56,7 @@ class Part:
     high: int | None = None
 
     def open(self, folder: Path) -> BinaryIO:
-        """The file behind the rows that are noted, what lies beyond cut off; a new one gets its header."""
+        # what lies beyond the noted rows is cut off; a new file gets its header
         file = open_to_append(folder / self.file, self.end)
         if not self.start and self.file != NAMES:
             self.start = file.write(self.header())
@@ -64,18 +64,18 @@ class Part:
 
     @property
     def end(self) -> int:
-        """Bytes of the file as far as it is noted."""
+        # bytes of the file as far as it is noted
         return self.start + self.rows * Column(**asdict(self)).width
 
     def header(self) -> bytes:
-        """What NumPy puts before so many rows: of one length, whatever their number."""
+        # NumPy's; of one length, whatever the number of rows
         text = io.BytesIO()
         facts = {"descr": self.dtype, "fortran_order": False, "shape": (self.rows, *self.shape)}
         np.lib.format.write_array_header_1_0(text, facts)
         return text.getvalue()
 
     def append(self, file: BinaryIO, rows: np.ndarray) -> int:
-        """Write rows behind the others; their bytes."""
+        # returns the bytes written
         content = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data if rows.size else b""
         file.write(content)
         self.crc32 = zlib.crc32(content, self.crc32)
@@ -89,23 +89,16 @@ class Part:
 
 @dataclass
 class Progress:
-    """What is sure to lie in the folder.
+    """What is sure to lie in the folder."""
 
-    Attributes:
-        clients: how many.
-        structure: of their examples.
-        parts: the files: arrays, counts, and those of names.
-        columns: the names of the arrays' columns, as `FederatedData.columns` has them.
-    """
-
-    clients: int
-    structure: Any
-    parts: list[Part] = field(default_factory=list)
-    columns: Columns = ()
+    clients: int  # how many
+    structure: Any  # of their examples
+    parts: list[Part] = field(default_factory=list)  # the files: arrays, counts, and those of names
+    columns: Columns = ()  # the names of the arrays' columns, as `FederatedData.columns` has them
 
     @classmethod
     def read(cls, folder: Path) -> Progress | None:
-        """What was noted in a folder; None if nothing was."""
+        # None if nothing was noted
         path = folder / PROGRESS
         if not path.exists():
             return None
@@ -118,7 +111,7 @@ class Progress:
             raise InvalidInput(f"{path} is damaged ({error}): remove {folder} and write it again") from None
 
     def note(self, folder: Path, files: Sequence[BinaryIO]) -> None:
-        """Bring the files to the disk, and then say so."""
+        # files first, then the note that says so
         for file in files:
             sync(file)
         write_atomically(folder / PROGRESS, json.dumps(asdict(self)))
@@ -244,7 +237,7 @@ def _write(
 
 
 def _from(clients: FederatedData | Iterable[Batch], start: int) -> Iterable[Batch]:
-    """The clients from a number on; those before are not made where they can be left alone."""
+    # clients before `start` are not made where they can be left alone
     if isinstance(clients, FederatedData):
         return map(clients.client, range(start, clients.num_clients))
     if isinstance(clients, Sequence):
@@ -253,7 +246,7 @@ def _from(clients: FederatedData | Iterable[Batch], start: int) -> Iterable[Batc
 
 
 def _blocks(data: FederatedData, start: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """The rows and the counts of clients from a number on, many at once: they were looked at when they were made."""
+    # many clients at once: they were checked when the data were made
     arrays = jax.tree.leaves(data.examples)
     rows = max(1, _BETWEEN // max(1, sum(a.nbytes for a in arrays) // data.num_examples))
     ends = data.offsets + data.counts
@@ -267,7 +260,7 @@ def _blocks(data: FederatedData, start: int) -> Iterator[tuple[list[np.ndarray],
 def _one_by_one(
     clients: Iterable[Batch], progress: Progress
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """The rows and the count of each client, which must have the types and shapes of the first."""
+    # each must have the types and shapes of the first
     for i, client in enumerate(clients, progress.clients):
         leaves, progress.columns = _leaves(i, client, progress.columns)
         if structure_of(client) != progress.structure:
@@ -288,7 +281,7 @@ def _append(
     counts: np.ndarray,
     names: Iterator[str] | None,
 ) -> int:
-    """Write some clients behind the others; bytes that they took."""
+    # returns the bytes written
     rows = [*leaves, counts.astype("<i8")]
     if names is not None:
         found = list(itertools.islice(names, len(counts)))
@@ -307,7 +300,7 @@ def _append(
 
 
 def _leaves(i: int, client: Any, columns: Columns) -> tuple[list[np.ndarray], Columns]:
-    """A client's arrays, each with as many rows, at least one, of finite numbers, and the names of their columns."""
+    # with as many rows each, at least one, of finite numbers; and the names of their columns
     arrays, columns = named_arrays(f"client {i}:", client, columns)
     given = jax.tree_util.tree_leaves_with_path(arrays)
     lengths = {len(a) if a.ndim else 0 for _, a in given}
@@ -333,7 +326,7 @@ def _little(array: np.ndarray) -> np.ndarray:
 
 
 def _check_last(folder: Path, progress: Progress, rest: Iterator[Batch]) -> None:
-    """The last client that the folder has must be what is given in its place: these are the same clients."""
+    # the last client that the folder has must be the one that is given in its place
     i = progress.clients - 1
     given = next(rest, None)
     leaves = [] if given is None else _leaves(i, given, progress.columns)[0]

@@ -22,7 +22,7 @@ from fedsolve.pytorch.translation.arrays import of_data
 
 
 def are_classes(outputs: Any, y: Any) -> bool:
-    """Whether targets are classes, one for each row of outputs of shape (n, classes, ...)."""
+    # one class for each row of outputs of shape (n, classes, ...)
     return (
         isinstance(outputs, torch.Tensor)
         and isinstance(y, torch.Tensor)
@@ -37,11 +37,8 @@ _CLASSES = 2  # where outputs do not say
 
 
 def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
-    """The value of a loss; 0, with a gradient of 0, where nothing in the batch counts.
-
-    That is so where the value is NaN whatever the outputs, for these, which are finite, and for others; but not with
-    other targets, of which some count.
-    """
+    # 0, with a gradient of 0, where nothing in the batch counts: the value is then NaN whatever the outputs,
+    # for these, which are finite, and for others, but not with other targets, of which some count
     value = function(outputs, targets)
     tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
     if (
@@ -63,10 +60,8 @@ def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets:
 
 
 def _other_targets(targets: Any, outputs: Any) -> list[Any]:
-    """Targets some of which count, if any do: classes of all kinds, ones where they may be a mask, and numbers.
-
-    On the CPU: a class that there is not would end all work on CUDA.
-    """
+    # targets of which some count, if any do: classes of all kinds, ones where they may be a mask, and
+    # numbers; on the CPU, since an index out of range would end all work on CUDA
     matrix = isinstance(outputs, Tensor) and outputs.ndim > 1
     classes = max(outputs.shape[1], 1) if matrix else _CLASSES
 
@@ -90,26 +85,24 @@ def _is_number(function: Callable[[Any, Any], Tensor], outputs: Any, targets: An
 
 
 def _partly_nan(targets: Any) -> bool:
-    """Whether some targets are NaN and others are not: the loss does not leave these out."""
+    # then the loss does not leave NaN targets out
     nans = [t.isnan() for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and t.is_floating_point()]
     return any(bool(t.any()) and not bool(t.all()) for t in nans)
 
 
 def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """A batch in the types in which PyTorch has it."""
     x, y = batch
     return jax.tree.map(lambda a: of_data(a, dtype), (x, y))
 
 
 def row_of(tree: Any, i: int, rows: int) -> Any:
-    """Row i of what has rows, as a batch of its own."""
+    # as a batch of one row; what has no rows stays
     return pytree.tree_map(
         lambda t: t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
     )
 
 
 def mean_of(value: Any) -> Tensor:
-    """A loss's value as the mean over the batch."""
     if not isinstance(value, Tensor):
         check_value("the loss of a batch", of_type(value), False)
     return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()
@@ -119,14 +112,14 @@ def mean_of(value: Any) -> Tensor:
 
 
 def seed_of(key: bytes, *numbers: int) -> int:
-    """A seed of 63 bits that follows from a key and some numbers."""
+    # 63 bits
     words = key + b"".join(n.to_bytes(8, "little") for n in numbers)
     return int.from_bytes(blake2b(words, digest_size=8).digest(), "little") >> 1
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """PyTorch's random numbers from a seed; afterwards they go on where they were."""
+    # afterwards PyTorch's generators go on where they were
     cuda = device if device is not None and device.type == "cuda" else None
     before = torch.default_generator.get_state()
     cuda_before = None if cuda is None else torch.cuda.get_rng_state(cuda)
@@ -143,10 +136,8 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 @contextmanager
 def all_seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """The same for PyTorch, NumPy and Python, any of which a module or a loader's augmentation may draw from.
-
-    NumPy's generator is exchanged, which is far faster than to read its state out and to write it back.
-    """
+    # PyTorch, NumPy and Python, any of which a module or a loader's augmentation may draw from. NumPy's
+    # generator is exchanged: far faster than to read its state out and to write it back
     python, legacy = random.getstate(), np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         random.seed(seed)
@@ -160,14 +151,15 @@ def all_seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def global_states() -> tuple[Any, ...]:
-    """States of Python's and NumPy's global generators, which are equal as long as nobody draws."""
+    # of Python and NumPy; equal as long as nobody draws
     _, words, *rest = np.random.get_state()  # noqa: NPY002
     return random.getstate(), np.asarray(words).tobytes(), *rest
 
 
 @contextmanager
 def kept_generators(loader: object) -> Iterator[None]:
-    """Afterwards generators that a loader, its samplers or its dataset hold as attributes go on where they were."""
+    # afterwards generators that a loader, its samplers or its dataset hold as attributes go on where they
+    # were
     held = list(_generators(loader, set()))
     before = [_state_of(generator) for generator in held]
     try:

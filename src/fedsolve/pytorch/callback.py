@@ -45,33 +45,30 @@ from fedsolve.pytorch.translation.registry import NotTranslatable
 
 
 def is_wide(x: Any) -> bool:
-    """Whether an array travels as words."""
+    # 64-bit arrays travel as pairs of 32-bit words (see the module's docstring)
     return x.dtype in (np.float64, np.int64, np.uint64)
 
 
 def narrow(x: Any) -> Array:
-    """An array as it travels."""
     return lax.bitcast_convert_type(x, jnp.uint32) if is_wide(x) else x
 
 
 def widen(x: Array, like: Any) -> Array:
-    """An array that has travelled, as it was; `like` has its type."""
+    # the inverse of `narrow`; `like` has the type
     return lax.bitcast_convert_type(x, like.dtype) if is_wide(like) else x
 
 
 def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
-    """The shape and type in which an array travels."""
     wide = is_wide(x)
     return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
 
 
 def to_words(x: np.ndarray) -> np.ndarray:
-    """A result of the host as it travels."""
     return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
 
 
 def call_host(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
-    """A function of the host as part of a program; its arguments and results as NumPy arrays."""
+    # `function` takes and returns NumPy arrays; `results` are shapes and types of what it returns
     leaves, tree = jax.tree.flatten(arguments)
     leaves = [jnp.asarray(x) for x in leaves]
     shapes, form = jax.tree.flatten(results)
@@ -126,7 +123,7 @@ class Module:
         self.buffers = {name: array_of(b) for name, b in self._buffers.items()}
 
     def values(self, function: Function, params: Any, buffers: Any, batch: Any) -> np.ndarray:
-        """What a function of outputs and targets gives for each example alone, in evaluation mode."""
+        # the value of each example alone, shape (n,), in evaluation mode
         with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
             x, y = tensors_of(batch, dtype)
             function = _in_type(function, dtype)
@@ -140,12 +137,11 @@ class Module:
             return torch.stack(each).to(dtype).numpy()
 
     def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
-        """Its outputs in evaluation mode, flat."""
         with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
             return [t.numpy() for t in pytree.tree_leaves(self._evaluated(tensors_of(batch, dtype)[0]))]
 
     def _evaluated(self, x: Any) -> Any:
-        """Outputs in evaluation mode; of examples alone their rows together, and the mean of what has no rows."""
+        # examples that run alone: their rows are concatenated, what has no rows is averaged
         if not self._alone:
             return self._module(x)
         rows = len(next(t for t in pytree.tree_leaves(x) if t.ndim))
@@ -164,7 +160,7 @@ class Module:
         words: np.ndarray | None,
         gradient: bool,
     ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The loss of a batch, its gradient ({} if not wanted) and the new buffers; in training mode given `words`."""
+        # the loss, its gradient ({} if not wanted) and the new buffers; `words` of a key mean training mode
         seed = 0 if words is None else seed_of(words.tobytes())
         with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
             x, y = tensors_of(batch, dtype)
@@ -179,7 +175,7 @@ class Module:
 
     @contextmanager
     def _with(self, params: Any, buffers: Any, training: bool, seed: int) -> Iterator[torch.dtype]:
-        """The module with other values, for one thread at a time, its random numbers from a seed; the values' type."""
+        # other values and seeded draws; one thread at a time. Yields the type of the values.
         values = {n: torch.tensor(np.asarray(v)) for n, v in params.items()}
         dtype = next(iter(values.values())).dtype
         values |= {n: p.to(dtype) for n, p in self._kept.items()}
@@ -195,21 +191,14 @@ class Module:
 
 @dataclass(frozen=True, eq=False)
 class HostLoss:
-    """A loss of a module that stays in PyTorch.
+    """A loss of a module that stays in PyTorch."""
 
-    Attributes:
-        module: the module.
-        function: (outputs, targets) -> scalar tensor, the mean over the batch.
-        buffered: whether it takes and returns buffers.
-    """
-
-    module: Module
-    function: Function
-    buffered: bool
+    module: Module  # the module
+    function: Function  # (outputs, targets) -> scalar tensor, the mean over the batch
+    buffered: bool  # whether it takes and returns buffers
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch."""
         return ("key", "weights", "buffers") if self.buffered else ("key", "weights")
 
     def __call__(
@@ -220,13 +209,12 @@ class HostLoss:
         weights: Array | None = None,
         buffers: Any = None,
     ) -> Any:
-        """The mean over the examples that count; with buffers, their new values too."""
         words = None if key is None else _words(key)
         value, after = _value(self, params, (tuple(batch), words, weights, buffers or {}))  # pyright: ignore
         return (value, after) if self.buffered else value
 
     def host(self, gradient: bool, params: Any, rest: Any) -> tuple[Any, Any, Any]:
-        """What the host computes: padding never reaches the module."""
+        # padding never reaches the module
         batch, words, weights, buffers = rest
         if weights is not None:
             rows = np.asarray(weights) > 0
@@ -235,7 +223,6 @@ class HostLoss:
         return self.module.loss(self.function, params, buffers, batch, words, gradient)
 
     def each(self, params: Any, batch: Any, key: Array | None = None, buffers: Any = None) -> Any:
-        """The value of each example, shape (n,), in evaluation mode."""
         found = HostValues(self.module, self.function, self.buffered)(params, batch, buffers)
         return (found, buffers) if self.buffered else found
 
@@ -247,34 +234,22 @@ class _Evaluated:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch."""
         return ("buffers",) if self.buffered else ()
 
 
 @dataclass(frozen=True)
 class Outputs(_Evaluated):
-    """The outputs of a module that stays in PyTorch.
+    """The outputs of a module that stays in PyTorch."""
 
-    Attributes:
-        module: the module.
-        sample: shapes without the first axis (None: an output without rows) and types of its outputs, flat; None for
-            the parameters' type.
-        buffered: whether it takes buffers.
-    """
-
-    module: Module
+    module: Module  # the module
+    # shapes without the first axis (None: an output without rows) and types of its outputs, flat; None for
+    # the parameters' type
     sample: tuple[tuple[tuple[int, ...] | None, Any], ...]
-    buffered: bool
+    buffered: bool  # whether it takes buffers
 
     @classmethod
     def of(cls, module: Module, outputs: Any, rows: int) -> Outputs:
-        """Those of a module of which some are known.
-
-        Args:
-            module: the module.
-            outputs: of a batch, as tensors.
-            rows: of that batch.
-        """
+        # shapes and types are read off the outputs of a sample batch of `rows` rows
         found = []
         for t in pytree.tree_leaves(outputs):
             shape = tuple(t.shape[1:]) if t.ndim and len(t) == rows else None
@@ -286,7 +261,6 @@ class Outputs(_Evaluated):
         return cls(module, tuple(found), bool(module.buffers))
 
     def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Any:
-        """The outputs in evaluation mode, flat: an array, or a tuple where there are several."""
         run, rows = next(iter(params.values())).dtype, len(jax.tree.leaves(batch)[0])
         shapes = [
             jax.ShapeDtypeStruct(() if shape is None else (rows, *shape), run if dtype is None else dtype)
@@ -309,7 +283,6 @@ class HostValues(_Evaluated):
     buffered: bool
 
     def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Array:
-        """The value of each example, shape (n,), in evaluation mode."""
         run = next(iter(params.values())).dtype
         rows = len(jax.tree.leaves(batch)[0])
 
@@ -352,7 +325,7 @@ def _evaluate(loss: HostLoss, gradient: bool, params: Any, rest: Any) -> Any:
 
 
 def _in_type(function: Function, dtype: torch.dtype) -> Function:
-    """A loss whose own values, such as class weights, are of a type."""
+    # a loss that holds tensors, such as class weights, converted to a type
     if not isinstance(function, nn.Module) or all(
         t.dtype == dtype for t in function.state_dict().values() if t.is_floating_point()
     ):
@@ -368,11 +341,7 @@ def _words(key: Array) -> Array:
 
 
 def collated(who: str, items: Sequence[Any]) -> Any:
-    """The items of a data set, which errors call `who`, as one batch.
-
-    Raises:
-        InvalidInput: items of different shapes, or of something else; the first is named.
-    """
+    # `who` is what errors call the data set
     try:
         return default_collate(list(items))
     except Exception as error:  # whatever a user's class raises too
@@ -382,7 +351,7 @@ def collated(who: str, items: Sequence[Any]) -> Any:
 
 
 def no_batch(error: Exception) -> InvalidInput | None:
-    """Why a loader's own collating failed; None if something else did."""
+    # why a loader's own collating failed; None if something else did
     text = str(error)
     if "stack expects each tensor to be equal size" not in text and "default_collate: " not in text:
         return None

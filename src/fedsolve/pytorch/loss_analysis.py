@@ -30,38 +30,21 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Judged:
-    """A loss or a metric of PyTorch.
+    """A loss or a metric of PyTorch."""
 
-    Attributes:
-        function: (outputs, targets) -> tensor.
-        rows: it by single rows; None where it cannot be exported.
-        sums: it by sums over rows; None where it is a mean over examples, whatever these are, or one cannot tell.
-        untold: why it is not translated; "" where it is.
-        no_mean: what was seen of a metric that is neither: it is computed on whole sets; else "".
-    """
-
-    function: Callable[[Any, Any], Any]
-    rows: OnRows | None = None
+    function: Callable[[Any, Any], Any]  # (outputs, targets) -> tensor
+    rows: OnRows | None = None  # it by single rows; None where it cannot be exported
+    # it by sums over rows; None where it is a mean over examples, whatever these are, or one cannot tell
     sums: OnSums | None = None
-    untold: str = ""
-    no_mean: str = ""
+    untold: str = ""  # why it is not translated; "" where it is
+    no_mean: str = ""  # what was seen of a metric that is neither: it is computed on whole sets; else ""
 
 
 def judged(
     name: str, function: Any, outputs: Any, targets: Any, dtype: torch.dtype, only_means: bool
 ) -> Judged:
-    """What a function is, by its program and by its values on an example batch.
-
-    Args:
-        name: what errors call it.
-        function: (outputs, targets) -> scalar, or one value for each row.
-        outputs, targets: tensors.
-        dtype: the type of the module's parameters.
-        only_means: whether one that needs whole sets is refused, as a loss is.
-
-    Raises:
-        InvalidInput: it fails, gives no numbers, has parameters of its own; or it is no mean, and only means are taken.
-    """
+    # decided by the function's program and by its values on a sample batch; with `only_means` one that needs
+    # whole sets is refused, as a loss is
     with fixed_draws():
         whole = value_of(name, function, outputs, targets)
     rows, sums, untold = None, None, ""
@@ -85,12 +68,6 @@ def judged(
 
 
 def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:
-    """The value of a batch.
-
-    Raises:
-        InvalidInput: the function fails, on outputs and targets of which shapes and types; it gives neither a
-            scalar tensor nor one value a row; or another value when it is called again.
-    """
     if not callable(function):
         raise InvalidInput(
             f"{name} = {shown(function)} must be a function (outputs, targets) -> tensor, such as nn.CrossEntropyLoss()"
@@ -105,13 +82,13 @@ def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:
 
 
 def _once(function: Any, outputs: Any, targets: Any) -> Any:
-    """A value, after which the function's buffers are as before."""
+    # the function's buffers are afterwards as before
     with as_before((function,)), torch.no_grad():
         return _drawn(function, outputs, targets)
 
 
 def check_form(name: str, value: Any, rows: int) -> None:
-    """Raise `InvalidInput` unless what a function made of a batch is a scalar tensor or has a row for each example."""
+    # a scalar, or a value for each example
     is_tensor = isinstance(value, Tensor)
     found = f"of shape {tuple(value.shape)}" if is_tensor else of_type(value)
     taken = is_tensor and not value.is_complex() and (not value.ndim or len(value) == rows)
@@ -119,14 +96,14 @@ def check_form(name: str, value: Any, rows: int) -> None:
 
 
 def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidInput:
-    """That a function fails on a batch, with the shapes and types that it was given."""
+    # names the shapes and types that the function was given
     labels = [t for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and _counts(t)]
     ranges = "".join(f"; the targets are {int(t.min())} to {int(t.max())}" for t in labels if t.numel())
     return fails(name, f"on outputs {_described(outputs)} and targets {_described(targets)}", error, ranges)
 
 
 def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
-    """Raise `InvalidInput` if a loss broadcasts outputs against targets or adds examples up; one row tells nothing."""
+    # of a loss that broadcasts outputs against targets, or adds examples up; one row tells nothing
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return
     if not outputs.ndim or len(outputs) < 2:
@@ -152,7 +129,7 @@ def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
 
 
 def value_or_none(loss: Any, outputs: Any, targets: Any) -> Any:
-    """The value of a batch, by the same random numbers in each call; None where the loss fails on it."""
+    # by the same random numbers in each call; None where the loss fails
     try:
         return mean_of(_drawn(loss, outputs, targets))
     except Exception:  # whatever the user's code raises for another shape
@@ -177,7 +154,7 @@ def _described(tree: Any) -> str:
 
 
 def _mean_difference(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | None:
-    """How the value of a batch differs from the mean of the values of its rows, None if it does not."""
+    # None if the value of the batch is the mean of its rows' values
     seen = _apart(function, outputs, targets, whole)
     if seen is None and _may_broadcast(outputs, targets) and targets.is_floating_point():
         other = _as_outputs(outputs, targets)
@@ -188,14 +165,14 @@ def _mean_difference(function: Any, outputs: Any, targets: Any, whole: Tensor) -
 
 
 def _may_broadcast(outputs: Any, targets: Any) -> bool:
-    """Whether outputs and targets have as many numbers in other shapes, such as (n, 1) and (n,)."""
+    # as many numbers in other shapes, such as (n, 1) and (n,)
     both = isinstance(outputs, Tensor) and isinstance(targets, Tensor)
     return both and outputs.shape != targets.shape and outputs.numel() == targets.numel()
 
 
 def _as_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The targets, turned round, as outputs: a mean over all pairs of outputs that all lie above the targets, of their
-    distances for one, is by chance that over rows."""
+    # the targets reversed: a mean over all pairs whose outputs lie above their targets is by chance that over
+    # rows
     return targets.flip(0).reshape(outputs.shape).to(outputs.dtype)
 
 
@@ -214,7 +191,7 @@ def _apart(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | No
 
 
 def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) -> str | None:
-    """How PyTorch's value of some of the rows differs from that of their sums, None if it does not."""
+    # None if PyTorch's value of subsets of rows follows from the sums
     rows = _rows(outputs)
     with jax.enable_x64(True):
         each = np.asarray(sums(*wide(outputs, targets)))
@@ -229,7 +206,6 @@ def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) ->
 
 
 def _has_rows(outputs: Any, targets: Any) -> bool:
-    """Whether all outputs and targets have a row for each example, so that those of a whole set can be put together."""
     rows = _rows(outputs)
     return all(
         isinstance(t, Tensor) and t.ndim and len(t) == rows for t in pytree.tree_leaves((outputs, targets))
@@ -251,16 +227,10 @@ _LOOK = 2**17  # rows of inputs that are looked at, evenly spaced; of targets 32
 
 
 def telling_rows(x: Any, y: Any, least: int, most: int) -> np.ndarray:
-    """Numbers of the rows to try a module on, the most telling first, shape (least .. most,).
-
-    Rows with each negative target (ignored ones are), with the most and the fewest of them, with every value of integer
-    targets, the rarest first, with the greatest and smallest numbers, and the longest and shortest sequences as far as
-    zeros and negative numbers fill them up; then rows evenly spaced. Of a few rows some come again.
-
-    Args:
-        x, y: inputs and targets, pytrees of arrays of shape (rows, ...).
-        least, most: how many numbers to give; up to `most` only as long as rows tell something.
-    """
+    # which rows to try a module on, the most telling first, shape (least .. most,): those with each negative
+    # target (ignored ones are), with the most and the fewest of them, with every value of integer targets,
+    # the rarest first, with the greatest and smallest numbers, and the longest and shortest sequences as far
+    # as zeros and negative numbers fill them up; then rows evenly spaced
     total = len(jax.tree.leaves(y)[0])
     found = dict.fromkeys(int(row) for row in _row_keys(x, y))
     chosen = list(found)[:most]
@@ -278,7 +248,7 @@ def _row_keys(x: Any, y: Any) -> Iterator[int]:
 
 
 def _of_leaf(leaf: np.ndarray, look: int, every: bool) -> Iterator[int]:
-    """Telling rows by one array; `every`: with every value of integers."""
+    # `every`: rows with every value of integers, too
     at = np.arange(len(leaf)) if len(leaf) <= look else np.linspace(0, len(leaf) - 1, look).astype(int)
     flat = np.asarray(leaf[at]).reshape(len(at), -1)
     if not flat.shape[1]:
@@ -297,7 +267,7 @@ def _of_leaf(leaf: np.ndarray, look: int, every: bool) -> Iterator[int]:
 
 
 def _first_of_each(flat: np.ndarray, where: np.ndarray) -> list[int]:
-    """A row with each value of those entries, the rarest first, none for what such a row shows already."""
+    # a row with each value, the rarest first, none for a value that such a row shows already
     rows, columns = np.nonzero(where)
     values, first, counts = np.unique(flat[rows, columns], return_index=True, return_counts=True)
     chosen: list[int] = []

@@ -41,10 +41,8 @@ from fedsolve.pytorch.unchanged import remembered_by
 
 
 def gradients(value: Tensor, params: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The gradient of a scalar by parameters that have no `.grad`, 0 where it does not depend on one.
-
-    By `backward`, since checkpoints with `use_reentrant=True` refuse `torch.autograd.grad`.
-    """
+    # 0 where the value does not depend on a parameter. By `backward`, since checkpoints with
+    # `use_reentrant=True` refuse `torch.autograd.grad`
     value.backward()
     return {n: torch.zeros_like(p) if p.grad is None else _dense(p.grad) for n, p in params.items()}
 
@@ -54,7 +52,7 @@ def _dense(gradient: Tensor) -> Tensor:
 
 
 def refuse_late_hooks(module: nn.Module) -> None:
-    """Raise `InvalidInput` if a parameter has a hook that acts once its gradient is in `.grad`, which nobody reads."""
+    # such a hook acts once the gradient is in `.grad`, which nobody reads here
     for name, p in module.named_parameters():
         if getattr(p, "_post_accumulate_grad_hooks", None):
             raise InvalidInput(
@@ -88,7 +86,7 @@ class Graph:
 
 
 def _is_checkpoint(node: Any) -> bool:
-    """Whether a node is `torch.utils.checkpoint`'s, whose backward is that of what it runs."""
+    # the backward of such a node is that of what it runs
     return getattr(type(node), "_forward_cls", None) is CheckpointFunction
 
 
@@ -115,11 +113,8 @@ _FIXED: ContextVar[bool] = ContextVar("fixed", default=False)
 
 @contextmanager
 def fixed_draws(rounding: bool = True) -> Iterator[Draws]:
-    """Inside, in this thread, PyTorch and programs that JAX traces draw these numbers.
-
-    Args:
-        rounding: False leaves numbers that PyTorch converts to another floating-point type in the type that they have.
-    """
+    # for this thread: PyTorch, and programs that JAX traces. With `rounding` False, numbers that PyTorch
+    # converts to another floating-point type keep the type that they have
     token = _FIXED.set(True)
     try:
         with Draws(rounding) as seen:
@@ -129,7 +124,6 @@ def fixed_draws(rounding: bool = True) -> Iterator[Draws]:
 
 
 def are_fixed() -> bool:
-    """Whether this thread is inside `fixed_draws`."""
     return _FIXED.get()
 
 
@@ -147,7 +141,6 @@ class Draws(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """The operation, or what stands for a random one."""
         result = func(*args, **(kwargs or {}))
         if (
             str(func) == "aten._to_copy.default"
@@ -194,13 +187,12 @@ def _with_probability(result: torch.Tensor, p: Any) -> torch.Tensor:
 
 
 def _likeliest(result: torch.Tensor, p: torch.Tensor, number: int, replacement: bool = False) -> torch.Tensor:
-    """Of `multinomial`: the likeliest, again and again or one after another."""
+    # of `multinomial`: the likeliest, again and again or one after another
     order = p.sort(dim=-1, descending=True, stable=True).indices
     return result.copy_(order[..., :1].expand_as(result) if replacement else order[..., :number])
 
 
 def _anywhere(result: torch.Tensor, x: Any, low: int = 0, high: int | None = None) -> torch.Tensor:
-    """Of `random_`, which has no upper end of its own."""
     return result.fill_(low if high is None else _whole(low, high))
 
 
@@ -249,27 +241,22 @@ class Fixed:
 
     @staticmethod
     def bernoulli(p: float, shape: Any) -> Array:
-        """Whether an event of probability p happens."""
         return jnp.full(shape, p > 0)
 
     @staticmethod
     def uniform(shape: Any, dtype: Any) -> Array:
-        """A number of [0, 1)."""
         return jnp.full(shape, _UNIFORM, dtype)
 
     @staticmethod
     def normal(shape: Any, dtype: Any) -> Array:
-        """A number of the normal distribution."""
         return jnp.full(shape, _NORMAL, dtype)
 
     @staticmethod
     def randint(shape: Any, low: int, high: int) -> Array:
-        """An integer from `low` to below `high`."""
         return jnp.full(shape, _whole(low, high))
 
     @staticmethod
     def permutation(n: int) -> Array:
-        """The numbers below n in another order."""
         return jnp.arange(n - 1, -1, -1)
 
 
@@ -278,33 +265,22 @@ Values = Mapping[str, Any]
 
 
 class Found(NamedTuple):
-    """What one evaluation in training mode gives.
+    """What one evaluation in training mode gives."""
 
-    Attributes:
-        loss: the mean over the batch.
-        gradient: of each parameter that trains, by name.
-        buffers: their values afterwards, by name.
-        coarsest: the largest rounding unit of a type to which the module or the loss converts numbers.
-        exact: what they give where such conversions do not round; None where nothing is converted, or it fails so.
-    """
-
-    loss: float
-    gradient: Mapping[str, np.ndarray]
-    buffers: Mapping[str, np.ndarray]
+    loss: float  # the mean over the batch
+    gradient: Mapping[str, np.ndarray]  # of each parameter that trains, by name
+    buffers: Mapping[str, np.ndarray]  # their values afterwards, by name
+    # the largest rounding unit of a type to which the module or the loss converts numbers
     coarsest: float = 0.0
+    # what they give where such conversions do not round; None where nothing is converted, or it fails so
     exact: Found | None = None
 
 
 class Value(NamedTuple):
-    """What one evaluation in evaluation mode gives.
+    """What one evaluation in evaluation mode gives."""
 
-    Attributes:
-        value: the mean over the batch.
-        coarsest, exact: as in `Found`.
-    """
-
-    value: float
-    coarsest: float = 0.0
+    value: float  # the mean over the batch
+    coarsest: float = 0.0  # coarsest, exact: as in `Found`
     exact: float | None = None
 
 
@@ -328,18 +304,8 @@ class Reference:
         self.draws = self.autocast = False
 
     def training(self, params: Values, buffers: Values, batch: Any) -> Found:
-        """Loss, gradient and new buffers in training mode, with fixed draws.
-
-        Args:
-            params: values of the parameters by name; others, and buffers that are not given, have the module's own.
-            buffers: values of buffers by name.
-            batch: inputs and targets, arrays.
-
-        Raises:
-            InvalidInput: what the user's code raises; a loss that depends on no parameter or on one
-                outside the module; a loss that is another when it is computed again; attributes that change
-                in each call.
-        """
+        # with fixed draws; parameters and buffers that are not given have the module's own values. It is
+        # computed twice: a loss that is another then, or attributes that change in each call, are refused
         with kept_attributes(self.module, self.loss):
             first, leaves = self._once(params, buffers, batch)
             remembered = remembered_by(self.module, self.loss)
@@ -357,7 +323,7 @@ class Reference:
         return first._replace(exact=self._exact(params, buffers, batch)) if first.coarsest else first
 
     def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> Value:
-        """A function's value on the whole batch in evaluation mode, with fixed draws."""
+        # the value on the whole batch, with fixed draws
 
         def value(rounding: bool) -> tuple[float, float]:
             kept = kept_attributes(self.module, function)
@@ -374,7 +340,7 @@ class Reference:
             return Value(found, coarsest)
 
     def graph(self, params: Values, buffers: Values, batch: Any, through_module: bool = True) -> Graph:
-        """What autograd records of the loss; with outputs that have no gradient unless `through_module`."""
+        # outputs have no gradient unless `through_module`
         with kept_attributes(self.module, self.loss), self._with(params, buffers, True):
             x, y = tensors_of(batch, self.dtype)
             outputs = self.module(x)
@@ -383,7 +349,6 @@ class Reference:
             return Graph(mean_of(self.loss(outputs, y)))
 
     def _exact(self, params: Values, buffers: Values, batch: Any) -> Found | None:
-        """What training gives where conversions do not round; None if it insists on the types that it converts to."""
         try:
             with kept_attributes(self.module, self.loss):
                 return self._once(params, buffers, batch, rounding=False)[0]
@@ -393,7 +358,7 @@ class Reference:
     def _once(
         self, params: Values, buffers: Values, batch: Any, rounding: bool = True
     ) -> tuple[Found, list[Tensor]]:
-        """What one evaluation gives, and the tensors that require a gradient and that the loss depends on."""
+        # also the tensors with a gradient that the loss depends on
         x, y = tensors_of(batch, self.dtype)
         with self._with(params, buffers, True), fixed_draws(rounding) as draws:
             value = mean_of(self.loss(self.module(x), y))
@@ -417,7 +382,7 @@ class Reference:
 
     @contextmanager
     def _with(self, params: Values, buffers: Values, training: bool) -> Iterator[None]:
-        """The module with other values, in one mode, with random numbers from one seed."""
+        # the module with other values, in one mode, with random numbers from one seed
         tensors, given = floating_tensors(self.module, self.loss), {**params, **buffers}
         values = {}
         for name, t in tensors.items():
@@ -457,7 +422,7 @@ class Reference:
 
 
 def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]:
-    """Parameters and buffers of a module, then those of a loss that is a module, by name."""
+    # of the module, then those of a loss that is a module
     found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     known = {id(t) for t in found.values()}
     if isinstance(function, nn.Module):
@@ -470,7 +435,7 @@ _OF_HOOKS = "BackwardHookFunction"  # by which PyTorch calls a module's own back
 
 
 def cause(reference: Reference, params: Values, buffers: Values, batch: Any) -> str:
-    """What in a module or its loss a translation is known to leave out, in words; "" where nothing is known."""
+    # the first thing that a translation is known to leave out, in words; "" where nothing is known
     module = reference.module
     for name, p in module.named_parameters():
         if p._backward_hooks:
@@ -494,7 +459,7 @@ def cause(reference: Reference, params: Values, buffers: Values, batch: Any) -> 
 
 
 def _refers(reference: Reference, params: Values, buffers: Values, batch: Any) -> bool:
-    """Whether the loss depends on the module's parameters otherwise than by its outputs."""
+    # does the loss depend on the module's parameters otherwise than by its outputs?
     own = {id(p) for p in reference.module.parameters()}
     leaves = reference.graph(params, buffers, batch, through_module=False).leaves
     return any(id(leaf) in own for leaf in leaves)
@@ -508,6 +473,5 @@ class _Hooks(TorchFunctionMode):
         self.found = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The function itself."""
         self.found |= func is torch.Tensor.register_hook
         return func(*args, **(kwargs or {}))

@@ -20,14 +20,9 @@ from fedsolve.pytorch.translation.arrays import kept_attributes
 
 @contextmanager
 def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[None]:
-    """Afterwards modules and generators are as they were.
-
-    Args:
-        functions: a module, a loss and metrics; of those that are modules attributes, parameters with their gradients
-            and buffers are kept.
-        data: datasets and loaders; generators that they hold go on where they were, as do the global ones of PyTorch
-            on the CPU, NumPy and Python.
-    """
+    # afterwards attributes, parameters with their gradients and buffers of `functions` that are modules are
+    # as they were; generators that `data` (datasets, loaders) hold go on where they were, as do the global
+    # ones of PyTorch on the CPU, NumPy and Python
     modules = [f for f in functions if isinstance(f, nn.Module)]
     every = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     tensors = [t for t in every if not is_lazy(t) and not t.is_meta]
@@ -55,7 +50,7 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
 
 
 def same_values(a: Any, b: Any) -> bool:
-    """Whether two items of a dataset hold the same arrays and numbers, NaN equal to itself."""
+    # two items of a dataset; NaN is equal to itself
     pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=False)
     return all(np.array_equal(np.asarray(x), np.asarray(y)) or _is_nan(x, y) for x, y in pairs)
 
@@ -69,7 +64,8 @@ _DEPTH = 4  # of containers and objects within each other
 
 
 def remembered_by(module: nn.Module, loss: Any) -> dict[str, Any]:
-    """Values that are equal as long as nothing changes, by what errors call them; of a function what it closes over."""
+    # values that are equal as long as nothing changes, by what errors call them; of a function what it closes
+    # over
     found = {}
     for owner, what in ((module, "the module"), (loss, "the loss")):
         for path, part in owner.named_modules() if isinstance(owner, nn.Module) else [("", owner)]:
@@ -93,7 +89,7 @@ def _attributes(part: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """What can be compared of a value; None for tensors, modules and what is too deep."""
+    # what can be compared; None for tensors, modules and what is nested too deep
     if isinstance(value, int | float | str | bytes):
         return repr(value)  # in which NaN equals itself
     if depth == 0 or isinstance(value, Tensor | nn.Module | type):

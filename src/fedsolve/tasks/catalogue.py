@@ -171,12 +171,7 @@ def build(name: str, /, **options: Any) -> Task:
 
 
 def entry(name: str) -> TaskEntry:
-    """The task of the catalogue with that name, or the user's own as `module:function`.
-
-    Raises:
-        InvalidInput: an unknown name (with the nearest match). That a reference names nothing that can be imported is
-            found when its `builder` is asked for.
-    """
+    # that a reference names nothing that can be imported is found when its `builder` is asked for
     if not isinstance(name, str):
         raise InvalidInput(f"a task's name must be text, not {of_type(name)}")
     if is_reference(name):
@@ -191,5 +186,4 @@ class _Own(TaskEntry):
 
     @property
     def builder(self) -> Callable[..., Task]:
-        """The function or class, imported; `InvalidInput` if that cannot be."""
         return load_reference("task", self.home, Task)

@@ -24,31 +24,24 @@ ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """How models of a task predict; it holds none of the task's data.
+    """How models of a task predict; it holds none of the task's data."""
 
-    Attributes:
-        task: the task's name.
-        outputs: (model, inputs) -> outputs, a row for each input; None where the task has no such function.
-        labels: outputs -> labels; None where a prediction is the outputs.
-        rows: one input's shape and type, a pytree of `jax.ShapeDtypeStruct`; None where the task's examples do not say
-            what of them is the input.
-        to_module: (model, buffers) -> the PyTorch module with these weights; None if the task has none.
-        buffers: what the model keeps beside its parameters, as it is at first; None if it keeps nothing.
-        made_by: how a configuration names the task; None if it does not.
-        columns: the names of the inputs' columns for each array of them, None for one without; () for no names.
-    """
-
-    task: str
+    task: str  # the task's name
+    # (model, inputs) -> outputs, a row for each input; None where the task has no such function
     outputs: Callable[..., Any] | None
-    labels: Callable[[Any], Any] | None
+    labels: Callable[[Any], Any] | None  # outputs -> labels; None where a prediction is the outputs
+    # one input's shape and type, a pytree of `jax.ShapeDtypeStruct`; None where the task's examples do not
+    # say what of them is the input
     rows: Any
+    # (model, buffers) -> the PyTorch module with these weights; None if the task has none
     to_module: Callable[[Params, Any], Any] | None = None
+    # what the model keeps beside its parameters, as it is at first; None if it keeps nothing
     buffers: Any = None
-    made_by: Made | None = None
+    made_by: Made | None = None  # how a configuration names the task; None if it does not
+    # the names of the inputs' columns for each array of them, None for one without; () for no names
     columns: Columns = ()
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
-        """See `Task.predict`."""
         if self.to_module is None and self.outputs is None:
             raise InvalidInput(
                 f"the task {self.task} does not say how its model predicts: give "
@@ -63,7 +56,6 @@ class Inference:
         return self._compiled(params, inputs, count, self.buffers if buffers is None else buffers, labels)
 
     def module(self, params: Params, buffers: Any = None) -> Any:
-        """See `Result.module`."""
         if self.to_module is None:
             raise InvalidInput(
                 f"the task {self.task} is not from PyTorch: use its model by predict(x), or by result.params"
@@ -71,7 +63,7 @@ class Inference:
         return self.to_module(params, buffers)
 
     def _compiled(self, params: Params, inputs: Any, count: int, buffers: Any, labels: Any) -> Any:
-        """Predictions by the compiled function, batch by batch; the last one repeats its last row."""
+        # batch by batch; the last one repeats its last row, so that few shapes are compiled
         leaves, structure = jax.tree.flatten(params)
         arrays = [x if _is_array(x) else None for x in leaves]
         fixed = tuple(_Fixed(x) for x in leaves if not _is_array(x))  # such as an equinox model's activation
@@ -109,7 +101,7 @@ class Inference:
 
 
 def predicted_by(loss: Any) -> tuple[Callable[..., Any] | None, Callable[[Any], Any] | None]:
-    """A loss's functions (model, inputs) -> outputs and outputs -> labels; None where it has none."""
+    # (model, inputs) -> outputs, and outputs -> labels; None where the loss has none
     outputs, labels = getattr(loss, "outputs", None), getattr(loss, "labels", None)
     return (outputs, labels) if callable(outputs) and callable(labels) else (None, None)
 
@@ -136,7 +128,7 @@ def _is_floating(a: Any) -> bool:
 
 
 def _in_width(a: Any, wide: bool) -> Any:
-    """Floating-point numbers in the model's width, all else as it is."""
+    # floating numbers in the model's width, all else as it is
     if a is None or not _is_floating(a):
         return a
     return a.astype(np.float64 if wide else np.float32)

@@ -15,13 +15,12 @@ from fedsolve.data.federated import FederatedData
 
 
 def input_columns(data: FederatedData) -> Columns:
-    """The names of the columns of the inputs, as `FederatedData.columns` has them."""
     rows = input_rows(data)
     return data.columns[: len(jax.tree.leaves(rows))] if any(data.columns) and rows is not None else ()
 
 
 def input_rows(data: FederatedData) -> Any:
-    """Shape and type of one input, a pytree; None where it is not known which part of an example is the input."""
+    # none where it is not known which part of an example is the input
     examples = data.examples
     if not isinstance(examples, Examples) and not (type(examples) in (tuple, list) and len(examples) == 2):
         return None
@@ -29,18 +28,8 @@ def input_rows(data: FederatedData) -> Any:
 
 
 def as_inputs(x: Any, rows: Any, task: str, columns: Columns = ()) -> tuple[Any, int]:
-    """Inputs as a pytree of NumPy arrays with a common first axis, and how many there are.
-
-    Args:
-        x: arrays, a table of pandas, Polars or Arrow, or a pytree of these as the task's inputs are.
-        rows: one input's shapes and types; None where they are unknown.
-        task: the task's name.
-        columns: the names of the inputs' columns; a table with these in another order is put in order.
-
-    Raises:
-        InvalidInput: other columns, what is no array of finite numbers, another structure or shape than the inputs of
-            the task, or no rows.
-    """
+    # x: arrays, a table, or a pytree of these as the task's inputs are; rows: one input's shapes and types,
+    # None where they are unknown; columns: a table with these names in another order is put in order
     nested = isinstance(rows, jax.ShapeDtypeStruct) and isinstance(x, list)  # one array, as lists of numbers
     of = f"the inputs of {task}"
     given = as_array("x", x) if nested else named_arrays("x", x, columns, of)[0]
@@ -72,13 +61,8 @@ def as_inputs(x: Any, rows: Any, task: str, columns: Columns = ()) -> tuple[Any,
 
 
 def check_width(inputs: Any, wide: bool, kinds: str) -> None:
-    """Raise `InvalidInput` if an input has a number that its type of 32 bits cannot hold, unless the model is `wide`.
-
-    Args:
-        inputs: a pytree of NumPy arrays.
-        wide: whether the model takes 64 bits.
-        kinds: of the arrays that it takes in 32, as NumPy has them: some of "iuf".
-    """
+    # numbers that 32 bits cannot hold are refused, unless the model takes 64 (`wide`). kinds: of arrays that
+    # it takes in 32 bits, as NumPy's `dtype.kind`
     for a in jax.tree.leaves(inputs):
         to = np.dtype(f"{a.dtype.kind}4") if a.dtype.kind in kinds else a.dtype
         if not wide and to.itemsize < a.dtype.itemsize and (row := first_beyond(a, to)) is not None:
@@ -88,7 +72,7 @@ def check_width(inputs: Any, wide: bool, kinds: str) -> None:
 
 
 def _like(a: np.ndarray, row: Any, task: str, sparse: bool) -> np.ndarray:
-    """An array in the kind of numbers that the model was trained on."""
+    # in the kind of numbers that the model was trained on
     if a.shape == row.shape and not sparse:
         raise InvalidInput(f"x has shape {a.shape}, one input of {task}: give rows, such as x[None]")
     if a.shape[1:] != row.shape and not (sparse and a.ndim == 2):  # rows may have fewer or more entries

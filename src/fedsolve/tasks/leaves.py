@@ -24,19 +24,14 @@ _INSTEAD = "or take GroupNorm or LayerNorm instead of BatchNorm"
 
 @module
 class WithFrozen:
-    """A model in two parts: what loss and metrics of a task with frozen leaves are called with.
+    """A model in two parts: what loss and metrics of a task with frozen leaves are called with."""
 
-    Attributes:
-        trained: the leaves that train, all that a method sees.
-        frozen: those that do not, `Task.frozen`.
-    """
-
-    trained: Params
-    frozen: Params
+    trained: Params  # the leaves that train, all that a method sees
+    frozen: Params  # those that do not, `Task.frozen`
 
 
 def with_frozen(params: Params, frozen: Params) -> Any:
-    """What a task's loss takes: the parameters as they are where nothing is frozen; buffers stay beside both."""
+    # buffers stay beside both
     if isinstance(params, WithBuffers):
         return replace(params, params=with_frozen(params.params, frozen))
     return WithFrozen(params, frozen) if jax.tree.leaves(frozen) else params
@@ -44,33 +39,23 @@ def with_frozen(params: Params, frozen: Params) -> Any:
 
 @dataclass(frozen=True)
 class Leaves:
-    """A model's leaves apart.
+    """A model's leaves apart."""
 
-    Attributes:
-        trained: those that train.
-        frozen: those that do not, `()` if all do.
-        merge: trained (where leaves are frozen: `WithFrozen`) -> the model as it was given; None if it is `trained`.
-    """
-
-    trained: Params
-    frozen: Params
+    trained: Params  # those that train
+    frozen: Params  # those that do not, `()` if all do
+    # trained (where leaves are frozen: `WithFrozen`) -> the model as it was given; None if it is `trained`
     merge: Callable[[Any], Params] | None
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the whole model as one of what the engine has."""
+        # a function of the whole model as one of what the engine has
         return function if self.merge is None else Merged(function, self.merge)
 
     def assemble(self, trained: Params) -> Params:
-        """The whole model."""
         return trained if self.merge is None else self.merge(with_frozen(trained, self.frozen))
 
 
 def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
-    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.core.trees`).
-
-    Raises:
-        InvalidInput: no floating-point array that trains, a pattern that matches no such leaf.
-    """
+    # frozen are leaves whose path matches a pattern (see `fedsolve.core.trees`)
     paths, leaves = named_leaves(params)
     structure = jax.tree.structure(params)
     try:
@@ -110,7 +95,7 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
 
 
 def refuse_halves(of: str, params: Params) -> None:
-    """Raise `InvalidInput`, naming the first, if leaves of a model are floating-point numbers of 16 bits or fewer."""
+    # floating numbers of 16 bits or fewer; the first leaf is named
     typed = [(path, getattr(leaf, "dtype", None)) for path, leaf in zip(*named_leaves(params), strict=True)]
     types = (
         (path, str(dtype), dtype.itemsize)
@@ -121,11 +106,7 @@ def refuse_halves(of: str, params: Params) -> None:
 
 
 def refuse_state(params: Params) -> None:
-    """Running statistics of flax (linen, nnx) or equinox among the parameters would be trained as weights.
-
-    Raises:
-        InvalidInput: where they are, and what to pass instead.
-    """
+    # running statistics of flax (linen, nnx) or equinox would be trained as weights
     try:
         leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_state)
     except ValueError:
@@ -148,7 +129,7 @@ def refuse_state(params: Params) -> None:
 
 
 def _is_state(leaf: Any) -> bool:
-    """flax's `nnx.BatchStat` and equinox's `nn.State`, by name: neither package need be installed."""
+    # flax's `nnx.BatchStat` and equinox's `nn.State`, by name: neither package need be installed
     names = {(c.__module__.split(".")[0], c.__name__) for c in type(leaf).__mro__}
     return bool(names & {("flax", "BatchStat"), ("equinox", "State")})
 
@@ -156,7 +137,7 @@ def _is_state(leaf: Any) -> bool:
 def _merge(
     structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool] | None = None
 ) -> Callable[[Any], Params]:
-    """Trained leaves in the places `kept`, frozen ones in those of `cold`, all others as they are in `fixed`."""
+    # trained leaves go to the places `kept`, frozen ones to those of `cold`, all others are as in `fixed`
 
     def merge(values: Any) -> Params:
         trained, frozen = (values.trained, values.frozen) if isinstance(values, WithFrozen) else (values, ())
@@ -170,7 +151,6 @@ def _merge(
 
 
 def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:
-    """The paths that the patterns match."""
     if isinstance(freeze, str) or not all(isinstance(pattern, str) for pattern in freeze):
         raise InvalidInput(f"freeze = {shown(freeze)} must be patterns of paths, such as ('encoder.*',)")
     chosen: set[str] = set()
@@ -191,7 +171,7 @@ def _is_floating(leaf: Any) -> bool:
 
 
 def _array(leaf: Any) -> Any:
-    """An array; one of NumPy stays, since a float64 run wants all its digits."""
+    # one of NumPy stays, since a float64 run wants all its digits
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise InvalidInput(
             f"the parameters hold the shape {leaf.shape} without values: give arrays, as the model's `init` makes them"
@@ -208,26 +188,24 @@ class Merged:
 
     @property
     def asks(self) -> frozenset[str]:
-        """What the function asks for."""
         return asked(self.function)
 
     @property
     def each(self) -> Merged:
-        """Its form for single examples; an `AttributeError` where the function has none: then this has none."""
+        # an `AttributeError` where the function has no such form: then this has none
         return Merged(self.function.each, self.merge)
 
     @property
     def targets(self) -> Callable[[Any, Batch], Any]:
-        """Which targets it takes; an `AttributeError` where the function does not say."""
+        # an `AttributeError` where the function does not say
         says = self.function.targets
         return lambda params, batch: says(self.merge(params), batch)
 
     def __getattr__(self, name: str) -> Any:
-        """What else a function may have that does not depend on the model; then this has it, too."""
+        # what does not depend on the model, and only where the function has it
         if name not in ("columns", "counts", "empty", "metric", "of_sums", "size", "totals", "width"):
             raise AttributeError(name)
         return getattr(self.function, name)
 
     def __call__(self, params: Any, batch: Batch, **given: Any) -> Any:
-        """The function of the whole model."""
         return self.function(self.merge(params), batch, **given)

@@ -74,16 +74,8 @@ def call(
     weights: Array | None = None,
     buffers: Any = None,
 ) -> tuple[Any, Any]:
-    """A function's value, () or (n,) as it gives it, and the new buffers (those given, where it returns none).
-
-    Args:
-        function: a loss or a metric.
-        params: the model; one that is evaluated may come with its buffers (`WithBuffers`).
-        batch: examples, arrays of shape (n, ...).
-        key: for what is drawn; None in evaluation.
-        weights: 0 or 1 for each example, shape (n,); None where all count.
-        buffers: what the model keeps beside `params`.
-    """
+    # the value, () or (n,) as the function gives it, and the new buffers (those given, where it returns
+    # none); a model that is evaluated may come with its buffers (`WithBuffers`)
     if isinstance(params, WithBuffers):
         params, buffers = params.params, params.buffers.given()
     given = {"key": key, "weights": weights, "buffers": buffers}
@@ -93,5 +85,4 @@ def call(
 
 
 def mean_of(value: Array) -> Array:
-    """The mean over the batch of what `call` gives."""
     return value if jnp.ndim(value) == 0 else jnp.mean(value)

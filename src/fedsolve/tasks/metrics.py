@@ -124,40 +124,31 @@ class SumMetric(ABC):
 
 @dataclass(frozen=True)
 class OnModel:
-    """A metric of a model's outputs as one of parameters and a batch, as tasks have them.
+    """A metric of a model's outputs as one of parameters and a batch, as tasks have them."""
 
-    Attributes:
-        metric: of outputs and targets.
-        model: (params, inputs) -> outputs.
-    """
-
-    metric: SumMetric
-    model: Callable[..., Any]
+    metric: SumMetric  # of outputs and targets
+    model: Callable[..., Any]  # (params, inputs) -> outputs
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The metric's."""
         return self.metric.columns
 
     @property
     def width(self) -> int:
-        """The metric's."""
         return self.metric.width
 
     @property
     def asks(self) -> frozenset[str]:
-        """Buffers where the model takes them."""
         return asked(self.model, "the model") & {"buffers"}
 
     @property
     def of(self) -> Callable[[Array, Array], Array]:
-        """`each` from outputs and targets; an `AttributeError` where weights are due, too."""
+        # `each` from outputs and targets; an `AttributeError` where weights are due, too
         if self.metric.weighted:
             raise AttributeError("of")
         return self.metric.each
 
     def each(self, params: Params, batch: Batch, buffers: Any = None) -> Array:
-        """What is to be known of each example, (n, c)."""
         needed = 3 if self.metric.weighted else 2
         if not isinstance(batch, tuple | list) or len(batch) < needed:
             raise InvalidInput(
@@ -168,53 +159,39 @@ class OnModel:
         return self.metric.each(outputs, batch[1], batch[2] if self.metric.weighted else None)
 
     def totals(self, each: Array, group: Array, groups: int) -> Array:
-        """The metric's sums by group."""
         return self.metric.totals(each, group, groups)
 
     def of_sums(self, sums: Array) -> Array:
-        """The metric's columns."""
         return self.metric.of_sums(sums)
 
     def __call__(self, params: Params, batch: Batch, buffers: Any = None) -> Array:
-        """The first column of a batch, shape ()."""
         each = self.each(params, batch, buffers)
         return self.of_sums(self.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0])[0]
 
 
 @dataclass(frozen=True)
 class _OfAssembled:
-    """A function of assembled parameters as one of those that train.
+    """A function of assembled parameters as one of those that train."""
 
-    Attributes:
-        outputs: (assembled parameters, inputs) -> outputs.
-        assemble: trained parameters -> the assembled ones.
-    """
-
-    outputs: Callable[..., Any]
-    assemble: Callable[[Params], Params]
+    outputs: Callable[..., Any]  # (assembled parameters, inputs) -> outputs
+    assemble: Callable[[Params], Params]  # trained parameters -> the assembled ones
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for."""
         return asked(self.outputs, "the model")
 
     def __call__(self, params: Params, x: Any, **given: Any) -> Any:
-        """The outputs for some inputs."""
         trained = params.trained if isinstance(params, WithFrozen) else params
         return self.outputs(self.assemble(trained), x, **given)
 
 
 def outputs_of(outputs: Callable[..., Any] | None, assemble: Callable[[Params], Params]) -> Any:
-    """A task's model as losses and metrics call it, from what `Task.outputs` says; None where that says nothing."""
+    # what `Task.outputs` says, as losses and metrics call it
     return outputs and _OfAssembled(outputs, assemble)
 
 
 def on_model(metrics: Any, model: Callable[..., Any] | None, remedy: str) -> Any:
-    """Metrics by name with those of `fs.metrics` put on a model; anything else as it is.
-
-    Raises:
-        InvalidInput: there is such a metric and no model; the remedy is named.
-    """
+    # metrics of `fs.metrics` are put on a model; `remedy` says what to give where there is none
     if not isinstance(metrics, Mapping) or not any(isinstance(m, SumMetric) for m in metrics.values()):
         return metrics
     if model is None:
@@ -224,7 +201,7 @@ def on_model(metrics: Any, model: Callable[..., Any] | None, remedy: str) -> Any
 
 
 def refuse_weighted(metrics: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if a metric takes weights of examples, where a batch has none."""
+    # a batch of (inputs, targets) has no weights
     for name, metric in metrics.items():
         if isinstance(metric, SumMetric) and metric.weighted:
             raise InvalidInput(
@@ -234,7 +211,7 @@ def refuse_weighted(metrics: Mapping[str, Any]) -> None:
 
 
 def scores_of(outputs: Array, targets: Array, what: str) -> tuple[Array, Array]:
-    """The score for the second of two classes, shape (n,), and whether that is the example's class."""
+    # the score for the second of two classes, (n,), and whether that is the example's class
     if outputs.ndim == 2 and outputs.shape[1] == 2:
         score = outputs[:, 1] - outputs[:, 0]
     elif outputs.size == outputs.shape[0]:
@@ -248,7 +225,7 @@ def scores_of(outputs: Array, targets: Array, what: str) -> tuple[Array, Array]:
 
 
 def labels_of(outputs: Array, targets: Array, what: str) -> Array:
-    """The targets, shape (n,)."""
+    # shape (n,)
     if targets.size != outputs.shape[0]:
         raise InvalidInput(
             f"{what} takes one label an example: targets have shape {targets.shape} for {outputs.shape[0]} examples"
@@ -257,7 +234,7 @@ def labels_of(outputs: Array, targets: Array, what: str) -> Array:
 
 
 def columns_of_each(score: Array, other: Array, weights: Array | None) -> Array:
-    """Three numbers of each example, (n, 3); the last is its weight."""
+    # (n, 3); the last is the example's weight
     dtype = score.dtype if jnp.issubdtype(score.dtype, jnp.floating) else jnp.zeros(()).dtype
     weight = jnp.ones(len(score), dtype) if weights is None else weights.reshape(-1)
     return jnp.stack([score.astype(dtype), other.astype(dtype), weight.astype(dtype)], axis=1)
@@ -293,30 +270,27 @@ class BinaryCounts(SumMetric):
 
     @property
     def width(self) -> int:
-        """True negatives, false positives, false negatives, true positives."""
+        # true negatives, false positives, false negatives, true positives
         return 4
 
     def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
-        """Score, class and weight of each example, (n, 3)."""
         return columns_of_each(*scores_of(outputs, targets, type(self).__name__), weights)
 
     def totals(self, each: Array, group: Array, groups: int) -> Array:
-        """The counts of each group, (groups, 4); NaN in those with a score that is no number."""
+        # (groups, 4); NaN in groups with a score that is no number
         score, positive, weight = each.T
         cell = (group * 2 + (positive > 0)) * 2 + (score > self.threshold)
         weight = jnp.where(jnp.isnan(score), jnp.nan, weight)
         return jax.ops.segment_sum(weight, cell, groups * 4).reshape(groups, 4)
 
     def of_sums(self, sums: Array) -> Array:
-        """The counts in the order of the columns."""
         return self.of_counts(sums[3], sums[1], sums[0], sums[2])
 
     def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
-        """The columns, from true and false positives and negatives."""
+        # the columns, from true and false positives and negatives
         return jnp.stack([tp, fp, tn, fn])
 
     def counted(self, sums: np.ndarray) -> np.ndarray:
-        """All four."""
         return np.sum(sums)[None]
 
 
@@ -331,7 +305,6 @@ class F1(BinaryCounts):
     columns: ClassVar[tuple[str, ...]] = ("",)
 
     def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
-        """2 TP / (2 TP + FP + FN)."""
         return (2 * tp / (2 * tp + fp + fn))[None]
 
 
@@ -346,7 +319,6 @@ class Sensitivity(BinaryCounts):
     columns: ClassVar[tuple[str, ...]] = ("",)
 
     def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
-        """TP / (TP + FN)."""
         return (tp / (tp + fn))[None]
 
 
@@ -361,7 +333,6 @@ class Specificity(BinaryCounts):
     columns: ClassVar[tuple[str, ...]] = ("",)
 
     def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
-        """TN / (TN + FP)."""
         return (tn / (tn + fp))[None]
 
 
@@ -376,7 +347,6 @@ class Precision(BinaryCounts):
     columns: ClassVar[tuple[str, ...]] = ("",)
 
     def of_counts(self, tp: Array, fp: Array, tn: Array, fn: Array) -> Array:
-        """TP / (TP + FP)."""
         return (tp / (tp + fp))[None]
 
 
@@ -405,11 +375,10 @@ class MacroF1(SumMetric):
 
     @property
     def width(self) -> int:
-        """The sums of each class: examples, predictions and correct predictions."""
+        # of each class: examples, predictions and correct predictions
         return 3 * self.classes
 
     def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
-        """Class, prediction and weight of each example, (n, 3)."""
         what = f"{type(self).__name__}({self.classes})"
         labels = labels_of(outputs, targets, what)
         if self.classes == 2 and outputs.size == len(labels):
@@ -423,7 +392,7 @@ class MacroF1(SumMetric):
         return columns_of_each(labels, predicted, weights)
 
     def totals(self, each: Array, group: Array, groups: int) -> Array:
-        """The counts of each group, (groups, 3 classes); NaN in those with a class that there is not."""
+        # (groups, 3 classes); NaN in groups with a class that there is not
         true, predicted, weight = each.T
         known = (true >= 0) & (true < self.classes) & (predicted >= 0)
         weight = jnp.where(known, weight, jnp.nan)
@@ -434,12 +403,11 @@ class MacroF1(SumMetric):
         return jax.ops.segment_sum(jnp.concatenate(weights), places, groups * self.width).reshape(groups, -1)
 
     def of_sums(self, sums: Array) -> Array:
-        """The mean over classes, shape (1,)."""
         examples, predictions, right = sums.reshape(3, self.classes)
         return _mean_over_classes(2 * right, examples + predictions)
 
     def counted(self, sums: np.ndarray) -> np.ndarray:
-        """All examples, all predictions; and where more are right than there are of a class, infinity."""
+        # all examples, all predictions; and infinity where more are right than there are of a class
         examples, predictions, right = sums.reshape(3, self.classes)
         excess = np.inf if (right > np.minimum(examples, predictions) * (1 + 1e-6)).any() else 0.0
         return np.array([examples.sum(), predictions.sum(), excess])
@@ -456,13 +424,12 @@ class BalancedAccuracy(MacroF1):
     """
 
     def of_sums(self, sums: Array) -> Array:
-        """The mean over classes, shape (1,)."""
         examples, _, right = sums.reshape(3, self.classes)
         return _mean_over_classes(right, examples)
 
 
 def _mean_over_classes(above: Array, below: Array) -> Array:
-    """The mean of above / below over the classes where below is not 0, shape (1,)."""
+    # of above / below where below is not 0, shape (1,)
     there = below != 0
     values = jnp.where(there, above / jnp.where(there, below, 1), 0)
     return (jnp.sum(values) / jnp.sum(there))[None]
@@ -506,15 +473,14 @@ class AUC(SumMetric):
 
     @property
     def width(self) -> int:
-        """The bins of negatives, then of positives."""
+        # the bins of negatives, then of positives
         return 2 * self.bins
 
     def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
-        """The score, class and weight of each example, (n, 3)."""
         return columns_of_each(*scores_of(outputs, targets, "AUC"), weights)
 
     def totals(self, each: Array, group: Array, groups: int) -> Array:
-        """The two histograms of each group, (groups, 2 bins); NaN in those with a score that is no number."""
+        # both histograms of each group, (groups, 2 bins); NaN in groups with a score that is no number
         score, positive, weight = each.T
         unknown = jnp.isnan(score)
         score = jnp.clip(jnp.where(unknown, 0, score), -1e30, 1e30)
@@ -526,7 +492,7 @@ class AUC(SumMetric):
         return counts.reshape(groups, self.width)
 
     def of_sums(self, sums: Array) -> Array:
-        """The area and its error bound, shape (2,)."""
+        # the area and its error bound, shape (2,)
         negative, positive = sums.reshape(2, self.bins)
         share = positive / jnp.sum(positive)
         total = jnp.sum(negative)
@@ -534,7 +500,6 @@ class AUC(SumMetric):
         return jnp.stack([jnp.sum(share * below), jnp.sum(share * (negative / total)) / 2])
 
     def counted(self, sums: np.ndarray) -> np.ndarray:
-        """All of both histograms."""
         return np.sum(sums)[None]
 
 
@@ -551,11 +516,7 @@ def describe(metric: SumMetric) -> dict[str, Any]:
 
 
 def described(data: object) -> SumMetric:
-    """The metric that `describe` describes.
-
-    Raises:
-        InvalidInput: data that are none.
-    """
+    # the inverse of `describe`
     fields = dict(data) if isinstance(data, Mapping) else {}
     name = fields.pop("metric", None)
     if name not in __all__ or not all(isinstance(key, str) for key in fields):

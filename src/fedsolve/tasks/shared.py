@@ -21,7 +21,7 @@ Choice = str | Mapping[str, Any]
 
 
 def pick(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
-    """`value` itself, or what it names in `known`; `InvalidInput` for an unknown name or no such object."""
+    # a model itself, or the name of one in `known`
     if isinstance(value, str):
         if value not in known:
             raise unknown(kind, value, known)
@@ -36,7 +36,7 @@ def pick(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
 def dealt(
     parts: Sequence[np.ndarray], examples: Callable[[np.ndarray], Examples], names: tuple[str, ...] = ()
 ) -> FederatedData:
-    """Clients with the examples of some rows each; `examples` makes those of row numbers."""
+    # `examples` makes the examples of row numbers
     return FederatedData(examples(np.concatenate(parts)), np.array([len(part) for part in parts]), names)
 
 
@@ -48,7 +48,7 @@ def by_owner(
     examples: Callable[[np.ndarray], Examples],
     word: str,
 ) -> FederatedData:
-    """A client for each owner of some rows, or for so many drawn ones, called by a word and its number."""
+    # a client for each owner of some rows, or for so many drawn ones, called by a word and its number
     parts = [rows[part] for part in Natural()(owners[rows], num_clients, seed)]
     return dealt(parts, examples, tuple(f"{word} {owners[part[0]]}" for part in parts))
 
@@ -56,11 +56,7 @@ def by_owner(
 def classification(
     name: str, model: Any, classes: int, data: FederatedData, test: Examples, citation: str
 ) -> Task:
-    """The task of fitting `model` by cross-entropy, evaluated by accuracy.
-
-    Raises:
-        InvalidInput: a label outside the classes, or a model that does not fit the data.
-    """
+    # cross-entropy, evaluated by accuracy
     for part in (data.examples, test):
         check_labels(part.y, classes)
     check_model(model, jax.tree.leaves(data.examples)[0].shape[1:], (classes,))
@@ -145,24 +141,9 @@ def next_token(
     accuracy: OfOutputs | None = None,
     bits: str = "bits_per_token",
 ) -> Task:
-    """The task of predicting each next token by cross-entropy, evaluated by accuracy and bits.
-
-    An example is a sequence: its loss is the mean over its own tokens, and all sequences count alike. Accuracy and
-    bits are means over all tokens together.
-
-    Args:
-        name: of the task.
-        model: of sequences (n, length) to logits (n, length, vocabulary).
-        vocabulary: tokens, padding among them.
-        data: the clients' sequences.
-        test: held-out sequences.
-        citation: key of the source.
-        accuracy: another measure of accuracy than that over all tokens.
-        bits: what the metric of bits is called.
-
-    Raises:
-        InvalidInput: sequences or a model that cannot be used.
-    """
+    # cross-entropy of each next token, evaluated by accuracy and bits. A sequence is an example: its loss is
+    # the mean over its own tokens, and all sequences count alike; accuracy and bits are means over all tokens
+    # together. model: (n, length) -> (n, length, vocabulary), padding among the vocabulary
     for part in (data.examples, test):
         check_sequences(part, vocabulary)
     length = test.x.shape[1]
@@ -180,7 +161,7 @@ def next_token(
 
 
 def drawn(examples: Examples, most: int | None, seed: int) -> Examples:
-    """At most so many of some sequences, drawn at random, in their order; None for all."""
+    # at most so many, in their order; None for all
     if most is None or most >= len(examples.y):
         return examples
     rows = np.sort(np.random.default_rng((seed, 2)).permutation(len(examples.y))[:most])

@@ -16,31 +16,26 @@ from fedsolve.data.examples import SparseRows
 
 @dataclass(frozen=True)
 class Classes:
-    """Labels 0 .. count - 1, one for each of the model's outputs.
+    """Labels 0 .. count - 1, one for each of the model's outputs."""
 
-    Attributes:
-        count: how many classes.
-        padding: a label that stands for none, which may lie outside; None if there is none.
-    """
-
-    count: int
-    padding: int | None = None
+    count: int  # how many classes
+    padding: int | None = None  # a label that stands for none, which may lie outside; None if there is none
     remedy: ClassVar[str] = "number the classes from 0, or give the model an output for each"
 
     @property
     def words(self) -> str:
-        """What is taken, for an error."""
+        # what is taken, for an error
         beside = (
             "" if self.padding is None or self.padding < self.count else f", and {self.padding} for padding"
         )
         return f"0 to {self.count - 1} for the model's {self.count} outputs{beside}"
 
     def between(self, low: int, high: int) -> bool:
-        """Whether every integer of a range would do."""
+        # would every integer of a range do?
         return low >= 0 and high < self.count
 
     def wrong(self, y: np.ndarray) -> np.ndarray:
-        """Which entries are no such label, booleans of the shape of y."""
+        # booleans of the shape of y
         bad = ~((y >= 0) & (y < self.count))
         if y.dtype.kind not in "iub":
             bad |= y != np.floor(y)
@@ -55,11 +50,10 @@ class TwoSides:
     remedy: ClassVar[str] = "number the two classes 0 and 1"
 
     def between(self, low: int, high: int) -> bool:
-        """Whether every integer of a range would do."""
         return low >= 0 and high <= 1
 
     def wrong(self, y: np.ndarray) -> np.ndarray:
-        """Which entries are no such label; where both -1 and 0 are there, the zeros."""
+        # where both -1 and 0 are there, the zeros are wrong
         negative = y == -1
         bad = ~(negative | (y == 0) | (y == 1))
         return (y == 0) if negative.any() and not bad.any() else bad
@@ -67,18 +61,13 @@ class TwoSides:
 
 @dataclass(frozen=True)
 class Tags:
-    """Rows of tags as `SparseRows`: columns 0 .. count - 1 with the value 1, filled up by entries of value 0.
+    """Rows of tags as `SparseRows`: columns 0 .. count - 1 with the value 1, filled up by entries of value 0."""
 
-    Attributes:
-        count: how many tags.
-    """
-
-    count: int
+    count: int  # how many tags
     remedy: ClassVar[str] = "number the tags from 0, or give the model an output for each"
 
     @property
     def words(self) -> str:
-        """What is taken, for an error."""
         return f"tags 0 to {self.count - 1} for the model's {self.count} outputs, each with the value 1"
 
 
@@ -87,30 +76,17 @@ Targets = Classes | TwoSides | Tags
 
 @dataclass(frozen=True)
 class Found:
-    """The first target of some examples that a loss does not take, and the range of all of them.
+    """The first target of some examples that a loss does not take, and the range of all of them."""
 
-    Attributes:
-        row: its example.
-        value: what it is.
-        low, high: the range.
-    """
-
-    row: int
-    value: Any
-    low: Any
+    row: int  # its example
+    value: Any  # what it is
+    low: Any  # low, high: the range
     high: Any
 
 
 def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targets | None:
-    """What a loss takes as targets, by the shape of its model's outputs; None if it does not say.
-
-    A loss says so by a method `targets(params, batch)`, which is traced.
-
-    Args:
-        loss: of a task.
-        params: makes the model that the loss is called with; it is traced too.
-        examples: some, of which only shapes and types are looked at.
-    """
+    # by the shape of the model's outputs. A loss says so by a method `targets(params, batch)`, which is
+    # traced, as is `params()`; None if it does not say
     says = getattr(loss, "targets", None)
     if says is None:
         return None
@@ -126,10 +102,8 @@ def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targ
 
 
 def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -> Found | None:
-    """The first target that is not taken; None if all are. Integers within the range cost one look at both ends.
-
-    `ends` are the least and the largest of y where these are known.
-    """
+    # integers within the range cost one look at both ends; `ends` are the least and the largest of y where
+    # these are known
     if isinstance(targets, Tags):
         return _first_tag(targets, y)
     y = np.asarray(y)
@@ -155,7 +129,7 @@ def _first(wrong: np.ndarray, y: np.ndarray) -> Found | None:
 
 
 def refuse(targets: Targets, found: Found, where: str, of: str) -> InvalidInput:
-    """The error for targets that a loss does not take: `where` the first is, and `of` which examples the range is."""
+    # `where` the first is, and `of` which examples the range is
     takes = f"the loss takes {targets.words}; {targets.remedy}"
     return ConfidentialError(
         f"{where} has label {shown_label(found.value)}, and the labels of {of} range from {shown_label(found.low)} to "

@@ -183,7 +183,7 @@ class Task:
 
     @cached_property
     def inference(self) -> Inference:
-        """How models of this task predict, without the task's data."""
+        # how models of this task predict, without the task's data
         outputs, labels = self.outputs, self.labels
         if self.module is None and outputs is None and not jax.tree.leaves(self.frozen):
             outputs, predicted = predicted_by(self.loss)

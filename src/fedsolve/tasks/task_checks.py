@@ -27,7 +27,6 @@ _AVERAGED = "_averaged"
 
 
 def check_functions(**functions: object) -> None:
-    """Raise `InvalidInput` unless each of these parts of a task can be called."""
     for name, function in functions.items():
         if not callable(function):
             raise InvalidInput(f"{name} = {shown(function)} of the task must be a function")
@@ -39,13 +38,12 @@ def check_functions(**functions: object) -> None:
 
 
 def check_name(name: object) -> None:
-    """Raise `InvalidInput` unless a task's name is text."""
     if not isinstance(name, str):
         raise InvalidInput(f"name = {shown(name)} of the task must be text")
 
 
 def check_sizes(batch_size: Any, **sizes: Any) -> None:
-    """Raise `InvalidInput` unless these are integers of at least 1 or None; `batch_size` may be "full"."""
+    # integers of at least 1 or None; `batch_size` may be "full"
     if not isinstance(batch_size, str) or batch_size != "full":
         sizes = {"batch_size": batch_size, **sizes}
     for name, size in sizes.items():
@@ -54,7 +52,6 @@ def check_sizes(batch_size: Any, **sizes: Any) -> None:
 
 
 def check_data(data: object) -> None:
-    """Raise `InvalidInput` unless a task's examples are federated."""
     if not isinstance(data, FederatedData):
         raise InvalidInput(
             f"data = {shown(data)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
@@ -62,11 +59,6 @@ def check_data(data: object) -> None:
 
 
 def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
-    """Held-out examples as arrays, their columns in the order of the clients'; None for None.
-
-    Raises:
-        InvalidInput: what holds no numbers, has other columns, fields of different lengths, or numbers not finite.
-    """
     if examples is None:
         return None
     arrays, _ = named_arrays(name, examples, data.columns, "the clients")
@@ -86,7 +78,7 @@ def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
 def check_forms(
     loss: Any, init: Any, frozen: Any, buffers: Any, data: FederatedData, **held_out: Any
 ) -> None:
-    """Raise `InvalidInput` where held-out examples have other fields than the clients', unless the loss takes both."""
+    # held-out examples may have other fields than the clients' only if the loss takes both
     for name, examples in held_out.items():
         if examples is None:
             continue
@@ -105,7 +97,7 @@ def check_forms(
 
 
 def _takes(loss: Any, init: Any, frozen: Any, buffers: Any, examples: Any) -> bool:
-    """Whether a loss can be traced with such examples; weights are not given, a key where it asks for one."""
+    # can the loss be traced with such examples? Weights are not given, a key where it asks for one
     batch = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (2, *a.shape[1:])), examples)
     try:
         jax.eval_shape(lambda b: call(loss, with_frozen(_start(init), frozen), b, buffers=buffers)[0], batch)
@@ -115,7 +107,7 @@ def _takes(loss: Any, init: Any, frozen: Any, buffers: Any, examples: Any) -> bo
 
 
 def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
-    """Raise `InvalidInput` unless each validation example has a client that trains, or none has."""
+    # each validation example has a client that trains, or none has
     if owners is None:
         return
     if validation is None:
@@ -135,11 +127,7 @@ def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
 
 
 def as_unseen(data: FederatedData, unseen: object) -> FederatedData | None:
-    """Held-out clients with columns in the order, and numbers in the types, of those that train; None for None.
-
-    Raises:
-        InvalidInput: what is not federated, or has other columns, shapes or wider types.
-    """
+    # columns in the order, and numbers in the types, of the clients that train
     if unseen is None:
         return None
     if not isinstance(unseen, FederatedData):
@@ -164,7 +152,7 @@ def as_unseen(data: FederatedData, unseen: object) -> FederatedData | None:
 
 
 def check_lengths(loss: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any) -> None:
-    """Raise `InvalidInput` where a sequence has length 0: its mean over tokens is of nothing."""
+    # the mean over the tokens of an empty sequence is of nothing
     empty = getattr(loss, "empty", None)
     if empty is None:
         return
@@ -176,7 +164,7 @@ def check_lengths(loss: Any, data: FederatedData, unseen: FederatedData | None, 
 def check_targets(
     loss: Any, init: Any, frozen: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any
 ) -> None:
-    """Raise `InvalidInput` where an example has a label that the loss does not take: it would train without a sign."""
+    # a label that the loss does not take would train without a sign
     targets = targets_of(loss, lambda: with_frozen(_start(init), frozen), data.examples)
     if targets is None:
         return
@@ -188,7 +176,7 @@ def check_targets(
 
 
 def _start(init: Any) -> Any:
-    """The model's parameters inside a trace; of an `init` that cannot be traced, those that it gives outside."""
+    # inside a trace; an `init` that cannot be traced runs outside
     try:
         return init(jax.random.key(0))
     except jax.errors.JAXTypeError:
@@ -198,22 +186,14 @@ def _start(init: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Set:
-    """Examples that a task trains on or is evaluated on.
+    """Examples that a task trains on or is evaluated on."""
 
-    Attributes:
-        name: what they are called.
-        examples: all of them.
-        data: whose they are; None if nobody's.
-        kind: a word before a client's name.
-    """
-
-    name: str
-    examples: Any
-    data: FederatedData | None = None
-    kind: str = ""
+    name: str  # what they are called
+    examples: Any  # all of them
+    data: FederatedData | None = None  # whose they are; None if nobody's
+    kind: str = ""  # a word before a client's name
 
     def place(self, row: int) -> str:
-        """Where a row stands, for an error."""
         if self.data is None:
             return f"row {row} of {self.name}"
         return self.data.place(row, kind=self.kind)
@@ -232,7 +212,6 @@ _EMPTY = "is a sequence of length 0: drop it, or give its y a token besides padd
 
 
 def check_diagnostics(diagnostics: object) -> None:
-    """Raise `InvalidInput` unless these are diagnostics."""
     if not isinstance(diagnostics, tuple | list) or not all(isinstance(d, Diagnostic) for d in diagnostics):
         raise InvalidInput(
             f"diagnostics = {shown(diagnostics)} of the task must be diagnostics of fedsolve.diagnostics"
@@ -240,7 +219,7 @@ def check_diagnostics(diagnostics: object) -> None:
 
 
 def check_metrics(metrics: Any, whole: Any) -> None:
-    """Raise `InvalidInput` unless both are functions by names that no other number of a run has."""
+    # functions, by names that no other number of a run has
     _check_named(metrics)
     _check_named({**metrics, **whole} if isinstance(whole, Mapping) else whole)
     for name in metrics.keys() & whole.keys():

@@ -32,11 +32,7 @@ from fedsolve.data.column_statistics.report import (
 
 @dataclass(frozen=True)
 class Minimum:
-    """How many clients and rows a statistic must be of to be reported.
-
-    Raises:
-        InvalidInput: no integers of at least 1.
-    """
+    """How many clients and rows a statistic must be of to be reported."""
 
     clients: int = 3
     rows: int = 10
@@ -53,15 +49,8 @@ def from_replies(
     notes: Sequence[str] = (),
     names: Callable[[int], str] = "client {}".format,
 ) -> Statistics:
-    """The statistics from each client's replies; one that cannot be believed does not count, with a note.
-
-    Args:
-        requests: about each column, by name; empty for all columns that clients have.
-        replies: by client.
-        minimum: of clients and rows.
-        notes: remarks so far.
-        names: what a client is called.
-    """
+    # a reply that cannot be believed does not count, with a note; no requests stand for all columns that
+    # clients have
     asked = requests or {name: Describe() for of in replies.values() for name in of}
     found, remarks = {}, list(notes)
     for name, request in asked.items():
@@ -85,7 +74,7 @@ def from_sums(
     minimum: Minimum,
     notes: Sequence[str] = (),
 ) -> Statistics:
-    """The statistics from the sums of so many clients' replies, where nobody sees single replies."""
+    # nobody sees single replies
     found = {
         name: _too_few(clients, sums[name].rows, minimum)
         or _of_numbers(request, clients, [sums[name]], minimum)
@@ -95,7 +84,6 @@ def from_sums(
 
 
 def _reported(found: Mapping[str, ColumnStatistics | str], notes: Sequence[str]) -> Statistics:
-    """The statistics of those columns that have them, and why the others have none."""
     columns = {name: column for name, column in found.items() if not isinstance(column, str)}
     unreported = {name: why for name, why in found.items() if isinstance(why, str)}
     return Statistics(columns, unreported, tuple(dict.fromkeys(notes)))
@@ -108,7 +96,6 @@ def _column(
     minimum: Minimum,
     names: Callable[[int], str],
 ) -> ColumnStatistics | str:
-    """The statistics of a column from the replies of those clients that have it, or why there are none."""
     if too_few := _too_few(len(replies), sum(reply.rows for reply in replies.values()), minimum):
         return too_few
     numbers = {client: reply for client, reply in replies.items() if isinstance(reply, Numbers)}
@@ -122,7 +109,7 @@ def _column(
 
 
 def _too_few(clients: int, rows: int, minimum: Minimum) -> str:
-    """Which minimum is missed; nothing if none is."""
+    # which minimum is missed, '' if none is
     if clients < minimum.clients:
         return f"it has {clients} clients, and {minimum.clients} are the minimum (min_clients)"
     return f"it has {rows} rows, and {minimum.rows} are the minimum (min_rows)" if rows < minimum.rows else ""
@@ -159,7 +146,7 @@ def _of_numbers(
 
 
 def _moments(replies: Sequence[Numbers]) -> tuple[int, float, float]:
-    """Rows, mean and squared distances from it over all replies (Chan, Golub and LeVeque 1983)."""
+    # over all replies, each with its own mean (Chan, Golub and LeVeque 1983)
     # the mean is kept relative to a shift: it may be large
     rows, shift, mean, squares = 0, replies[0].mean, 0.0, 0.0
     for reply in replies:
@@ -171,7 +158,7 @@ def _moments(replies: Sequence[Numbers]) -> tuple[int, float, float]:
 
 
 def _rows_below(replies: Sequence[Numbers]) -> tuple[np.ndarray, np.ndarray]:
-    """How many rows lie below each edge, at least and at most: within bins that are joined it is not known."""
+    # below each edge, at least and at most: within bins that are joined it is not known
     counts = np.array([reply.counts for reply in replies], np.int64)
     most = np.pad(np.maximum(counts, 0).cumsum(axis=1), ((0, 0), (1, 0)))
     bins = np.arange(counts.shape[1] + 1)
@@ -201,11 +188,7 @@ _MOST_ROWS = 2**31
 
 
 def check_summable(requests: Mapping[str, Request]) -> dict[str, Measure]:
-    """The requests, all of which have replies that can be added up.
-
-    Raises:
-        InvalidInput: no column is named, one has no range, or its categories are asked for.
-    """
+    # replies about names, or numbers without a range, cannot be added up
     if not requests:
         raise InvalidInput(
             "sums are of columns that are named, each with its range: name them, such as age=0:120"
@@ -222,26 +205,17 @@ def check_summable(requests: Mapping[str, Request]) -> dict[str, Measure]:
 
 
 def width(requests: Mapping[str, Measure]) -> int:
-    """Whole numbers of a client's replies to these requests."""
     return sum(map(_width, requests.values()))
 
 
 def to_numbers(requests: Mapping[str, Measure], replies: Replies) -> np.ndarray:
-    """A client's replies, int64 of shape (width,).
-
-    Raises:
-        InvalidInput: a column that it does not reply about with numbers. It then takes no part in the sum of any:
-            zeros in their place would leave sums to which few clients, or one, add something.
-    """
+    # int64 (width,). A client that does not reply about one column with numbers takes no part in the sum of
+    # any: zeros in their place would leave sums to which few clients, or one, add something
     return np.concatenate([_numbers(name, request, replies[name]) for name, request in requests.items()])
 
 
 def from_numbers(requests: Mapping[str, Measure], numbers: np.ndarray, clients: int) -> dict[str, Numbers]:
-    """The sums of so many clients' replies, by column, as the reply of one client that has all rows.
-
-    Raises:
-        InvalidInput: they cannot have such sums.
-    """
+    # by column, as the reply of one client that has all rows
     gathered, start = {}, 0
     for name, request in requests.items():
         own = [int(x) for x in numbers[start : start + _width(request)]]
@@ -267,7 +241,7 @@ def _width(request: Measure) -> int:
 
 
 def _numbers(name: str, request: Measure, reply: object) -> np.ndarray:
-    """A reply as whole numbers: rows, missing, sums of numbers and squares around the range's middle, and counts."""
+    # rows, missing, sums of numbers and of squares around the range's middle (two digits each), and counts
     if not isinstance(reply, Numbers):
         why = reply.reason if isinstance(reply, Refused) else "it has names, which cannot be added up"
         raise InvalidInput(f"column {name}: {why}: it is left out of the sum of all columns")
@@ -285,11 +259,11 @@ def _numbers(name: str, request: Measure, reply: object) -> np.ndarray:
 
 
 def _digits(x: Fraction) -> tuple[int, int]:
-    """The whole part of x in units of 2^-20, and the rest in units of 2^-60."""
+    # the whole part in units of 2^-20, the rest in units of 2^-60
     return divmod(round(x * _UNIT), _REST)
 
 
 def _middle(request: Measure) -> tuple[Fraction, Fraction]:
-    """The middle of a range and half of its length."""
+    # of a range, and half of its length
     low, high = Fraction(request.low), Fraction(request.high)
     return (low + high) / 2, (high - low) / 2

@@ -28,31 +28,22 @@ LONGEST_CATEGORY = 64
 
 @dataclass(frozen=True)
 class Describe:
-    """Mean, deviation and ends of a column of numbers, or the rows of each category.
+    """Mean, deviation and ends of a column of numbers, or the rows of each category."""
 
-    Attributes:
-        categorical: whether it has categories even if all of its cells are numbers.
-    """
-
-    categorical: bool = False
+    categorical: bool = False  # whether it has categories even if all of its cells are numbers
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Mean and deviation of a column of numbers, and a histogram of equal bins in place of its ends.
+    """Mean and deviation of a column of numbers, and a histogram of equal bins in place of its ends."""
 
-    Attributes:
-        low, high: of the histogram, low < high.
-        bins: between them.
-    """
-
-    low: float
+    low: float  # low, high: of the histogram, low < high
     high: float
-    bins: int = BINS
+    bins: int = BINS  # between them
 
     @property
     def edges(self) -> np.ndarray:
-        """Of the bins, with one for what is below `low` and one for what is above `high`, shape (bins + 3,)."""
+        # with a bin for what is below `low` and one for what is above `high`, (bins + 3,)
         return np.concatenate([[-np.inf], np.linspace(self.low, self.high, self.bins + 1), [np.inf]])
 
 
@@ -61,39 +52,26 @@ Request = Describe | Measure
 
 @dataclass(frozen=True)
 class Numbers:
-    """The reply about a column of numbers.
+    """The reply about a column of numbers."""
 
-    Attributes:
-        rows: that have a number.
-        missing: rows that have none.
-        mean, rest: of the numbers, and what its rounding left out.
-        squares: sum of their squared distances from the mean.
-        ends: the smallest and the largest, rounded outwards; empty in a reply to `Measure`.
-        counts: rows in each bin of `Measure.edges`; -1 for one that is joined to the bin before it. Empty in a reply to
-            `Describe`.
-    """
-
-    rows: int
-    missing: int
-    mean: float
+    rows: int  # that have a number
+    missing: int  # rows that have none
+    mean: float  # mean, rest: of the numbers, and what its rounding left out
     rest: float
-    squares: float
-    ends: tuple[float, ...]
+    squares: float  # sum of their squared distances from the mean
+    ends: tuple[float, ...]  # the smallest and the largest, rounded outwards; empty in a reply to `Measure`
+    # rows in each bin of `Measure.edges`; -1 for one that is joined to the bin before it. Empty in a reply to
+    # `Describe`.
     counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Categories:
-    """The reply about a column of categories: the names of those that have enough rows at this client, and their rows.
+    """The reply about a column of categories: names and rows of those with enough rows at this client."""
 
-    Attributes:
-        rows, missing: as in `Numbers`.
-        names, counts: of each category, in order.
-    """
-
-    rows: int
+    rows: int  # rows, missing: as in `Numbers`
     missing: int
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # names, counts: of each category, in order
     counts: tuple[int, ...]
 
 
@@ -115,17 +93,8 @@ Replies = Mapping[str, Reply]
 def replies_to(
     requests: Mapping[str, Request], columns: Mapping[str, Any], min_rows: int
 ) -> dict[str, Reply]:
-    """What a client replies.
-
-    Args:
-        requests: about each column, by name; empty for all of its columns.
-        columns: of this client that may be asked about: numbers, NaN where one is missing, or texts, '' or None where
-            one is missing; shape (rows,).
-        min_rows: rows with a value that a column must have, at least 1; a category with fewer is not named.
-
-    Raises:
-        InvalidInput: the name of a column is no text.
-    """
+    # columns: numbers, NaN where one is missing, or texts, '' or None where one is missing, (rows,);
+    # min_rows: rows with a value that a column, and a category, must have. No requests stand for all columns
     for name in columns:
         if not isinstance(name, str):
             raise InvalidInput(f"the columns have {shown(name)} where a name stands: give names as text")
@@ -148,11 +117,7 @@ def _reply_about(name: str, request: Request, columns: Mapping[str, Any], min_ro
 
 
 def as_column_values(column: Any) -> np.ndarray | list[str]:
-    """A column as float64 numbers, NaN where one is missing, or as texts, '' where one is missing.
-
-    Raises:
-        InvalidInput: it has another shape, or values that are neither numbers nor text.
-    """
+    # float64, NaN where a number is missing, or texts, '' where one is missing
     if isinstance(column, np.ma.MaskedArray) and np.ma.is_masked(column):  # arrays of pandas have masks, too
         raise InvalidInput("it has masked entries: give NaN for a number that is missing, '' for a text")
     if isinstance(column, list | tuple):  # NumPy would make text of a NaN among texts
@@ -190,10 +155,8 @@ def _reply(request: Request, present: np.ndarray | list[str], missing: int, min_
 
 
 def _ends(present: np.ndarray, min_rows: int) -> tuple[float, float]:
-    """The smallest and the largest number, rounded outwards by as much as the `min_rows` rows beside them spread.
-
-    So no end says more than that so many rows are near it, as a bin of a histogram.
-    """
+    # rounded outwards by as much as the `min_rows` rows beside an end spread: so no end says more than that
+    # so many rows are near it, as a bin of a histogram
     ordered = np.sort(present)
     low, high = float(ordered[0]), float(ordered[-1])
     below, above = float(ordered[min_rows - 1]) - low, high - float(ordered[-min_rows])
@@ -201,13 +164,13 @@ def _ends(present: np.ndarray, min_rows: int) -> tuple[float, float]:
 
 
 def _rounded(direction: Callable[[float], int], end: float, spread: float) -> float:
-    """An end on a grid whose unit is a power of 2 above a spread; as it is where there is no spread."""
+    # to a grid whose unit is a power of 2 above the spread
     unit = 2.0 ** math.frexp(spread)[1] if spread else 0.0
     return direction(end / unit) * unit if unit else end
 
 
 def join_bins(replies: Replies, fewest: int) -> dict[str, Reply]:
-    """Replies as they are sent where they are read one by one: each bin has no rows or at least `fewest`."""
+    # as replies are sent where they are read one by one: each bin has no rows or at least `fewest`
     return {
         name: replace(reply, counts=_joined(reply.counts, fewest))
         if isinstance(reply, Numbers) and reply.counts
@@ -258,7 +221,7 @@ def number_text(value: float) -> str:
 
 
 def _categories(texts: list[str], min_rows: int) -> dict[str, int]:
-    """The rows of each category with enough of them and a name that can be shown, in order."""
+    # with enough rows and a name that can be shown, in order
     enough = {text: rows for text, rows in sorted(Counter(texts).items()) if rows >= min_rows}
     named = {
         text: rows for text, rows in enough.items() if len(text) <= LONGEST_CATEGORY and text.isprintable()
@@ -274,7 +237,7 @@ _ROUNDING = 1e-12
 
 
 def check_reply(request: Request, reply: Reply) -> None:
-    """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed."""
+    # is it one to this request, and can every number of it be believed?
     if isinstance(reply, Refused):
         return
     _check_integer("rows", reply.rows, 1)
@@ -299,7 +262,7 @@ def _check_integer(name: str, value: Any, least: int) -> None:
 
 
 def _ends_of_bins(reply: Numbers, edges: np.ndarray) -> tuple[float, ...]:
-    """Between which edges all rows of a reply lie; `InvalidInput` unless its bins hold them."""
+    # the edges between which all rows of the reply lie
     if len(reply.counts) != len(edges) - 1:
         raise InvalidInput(f"it has no {len(edges) - 1} counts")
     starts = [i for i, count in enumerate(reply.counts) if i == 0 or count != -1]
@@ -317,7 +280,7 @@ def _check_counts(counts: Sequence[int], rows: int) -> None:
 
 
 def _check_moments(reply: Numbers, ends: tuple[float, ...]) -> None:
-    """Raise `InvalidInput` unless mean and squares can be of numbers between these ends (Bhatia and Davis 2000)."""
+    # mean and squares of numbers between these ends (Bhatia and Davis 2000)
     if len(ends) != 2 or not ends[0] <= ends[1] or np.isinf(reply.ends).any():
         raise InvalidInput(f"its ends are {str(ends)[:80]}, not two numbers in order")
     (low, high), mean, squares = ends, reply.mean, reply.squares

@@ -156,12 +156,12 @@ def _section(name: str, column: ColumnStatistics) -> str:
 
 
 def _fill(value: str, column: ColumnStatistics) -> str:
-    """The line that fills empty cells, as a comment: the sites decide on it; nothing without such cells."""
+    # a comment: the sites decide on it; nothing where no cell is empty
     return f"# fill = {value}  # for {column.missing:,} empty cells\n" if column.missing and value else ""
 
 
 def bounds(edges: Any, least_below: Any, most_below: Any, at: float) -> tuple[float, float]:
-    """Between which edges the row with a number lies, from 0 in order, or the two rows that it lies between."""
+    # edges between which the row `at` lies, from 0 in order, or the two rows that it lies between
     first = int(np.searchsorted(most_below, math.floor(at), side="right")) - 1
     last = int(np.searchsorted(least_below, math.ceil(at), side="right"))
     return float(edges[first]), float(edges[last])

@@ -67,11 +67,6 @@ def statistics(
 
 
 def asked_columns(columns: Any) -> dict[str, Request]:
-    """What is asked about each column, as `statistics` takes it.
-
-    Raises:
-        InvalidInput: a name or range that is none.
-    """
     if isinstance(columns, str):
         columns = dict(_typed(text.strip()) for text in columns.split(",") if text.strip())
     if not isinstance(columns, Mapping):
@@ -85,7 +80,7 @@ def asked_columns(columns: Any) -> dict[str, Request]:
 
 
 def _typed(text: str) -> tuple[str, Any]:
-    """A column as it is typed: NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME=categories."""
+    # NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME=categories
     name, equals, about = text.rpartition("=")
     if not equals:
         return text, None
@@ -119,7 +114,6 @@ def _asked(name: str, about: Any) -> Request:
 
 
 def _clients(data: Any) -> list[Mapping[str, Any]]:
-    """Each client's columns by name."""
     if isinstance(data, FederatedData):
         return [_columns_of(data.client(i)) for i in range(data.num_clients)]
     if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
@@ -134,7 +128,7 @@ def _clients(data: Any) -> list[Mapping[str, Any]]:
 
 
 def _columns_of(examples: Any) -> dict[str, np.ndarray]:
-    """The columns of one client's examples: a field of one axis is one, of a field of two each feature."""
+    # a field of one axis is a column, one of two a column for each feature
     columns: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"

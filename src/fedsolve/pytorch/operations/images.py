@@ -32,11 +32,8 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Array:
-    """A convolution, or the transpose of one.
-
-    x is (batch, channels, *space), the weight (out, channels / groups, *window), of a transposed one
-    (channels, out / groups, *window).
-    """
+    # x: (batch, channels, *space); weight: (out, channels / groups, *window), of a transposed convolution
+    # (channels, out / groups, *window)
     axes = weight.ndim - 2
     options = [same_everywhere(v, axes) for v in (stride, padding, dilation, output_padding)]
     steps, pads, spread, more = options
@@ -61,33 +58,31 @@ def convolution(
 
 
 def _turned(weight: Array, groups: int) -> Array:
-    """The kernel of a transposed convolution as that of a plain one: flipped, its channels exchanged in each group."""
+    # the kernel of a transposed convolution as that of a plain one: flipped, channels exchanged in each group
     channels, out, *window = weight.shape
     weight = jnp.flip(weight, tuple(range(2, weight.ndim))).reshape(groups, channels // groups, out, *window)
     return jnp.swapaxes(weight, 1, 2).reshape(groups * out, channels // groups, *window)
 
 
 def _pairs(pad: Sequence[int], ndim: int) -> list[tuple[int, int]]:
-    """What to pad before and after each axis; PyTorch lists the last axis first."""
+    # PyTorch lists the last axis first, `jnp.pad` the first
     given = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
     return [(0, 0)] * (ndim - len(given)) + given
 
 
 @operation("aten.constant_pad_nd.default")
 def constant_pad(x: Array, pad: Sequence[int], value: float = 0) -> Array:
-    """A number around x; a negative length takes entries away."""
+    # a negative length takes entries away
     return lax.pad(x, jnp.asarray(value, x.dtype), [(a, b, 0) for a, b in _pairs(pad, x.ndim)])
 
 
 @operation(*(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)))
 def reflection_pad(x: Array, padding: Sequence[int]) -> Array:
-    """x mirrored around its borders, which are not repeated."""
     return jnp.pad(x, _pairs(padding, x.ndim), mode="reflect")
 
 
 @operation(*(f"aten.replication_pad{n}d.default" for n in (2, 3)))
 def replication_pad(x: Array, padding: Sequence[int]) -> Array:
-    """The border of x repeated."""
     return jnp.pad(x, _pairs(padding, x.ndim), mode="edge")
 
 
@@ -100,7 +95,7 @@ def col2im(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> Array:
-    """The sum of windows put back where they were cut: (batch, channels window, places) to images."""
+    # x: (batch, channels * window, places); windows that overlap are added
     pads, steps, window = list(padding), list(stride), list(kernel_size)
     full = [n + 2 * p for n, p in zip(output_size, pads, strict=True)]
     places = [
@@ -124,7 +119,6 @@ def col2im(
 def upsample_nearest(
     x: Array, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None
 ) -> Array:
-    """The entry nearest to each new place, rounded down."""
     for axis, out, factor in _sizes(x, output_size, scale_factors):
         length = x.shape[axis]
         step = np.float32(1 / factor if factor else length / out)
@@ -138,7 +132,6 @@ def upsample_nearest(
 def upsample_linear(
     x: Array, output_size: Sequence[int] | None, align_corners: bool, scale_factors: Sequence[float] | None
 ) -> Array:
-    """Linear between the two nearest entries of each axis."""
     for axis, out, factor in _sizes(x, output_size, scale_factors):
         length = x.shape[axis]
         if align_corners:
@@ -157,7 +150,7 @@ def upsample_linear(
 def _sizes(
     x: Array, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None
 ) -> list[tuple[int, int, float | None]]:
-    """Each axis of space with its new length, and the factor where one is given."""
+    # for each spatial axis (from 2): the new length, and the scale factor where one is given
     space = x.shape[2:]
     factors = list(scale_factors) if scale_factors else [None] * len(space)
     if output_size is None:
@@ -193,7 +186,7 @@ def max_pool(
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
 ) -> WithPlaces:
-    """The greatest entry of each window of (..., *space), and its place in the space laid flat."""
+    # x: (..., *space); places are indices into the flattened space
     window, steps, _, spread, sides = _windows(x, axes, kernel_size, stride, padding, dilation, ceil_mode)
     outer = x.ndim - axes
     low = -np.inf if is_floating(x) else jnp.iinfo(x.dtype).min
@@ -230,7 +223,7 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Array:
-    """The mean of each window of (..., *space); padding counts, or not, and what `ceil_mode` adds never does."""
+    # whether padding counts is an argument; what `ceil_mode` adds never does
     window, steps, pads, spread, sides = _windows(x, axes, kernel_size, stride, padding, 1, ceil_mode)
     outer = x.ndim - axes
     sums = _summed(x, outer, window, steps, sides)
@@ -274,7 +267,7 @@ def _summed(x: Array, outer: int, window: list[int], steps: list[int], sides: li
     "aten._adaptive_avg_pool3d.default",
 )
 def adaptive_avg_pool(x: Array, output_size: Sequence[int]) -> Array:
-    """Means of windows of about equal length, as many along each of the last axes as asked for."""
+    # windows of about equal length, as many along each of the last axes as `output_size` says
     for axis, out in enumerate(output_size, x.ndim - len(output_size)):
         length = x.shape[axis]
         if length % out == 0:
@@ -289,7 +282,7 @@ def adaptive_avg_pool(x: Array, output_size: Sequence[int]) -> Array:
 
 @operation("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
 def adaptive_max_pool(x: Array, output_size: Sequence[int]) -> tuple[Array, Array]:
-    """Maxima of windows of about equal length, and their places in the space laid flat."""
+    # places are indices into the flattened space
     axes = len(output_size)
     space = x.shape[-axes:]
     spans = [_adaptive(n, out) for n, out in zip(space, output_size, strict=True)]
@@ -318,7 +311,7 @@ def _windows(
     dilation: int | Sequence[int],
     ceil_mode: bool,
 ) -> tuple[list[int], list[int], list[int], list[int], list[tuple[int, int]]]:
-    """Windows, strides, padding, dilation, and what to pad on both sides, which is more in `ceil_mode`."""
+    # window, stride, padding, dilation, and what to pad on both sides (more in `ceil_mode`)
     window = same_everywhere(kernel_size, axes)
     steps = same_everywhere(stride, axes) if stride else window
     pads, spread = same_everywhere(padding, axes), same_everywhere(dilation, axes)
@@ -334,7 +327,7 @@ def _windows(
 def _slices(
     x: Array | np.ndarray, outer: int, window: list[int], steps: list[int], spread: list[int]
 ) -> list[Array | np.ndarray]:
-    """For each place in a window the entries at it, window after window."""
+    # for each place in a window, the entries there, window after window
     last = [
         (n - d * (w - 1) - 1) // t * t
         for n, w, t, d in zip(x.shape[outer:], window, steps, spread, strict=True)

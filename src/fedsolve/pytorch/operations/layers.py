@@ -21,13 +21,12 @@ from fedsolve.pytorch.translation.registry import operation, operations
 
 @operation("aten.mm.default", "aten.bmm.default", mixing=last_axis)
 def matmul(x: Array, other: Array, *, weights: Weights = None) -> Array:
-    """The product of vectors, matrices or batches of them."""
     return jnp.matmul(filled(x, weights, (x.ndim - 1,), 0), other)
 
 
 @operation("aten.addmm.default", "aten.addmv.default")
 def addmm(x: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta x + alpha mat1 mat2; beta 0 leaves x out, NaN and all."""
+    # beta = 0 leaves x out, NaN and all
     product = jnp.matmul(mat1, mat2)
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else (x if beta == 1 else x * beta) + product
@@ -44,13 +43,13 @@ def trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> Array:
-    """The sum over some axes of the product of three tensors, each with new axes of length 1."""
+    # each operand gets new axes of length 1; the product of the three is summed over `sumdim`
     a, b, c = (jnp.expand_dims(x, tuple(e)) for x, e in ((i1, expand1), (i2, expand2), (i3, expand3)))
     return _summed_product(a, b, c, sumdim)
 
 
 def _summed_product(a: Array, b: Array, c: Array, axes: Sequence[int]) -> Array:
-    """By `einsum`, which leaves out the axes of length 1 and so never forms the product of all three."""
+    # `einsum` without the axes of length 1: the product of all three is never formed
     shape = jnp.broadcast_shapes(a.shape, b.shape, c.shape)
     terms: list[object] = []
     for x in (a, b, c):
@@ -64,13 +63,13 @@ def _summed_product(a: Array, b: Array, c: Array, axes: Sequence[int]) -> Array:
 
 @operation("aten._cdist_forward.default")
 def cdist(x1: Array, x2: Array, p: float = 2, compute_mode: int | None = None) -> Array:
-    """Distances between the rows of two matrices, by a norm; the gradient of one that is 0 is 0."""
+    # the gradient of a distance that is 0 is 0
     return vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, (-1,))
 
 
 @operation("aten._pdist_forward.default")
 def pdist(x: Array, p: float = 2) -> Array:
-    """Distances between all pairs of rows, each pair once."""
+    # each pair of rows once
     first, second = np.triu_indices(x.shape[0], 1)
     return vector_norm(x[first] - x[second], p, (-1,))
 
@@ -81,7 +80,6 @@ _POWERS = (0.0, -0.5, -1.0)
 
 @operation("aten._fft_c2c.default")
 def c2c(x: Array, dim: Sequence[int], normalization: int, forward: bool) -> Array:
-    """The transform, or its inverse, along some axes."""
     one = jnp.fft.fft if forward else jnp.fft.ifft
     size = 1
     for axis in dim:
@@ -91,7 +89,7 @@ def c2c(x: Array, dim: Sequence[int], normalization: int, forward: bool) -> Arra
 
 @operation("aten._fft_r2c.default")
 def r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Array:
-    """The transform of a real x, of the last axis in `dim` only the frequencies that are not conjugates of others."""
+    # one-sided: only the frequencies of the last axis that are not conjugates of others
     *others, last = dim
     y = jnp.fft.rfft(x, axis=last) if onesided else jnp.fft.fft(x, axis=last)
     return c2c(y * x.shape[last] ** _POWERS[normalization], others, normalization, True)
@@ -99,7 +97,7 @@ def r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Arr
 
 @operation("aten._fft_c2r.default")
 def c2r(x: Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> Array:
-    """The inverse of the one-sided transform, with `last_dim_size` entries along the last axis in `dim`."""
+    # `last_dim_size` entries along the last axis in `dim`
     *others, last = dim
     x = c2c(x, others, normalization, False)
     return jnp.fft.irfft(x, last_dim_size, last, "forward") * last_dim_size ** _POWERS[normalization]
@@ -128,7 +126,7 @@ operations(
 def native_layer_norm(
     x: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
-    """Each example by the mean and variance of its last axes; then those, as mean and 1 / deviation."""
+    # returns (normalised, mean, 1 / deviation)
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     around, mean, scale = _standardised(x, axes, eps)
     return _scaled(around, weight, bias).astype(x.dtype), mean, scale
@@ -143,7 +141,6 @@ def layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Array:
-    """Each example by the mean and variance of its last axes."""
     return native_layer_norm(x, normalized_shape, weight, bias, eps)[0]
 
 
@@ -151,7 +148,7 @@ def layer_norm(
 def native_group_norm(
     x: Array, weight: Array | None, bias: Array | None, N: int, C: int, HxW: int, group: int, eps: float
 ) -> tuple[Array, Array, Array]:
-    """Each group of channels of each example by its own mean and variance; then mean and 1 / deviation."""
+    # returns (normalised, mean, 1 / deviation) of each group of channels of each example
     grouped = x.reshape(N, group, C // group, HxW)
     around, mean, scale = _standardised(grouped, (2, 3), eps)
     y = _scaled(around.reshape(x.shape), _along(weight, x), _along(bias, x))
@@ -167,13 +164,12 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Array:
-    """Each group of channels of each example by its own mean and variance."""
     n, c, *space = x.shape
     return native_group_norm(x, weight, bias, n, c, prod(space), num_groups, eps)[0]
 
 
 def _standardised(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
-    """x with mean 0 and variance 1 along axes; the mean and 1 / deviation, their axes kept."""
+    # returns x with mean 0 and variance 1 along axes; mean and 1 / deviation keep these axes
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = jnp.mean(x, axes, keepdims=True)
     around = x - mean
@@ -187,7 +183,7 @@ def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
 
 
 def _along(values: Array | None, x: Array) -> Array:
-    """One value for each channel, the second axis of x."""
+    # one value a channel, the second axis of x
     return None if values is None else values.reshape(-1, *[1] * (x.ndim - 2))  # pyright: ignore
 
 
@@ -204,7 +200,7 @@ def functional(
     *,
     weights: Weights = None,
 ) -> tuple[Array, ...]:
-    """Normalised x, the mean and 1/deviation it took, and the new running statistics."""
+    # returns (normalised, mean, 1 / deviation, new running mean, new running variance)
     running_mean, running_var = lax.stop_gradient((running_mean, running_var))
     if not training:
         return (
@@ -235,7 +231,7 @@ def no_stats(
     *,
     weights: Weights = None,
 ) -> tuple[Array, ...]:
-    """Normalised by the batch's own statistics, in evaluation too; InstanceNorm comes as this, examples as channels."""
+    # by the batch's own statistics in evaluation too; InstanceNorm comes as this, with examples as channels
     mean, var, _ = _statistics(x, weights)
     out, rstd = _normalised(x, weight, bias, mean, var, eps)
     return out, mean, rstd
@@ -251,7 +247,7 @@ def no_training(
     momentum: float,
     eps: float,
 ) -> tuple[Array, ...]:
-    """Normalised by the running statistics, which get no gradient."""
+    # running statistics get no gradient
     running_mean, running_var = lax.stop_gradient((running_mean, running_var))
     out, _ = _normalised(x, weight, bias, running_mean, running_var, eps)
     none = jnp.zeros(0, x.dtype)  # PyTorch gives empty statistics
@@ -259,7 +255,7 @@ def no_training(
 
 
 def _statistics(x: Array, weights: Weights) -> tuple[Array, Array, Any]:
-    """Mean and biased variance of each channel over the examples that count, and how many numbers those are."""
+    # mean and biased variance of each channel over the examples that count, and how many numbers these are
     axes = (0, *range(2, x.ndim))
     counts = counted(weights, axes, x.ndim)
     if counts is None:
@@ -281,7 +277,7 @@ def _normalised(
 
 
 def _channel(values: Array, x: Array) -> Array:
-    """Values of channels, shape (c,), against x of shape (n, c, ...)."""
+    # values (c,) against x (n, c, ...)
     return lax.expand_dims(values, range(1, x.ndim - 1))
 
 
@@ -294,13 +290,8 @@ def _channel(values: Array, x: Array) -> Array:
 def _recurrent(
     cell: Cell, states_of: Callable[[Any], list[Any]], stacked: Callable[[list[Any]], tuple[Array, ...]]
 ) -> Callable[..., tuple[Array, ...]]:
-    """An operation of a cell: the outputs, then the last states of every layer and direction.
-
-    Args:
-        cell: what the gates make of a state.
-        states_of: the operation's first states -> those of each layer and direction.
-        stacked: the last states -> as the operation returns them.
-    """
+    # an ATen operation of a cell; `states_of` and `stacked` convert first and last states, which ATen orders
+    # differently for an LSTM (h and c apart) and for the others
 
     def layer(
         x: Array,
@@ -351,7 +342,7 @@ for _name, _cell in {"gru": GRU_CELL, "rnn_tanh": TANH_CELL, "rnn_relu": RELU_CE
 def _direction(
     cell: Cell, x: Array, state: Any, params: Sequence[Array], has_biases: bool, backwards: bool
 ) -> tuple[Array, Any]:
-    """One layer over time, the first axis of x."""
+    # one layer over time, the first axis of x
     into, recurrent, *rest = params
     zero = jnp.zeros(len(into), x.dtype)
     bias_in, bias, *projection = rest if has_biases else (zero, zero, *rest)
@@ -366,7 +357,7 @@ def _direction(
 
 
 def _projected(recurrent: Array, projection: Array, own: Array, state: Any) -> tuple[Array, Any]:
-    """An LSTM whose outputs are fewer than its cells."""
+    # an LSTM with `proj_size`: outputs are fewer than cells
 
     def step(state: Any, own: Array) -> tuple[Any, Array]:
         (h, c), _ = LSTM_CELL.forward(state, own, state[0] @ recurrent.T)

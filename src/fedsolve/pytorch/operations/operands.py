@@ -21,12 +21,12 @@ Operand = Array | bool | int | float | complex
 
 
 def default_dtype() -> Any:
-    """The type of a floating result of integers: PyTorch's default."""
+    # of a floating result of integers
     return jax_dtype(torch.get_default_dtype())
 
 
 def result_type(*values: Operand) -> Any:
-    """The type that PyTorch gives to a sum of the values (`torch.result_type`)."""
+    # as `torch.result_type`
     tensors, scalars, numbers = [], [], []
     for value in values:
         if isinstance(value, bool | int | float | complex):
@@ -38,40 +38,37 @@ def result_type(*values: Operand) -> Any:
 
 
 def promoted(*values: Operand) -> list[Array]:
-    """The values in their common type."""
     dtype = result_type(*values)
     return [jnp.asarray(value, dtype) for value in values]
 
 
 def promoted_floating(*values: Operand) -> list[Array]:
-    """The values in their common type, which is the default one where they are integers."""
+    # the common type, which is the default floating one where that is of integers
     return [floating(value) for value in promoted(*values)]
 
 
 def floating(x: Array) -> Array:
-    """x; integers in the default type."""
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(default_dtype())
 
 
 def is_floating(x: Any) -> bool:
-    """Whether an array's entries are floating numbers."""
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def index_dtype() -> Any:
-    """The type of indices: PyTorch's int64, as far as this run has it."""
+    # PyTorch's int64, as far as this run has it
     return jax_dtype(torch.int64)
 
 
 def summed_dtype(x: Array, dtype: torch.dtype | None) -> Any:
-    """The type of a sum or product: the one asked for, else x's, int64 for integers."""
+    # of a sum or product: PyTorch adds integers up in int64
     if dtype is not None:
         return jax_dtype(dtype)
     return x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else index_dtype()
 
 
 def axes_of(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Axes counted from the front; None and an empty list are all of them."""
+    # axes counted from the front; None and an empty list are all of them
     if dims is None:
         return tuple(range(ndim))
     listed = [dims] if isinstance(dims, int) else list(dims)
@@ -79,13 +76,13 @@ def axes_of(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
 
 
 def same_everywhere(values: int | Sequence[int], count: int) -> list[int]:
-    """One number for each of `count` axes, of a list that may have a single one for all."""
+    # a list of one number stands for all `count` axes
     listed = [values] if isinstance(values, int) else list(values)
     return listed * count if len(listed) == 1 else listed
 
 
 def type_of(value: Any) -> Any:
-    """The type that PyTorch gives to a tensor of a Python number."""
+    # of a Python number
     if isinstance(value, bool):
         return jnp.dtype(bool)
     if isinstance(value, int):
@@ -94,7 +91,7 @@ def type_of(value: Any) -> Any:
 
 
 def _outranked(higher: Any, lower: Any) -> Any:
-    """The type of two operands of which the first has the higher rank: its own, unless its kind is the lesser."""
+    # the higher rank decides, unless its kind (bool < integer < floating < complex) is the lesser
     if jnp.issubdtype(lower, jnp.complexfloating) and jnp.issubdtype(higher, jnp.floating):
         return jnp.promote_types(higher, jnp.complex64)
     return jnp.promote_types(higher, lower) if _kind(lower) > _kind(higher) else higher
@@ -110,23 +107,22 @@ Weights = Mapping[int, Array] | None
 
 
 def along_dim(arguments: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
-    """The axes that the argument `dim` names, all where there is none."""
+    # the axes that the argument `dim` names, all where there is none
     dim = arguments.get("dim")
     return axes_of(None if isinstance(dim, bool) else dim, ndim)
 
 
 def all_but_channels(arguments: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
-    """All axes but the second."""
     return (0, *range(2, ndim))
 
 
 def last_axis(arguments: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
-    """The last axis, over which a product of matrices sums."""
+    # over which a product of matrices sums
     return (ndim - 1,)
 
 
 def counted(weights: Weights, axes: Sequence[int], ndim: int) -> Array | None:
-    """Where entries count, an array of `ndim` axes that broadcasts; None if all along these axes do."""
+    # a mask of `ndim` axes that broadcasts; None if everything along these axes counts
     found = [
         lax.expand_dims(w > 0, [a for a in range(ndim) if a != axis])
         for axis, w in (weights or {}).items()
@@ -136,13 +132,13 @@ def counted(weights: Weights, axes: Sequence[int], ndim: int) -> Array | None:
 
 
 def filled(x: Array, weights: Weights, axes: Sequence[int], value: Any) -> Array:
-    """x with a value in place of the entries that do not count."""
+    # x with a value in place of the entries that do not count
     counts = counted(weights, axes, x.ndim)
     return x if counts is None else jnp.where(counts, x, jnp.asarray(value, x.dtype))
 
 
 def number_of(x: Array, weights: Weights, axes: Sequence[int]) -> Any:
-    """How many entries count in each sum along axes: an int, or a scalar array."""
+    # an int where everything counts, else a scalar array
     sizes = [x.shape[a] for a in axes]
     counts = counted(weights, axes, x.ndim)
     if counts is None:
@@ -152,14 +148,14 @@ def number_of(x: Array, weights: Weights, axes: Sequence[int]) -> Any:
 
 
 def lowest(x: Array) -> Any:
-    """What no greatest entry is."""
+    # the neutral element of a maximum
     if x.dtype == bool:
         return False
     return -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
 
 
 def highest(x: Array) -> Any:
-    """What no least entry is."""
+    # the neutral element of a minimum
     if x.dtype == bool:
         return True
     return jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).max

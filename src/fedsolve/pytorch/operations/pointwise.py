@@ -106,7 +106,7 @@ operations(__name__, {"div": lambda x, other: x / other}, "Tensor Scalar", promo
 
 
 def _rounding(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Of integers nothing is rounded."""
+    # integers stay as they are
     return lambda x: function(x) if is_floating(x) else x
 
 
@@ -116,13 +116,13 @@ operations(__name__, {n: _rounding(getattr(jnp, n)) for n in ("ceil", "floor", "
 
 @operation("aten.abs.default")
 def absolute(x: Array) -> Array:
-    """|x|; the gradient at 0 is 0."""
+    # the gradient at 0 is 0
     return jnp.where(x == 0, x.real * 0, jnp.abs(x))
 
 
 @operation("aten.sign.default")
 def sign(x: Array) -> Array:
-    """-1, 0 or 1; NaN is 0, as PyTorch has it."""
+    # NaN is 0, as in PyTorch
     return (
         jnp.where(jnp.isnan(x), 0, jnp.sign(x)) if is_floating(x) else jnp.sign(x.astype(int)).astype(x.dtype)
     )
@@ -130,19 +130,16 @@ def sign(x: Array) -> Array:
 
 @operation("aten.isinf.default")
 def isinf(x: Array) -> Array:
-    """Whether an entry is infinite."""
     return jnp.isinf(x) if is_floating(x) else jnp.zeros(x.shape, bool)
 
 
 @operation("aten.alias.default", "aten.clone.default", "aten.lift_fresh_copy.default")
 def alias(x: Array, *, memory_format: object = None) -> Array:
-    """x itself."""
     return x
 
 
 @operation("aten.add.Tensor", "aten.add.Scalar")
 def add(x: Array, other: Operand, alpha: float = 1) -> Array:
-    """x + alpha other."""
     x, other = promoted(x, other)
     if x.dtype == bool:
         return x | (other & bool(alpha))
@@ -151,14 +148,13 @@ def add(x: Array, other: Operand, alpha: float = 1) -> Array:
 
 @operation("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(x: Array, other: Operand, alpha: float = 1) -> Array:
-    """x - alpha other."""
     x, other = promoted(x, other)
     return x - (other if alpha == 1 else _times(other, alpha))
 
 
 @operation("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div_mode(x: Array, other: Operand, *, rounding_mode: str | None = None) -> Array:
-    """x / other rounded towards zero (`trunc`), down (`floor`) or not (None); integers stay integers if rounded."""
+    # integers stay integers if rounded
     if rounding_mode is None:
         x, other = promoted_floating(x, other)
         return x / other
@@ -170,7 +166,7 @@ def div_mode(x: Array, other: Operand, *, rounding_mode: str | None = None) -> A
 
 @operation("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar")
 def power(x: Operand, exponent: Operand) -> Array:
-    """x to a power; integer powers are products, with their exact gradients at 0 and below."""
+    # integer powers are products, with their exact gradients at 0 and below
     plain = isinstance(exponent, int | float) and float(exponent).is_integer()
     base, exponents = promoted(x, exponent)
     if plain and abs(exponent) < 1024:  # pyright: ignore[reportArgumentType]
@@ -185,7 +181,7 @@ def power(x: Operand, exponent: Operand) -> Array:
 
 @operation("aten.atan2.default")
 def atan2(x: Array, other: Array) -> Array:
-    """The angle of the point (other, x); at (0, 0) the gradient is 0."""
+    # at (0, 0) the gradient is 0
     x, other = promoted_floating(x, other)
     origin = (x == 0) & (other == 0)
     angle = jnp.arctan2(x, jnp.where(origin, 1, other))
@@ -194,7 +190,7 @@ def atan2(x: Array, other: Array) -> Array:
 
 @operation("aten.clamp.default", "aten.clamp.Tensor")
 def clamp(x: Array, min: Operand | None = None, max: Operand | None = None) -> Array:
-    """x between bounds; where it is a bound, the gradient is x's."""
+    # at a bound the gradient is x's
     bounds = [b for b in (min, max) if b is not None]
     x, *rest = promoted(x, *bounds)
     if min is not None:
@@ -207,7 +203,6 @@ def clamp(x: Array, min: Operand | None = None, max: Operand | None = None) -> A
 
 @operation("aten.where.self")
 def where(condition: Array, x: Operand, other: Operand) -> Array:
-    """x where a condition holds, else `other`."""
     return jnp.where(condition, *promoted(x, other))
 
 
@@ -222,13 +217,12 @@ def _times(x: Array, alpha: float) -> Array:
 
 @operation("aten.relu.default")
 def relu(x: Array) -> Array:
-    """max(x, 0); the gradient at 0 is 0."""
+    # the gradient at 0 is 0
     return jnp.where(x <= 0, jnp.zeros((), x.dtype), x)
 
 
 @operation("aten.gelu.default")
 def gelu(x: Array, *, approximate: str = "none") -> Array:
-    """x times the normal distribution function of x, or its approximation by `tanh`."""
     if approximate == "tanh":
         return jax.nn.gelu(x, approximate=True)
     return x * (0.5 * jax.lax.erf(x * (0.5**0.5)) + 0.5)
@@ -236,27 +230,25 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
 
 @operation("aten.elu.default")
 def elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
-    """scale x above 0, scale alpha (exp(input_scale x) - 1) elsewhere."""
     negative = jnp.where(x > 0, 0, x)
     return jnp.where(x > 0, x * scale, jnp.expm1(negative * input_scale) * (alpha * scale))
 
 
 @operation("aten.leaky_relu.default")
 def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
-    """x above 0, a small slope elsewhere."""
     return jnp.where(x > 0, x, x * negative_slope)
 
 
 @operation("aten.hardtanh.default")
 def hardtanh(x: Array, min_val: float = -1, max_val: float = 1) -> Array:
-    """x between two bounds; at a bound the gradient is 0."""
+    # at a bound the gradient is 0
     low, high = jnp.asarray(min_val, x.dtype), jnp.asarray(max_val, x.dtype)
     return jnp.where(x <= low, low, jnp.where(x >= high, high, x))
 
 
 @operation("aten.hardsigmoid.default")
 def hardsigmoid(x: Array) -> Array:
-    """x / 6 + 1/2 between 0 and 1; at x = -3 and 3 the gradient is 0."""
+    # at x = -3 and 3 the gradient is 0
     low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
     # bounds of x itself: a compiler may fuse x / 6 + 1/2, which is then not 0 at -3
     return jnp.where(x <= -3, low, jnp.where(x >= 3, high, x / 6 + 0.5))
@@ -264,20 +256,19 @@ def hardsigmoid(x: Array) -> Array:
 
 @operation("aten.hardswish.default")
 def hardswish(x: Array) -> Array:
-    """0 up to -3, x from 3 on, x (x + 3) / 6 between; at x = -3 the gradient is 0, at 3 it is 1."""
+    # at x = -3 the gradient is 0, at 3 it is 1
     return jnp.where(x <= -3, jnp.zeros((), x.dtype), jnp.where(x >= 3, x, x * (x + 3) / 6))
 
 
 @operation("aten._softmax.default", mixing=along_dim)
 def softmax(x: Array, dim: int, half_to_float: bool = False, *, weights: Weights = None) -> Array:
-    """exp(x) over its sum along an axis."""
     x = floating(x.astype(jnp.float32) if half_to_float else x)
     x = filled(x, weights, axes_of(dim, x.ndim), -jnp.inf)
     return jax.nn.softmax(x, dim) if x.ndim else jnp.ones_like(x)
 
 
 def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
-    """The softmax; 0 along axes that are minus infinity throughout."""
+    # 0 along axes that are minus infinity throughout
     x = x if dtype is None else x.astype(jax_dtype(dtype))
     empty = jnp.all(x == -jnp.inf, axis=dim, keepdims=True)
     return jnp.where(empty, 0, jax.nn.softmax(jnp.where(empty, 0, x), dim))
@@ -285,7 +276,6 @@ def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
 
 @operation("aten._log_softmax.default", mixing=along_dim)
 def log_softmax(x: Array, dim: int, half_to_float: bool = False, *, weights: Weights = None) -> Array:
-    """The logarithm of the softmax."""
     x = floating(x.astype(jnp.float32) if half_to_float else x)
     if not x.ndim:
         return jnp.zeros_like(x)
@@ -307,11 +297,8 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     key: Array | None = None,
 ) -> Array:
-    """Softmax of scaled products of queries and keys, times values: (..., length, features).
-
-    A mask is True where a key counts, or is added to the products; a query without any key gives 0. With `enable_gqa`
-    several query heads share one of keys.
-    """
+    # (..., length, features). A mask is True where a key counts, or is added to the products; a query without
+    # any key gives 0. With `enable_gqa` several query heads share one of keys.
     if enable_gqa:
         shared = query.shape[-3] // keys.shape[-3]
         keys, value = jnp.repeat(keys, shared, -3), jnp.repeat(value, shared, -3)
@@ -332,10 +319,7 @@ _MEAN, _SUM = 1, 2
 
 @operation("aten.multilabel_margin_loss_forward.default")
 def multilabel_margin_loss(x: Array, target: Array, reduction: int) -> tuple[Array, Array]:
-    """max(0, 1 - x[own] + x[other]) over each example's classes and all others; then where its classes are.
-
-    Each row of targets, of shape (classes,), names the example's own classes; a negative entry ends the list.
-    """
+    # target (rows, classes): each row names the example's own classes, up to the first negative entry
     rows, named = jnp.atleast_2d(x), jnp.atleast_2d(target)
     classes = rows.shape[1]
     counts = jnp.cumprod(named >= 0, axis=1).astype(bool)  # up to the first negative entry
@@ -357,7 +341,7 @@ def multi_margin_loss(
     weight: Array | None = None,
     reduction: int = _MEAN,
 ) -> Array:
-    """max(0, margin - x[own] + x[other])^p over the classes other than an example's own, over their number."""
+    # max(0, margin - x[own] + x[other])^p over the classes other than an example's own, over their number
     rows, own = jnp.atleast_2d(x), jnp.atleast_1d(target)
     classes = rows.shape[1]
     margins = margin - jnp.take_along_axis(rows, own[:, None], axis=1) + rows
@@ -375,7 +359,7 @@ def _reduced(each: Array, x: Array, reduction: int) -> Array:
 
 
 def _fold(names: Sequence[str], function: Callable[..., Array], neutral: int) -> None:
-    """Register sums or products along axes; what does not count is `neutral`."""
+    # what does not count is `neutral`
 
     @operation(*names, mixing=along_dim)
     def fold(
@@ -387,7 +371,7 @@ def _fold(names: Sequence[str], function: Callable[..., Array], neutral: int) ->
 
 
 def _cumulate(name: str, function: Callable[..., Array], neutral: int) -> None:
-    """Register sums or products of the first entries along an axis."""
+    # what does not count is `neutral`
 
     @operation(name, mixing=along_dim)
     def cumulate(x: Array, dim: int, *, dtype: Any = None, weights: Weights = None) -> Array:
@@ -410,7 +394,6 @@ def mean(
     dtype: Any = None,
     weights: Weights = None,
 ) -> Array:
-    """The mean."""
     x = x if dtype is None else x.astype(jax_dtype(dtype))
     axes = axes_of(dim, x.ndim)
     if counted(weights, axes, x.ndim) is None:
@@ -420,7 +403,7 @@ def mean(
 
 
 def _var(x: Array, dim: Any, correction: float | None, keepdim: bool, weights: Weights) -> Array:
-    """The sum of squares around the mean over max(n - correction, 0); the correction is 1 where none is given."""
+    # over max(n - correction, 0); the correction is 1 where none is given
     axes = axes_of(dim, x.ndim)
     around = jnp.square(filled(x - mean(x, dim, True, weights=weights), weights, axes, 0))
     count, less = number_of(x, weights, axes), 1 if correction is None else correction
@@ -429,7 +412,7 @@ def _var(x: Array, dim: Any, correction: float | None, keepdim: bool, weights: W
 
 
 def _spread(name: str, unbiased_overloads: Sequence[str], rooted: bool, with_mean: bool) -> None:
-    """Register the variance, or its root (whose gradient at 0 is 0), alone or before the mean."""
+    # the variance, or its root (whose gradient at 0 is 0), alone or before the mean
 
     @operation(f"aten.{name}.correction", mixing=along_dim)
     def by_correction(
@@ -462,7 +445,7 @@ _spread("std_mean", ["default", "dim"], rooted=True, with_mean=True)
 def _extreme(
     name: str, value: Callable[..., Array], place: Callable[..., Array], bound: Callable[[Array], Any]
 ) -> None:
-    """Register the greatest or the least entry, its place, and both; what does not count is the `bound`."""
+    # what does not count is the `bound`
 
     @operation(f"aten.{name}.default", f"aten.a{name}.default", mixing=along_dim)
     def extreme(x: Array, dim: Any = (), keepdim: bool = False, *, weights: Weights = None) -> Array:
@@ -471,7 +454,7 @@ def _extreme(
 
     @operation(f"aten.arg{name}.default", mixing=along_dim)
     def where(x: Array, dim: int | None = None, keepdim: bool = False, *, weights: Weights = None) -> Array:
-        """The place of the first of equal ones; a NaN is the greatest, and the least."""
+        # the first of equal ones; a NaN is the greatest, and the least
         x = filled(x, weights, axes_of(dim, x.ndim), bound(x))
         if x.ndim == 0:
             return jnp.zeros((), index_dtype())
@@ -482,7 +465,7 @@ def _extreme(
     def with_place(
         x: Array, dim: int, keepdim: bool = False, *, weights: Weights = None
     ) -> tuple[Array, Array]:
-        """The entry, which gets the gradient, and its place."""
+        # the entry at the place alone gets the gradient
         at = where(x, dim, True, weights=weights)
         if x.ndim == 0:
             return x, at
@@ -496,7 +479,6 @@ _extreme("min", jnp.min, jnp.argmin, highest)
 
 @operation("aten.any.default", "aten.any.dim", "aten.any.dims", mixing=along_dim)
 def any_of(x: Array, dim: Any = None, keepdim: bool = False, *, weights: Weights = None) -> Array:
-    """Whether an entry is not 0."""
     axes = axes_of(dim, x.ndim)
     return jnp.any(filled(x, weights, axes, 0), axes, keepdims=keepdim)
 
@@ -511,7 +493,7 @@ def vector_norm(
     dtype: Any = None,
     weights: Weights = None,
 ) -> Array:
-    """The norm of entries along axes; the gradient of one that is 0 is 0."""
+    # the gradient of a norm that is 0 is 0
     x = x if dtype is None else x.astype(jax_dtype(dtype))
     axes = axes_of(dim, x.ndim)
     x = filled(x, weights, axes, jnp.inf if ord < 0 else 0)
@@ -533,6 +515,6 @@ def vector_norm(
 
 
 def _safe_root(x: Array) -> Array:
-    """The square root; the gradient at 0 is 0."""
+    # the gradient at 0 is 0
     zero = x == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x))) if is_floating(x) else jnp.sqrt(x)

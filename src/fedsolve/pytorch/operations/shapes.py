@@ -33,27 +33,25 @@ operations(
 
 @operation("aten.expand.default")
 def expand(x: Array, size: Sequence[int], *, implicit: bool = False) -> Array:
-    """Repeated along axes of length 1 and new ones; -1 keeps a length."""
+    # -1 keeps a length
     new = len(size) - x.ndim
     return jnp.broadcast_to(x, [x.shape[i - new] if n == -1 else n for i, n in enumerate(size)])
 
 
 @operation("aten.squeeze.dim", "aten.squeeze.dims")
 def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
-    """Without axes of length 1, all or some."""
+    # an empty list of axes squeezes none, None all
     axes = () if dim is not None and not isinstance(dim, int) and not len(dim) else axes_of(dim, x.ndim)
     return jnp.squeeze(x, tuple(a for a in axes if x.shape[a] == 1))
 
 
 @operation("aten.select.int")
 def select(x: Array, dim: int, index: int) -> Array:
-    """One entry along an axis."""
     return lax.index_in_dim(x, index, dim, keepdims=False)
 
 
 @operation("aten.slice.Tensor")
 def part(x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
-    """The entries from a start to an end along an axis."""
     low, high, _ = slice(start, end, step).indices(x.shape[dim])
     return lax.slice_in_dim(x, low, max(low, high), step, dim)
 
@@ -62,7 +60,6 @@ def part(x: Array, dim: int = 0, start: int | None = None, end: int | None = Non
 def slice_scatter(
     x: Array, src: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
-    """x with other entries in a slice."""
     place = [slice(None)] * x.ndim
     place[dim] = slice(start, end, step)
     return x.at[tuple(place)].set(src.astype(x.dtype))
@@ -70,7 +67,6 @@ def slice_scatter(
 
 @operation("aten.select_scatter.default")
 def select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
-    """x with another entry along an axis."""
     place: list[slice | int] = [slice(None)] * x.ndim
     place[dim] = index
     return x.at[tuple(place)].set(src.astype(x.dtype))
@@ -78,7 +74,7 @@ def select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
 
 @operation("aten.cat.default")
 def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
-    """Arrays one after another along an axis; those of shape (0,) count for nothing."""
+    # arrays of shape (0,) count for nothing
     dtype = reduce(jnp.promote_types, [x.dtype for x in tensors])
     kept = [x.astype(dtype) for x in tensors if x.shape != (0,)] or [tensors[0].astype(dtype)]
     return jnp.concatenate(kept, dim)
@@ -86,13 +82,11 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
 
 @operation("aten.split_with_sizes.default")
 def split_with_sizes(x: Array, split_sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
-    """Parts of given lengths along an axis."""
     return tuple(jnp.split(x, np.cumsum(split_sizes)[:-1].tolist(), dim))
 
 
 @operation("aten.flip.default")
 def flip(x: Array, dims: Sequence[int]) -> Array:
-    """Axes in the reverse order; none where none is named."""
     return jnp.flip(x, tuple(dims)) if len(dims) else x
 
 
@@ -100,7 +94,7 @@ def flip(x: Array, dims: Sequence[int]) -> Array:
 def as_strided(
     x: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Array:
-    """Entries at regular places of the array laid flat; the array is taken as contiguous."""
+    # the array is taken as contiguous
     places = np.full((), storage_offset or 0)
     for length, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(length) * step
@@ -109,7 +103,7 @@ def as_strided(
 
 @operation("aten.unfold.default")
 def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
-    """Windows of an axis, along a new last axis."""
+    # windows come along a new last axis
     starts = np.arange(0, x.shape[dimension] - size + 1, step)
     windows = jnp.take(x, starts[:, None] + np.arange(size), dimension % x.ndim)
     return jnp.moveaxis(windows, dimension % x.ndim + 1, -1)
@@ -120,16 +114,11 @@ def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
 
 @operation("aten.index.Tensor")
 def index(x: Array, indices: Sequence[Array | None]) -> Array:
-    """The entries at places given axis by axis, None being all."""
     return x[places(indices, "index")]
 
 
 def places(indices: Sequence[Array | None], name: str) -> tuple[Array | slice, ...]:
-    """Indices as NumPy takes them.
-
-    Raises:
-        InvalidInput: a mask, whose result has a size that depends on data.
-    """
+    # a mask is refused: the size of its result depends on data
     if any(i is not None and i.dtype == bool for i in indices):
         raise InvalidInput(
             f"aten.{name} by a mask has a size that depends on the data: write torch.where(mask, x, 0) instead"
@@ -139,13 +128,12 @@ def places(indices: Sequence[Array | None], name: str) -> tuple[Array | slice, .
 
 @operation("aten.index_select.default")
 def index_select(x: Array, dim: int, index: Array) -> Array:
-    """The entries of one axis in the order of a list of places."""
     return jnp.take(x, index.reshape(-1), dim) if x.ndim else x
 
 
 @operation("aten.gather.default")
 def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
-    """For each place the entry of x that differs from it in one axis, where the index says."""
+    # out[i, j, ...] = x[i, index[i, j, ...], ...] with `dim` = 1
     if x.ndim == 0:
         return jnp.broadcast_to(x, index.shape)
     dim %= x.ndim
@@ -159,7 +147,7 @@ def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Ar
 def sort(
     x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Array, Array]:
-    """The entries of an axis in order and where they were; equal ones stay in their order."""
+    # stable whether or not it is asked for
     if x.ndim == 0:
         return x, jnp.zeros((), index_dtype())
     order = jnp.argsort(x, dim, stable=True, descending=descending)
@@ -168,7 +156,7 @@ def sort(
 
 @operation("aten.topk.default")
 def topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
-    """The k greatest, or least, entries of an axis and where they were."""
+    # equal ones stay in their order
     if x.ndim == 0:
         return x, jnp.zeros((), index_dtype())
     values, order = sort(x, dim, largest)
@@ -183,7 +171,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Array:
-    """The rows of a table at indices; that of `padding_idx` has no gradient, one that does not exist is NaN."""
+    # the row of `padding_idx` has no gradient, one that does not exist is NaN
     _plain(scale_grad_by_freq)
     rows = jnp.take(weight, indices, 0)
     if padding_idx < 0:
@@ -203,7 +191,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Array, Array, Array]:
-    """Sums (mode 0) or means (1) of rows, a bag from each offset to the next; the bag of each index; sizes of bags."""
+    # sums (mode 0) or means (1) of the rows of a bag, which reaches from one offset to the next; returns
+    # these, the bag of each index, and the sizes of bags
     _plain(scale_grad_by_freq)
     if mode not in (0, 1):
         raise InvalidInput("EmbeddingBag(mode='max') is not translated: use mode='sum' or 'mean'")
@@ -227,7 +216,7 @@ def _plain(scale_grad_by_freq: bool) -> None:
 
 @operation("aten.index_put.default")
 def index_put(x: Array, indices: Sequence[Any], values: Array, accumulate: bool = False) -> Array:
-    """x with values put at places, or added to what is there."""
+    # a boolean mask becomes a `where`, whose shape does not depend on the data
     values = values.astype(x.dtype)
     if fits_a_mask(x, indices, values):
         mask = jnp.expand_dims(indices[-1], (*range(len(indices) - 1), *range(-_behind(x, indices), 0)))
@@ -237,26 +226,24 @@ def index_put(x: Array, indices: Sequence[Any], values: Array, accumulate: bool 
 
 
 def fits_a_mask(x: Any, indices: Sequence[Any], values: Any) -> bool:
-    """Whether one mask says where the same values go everywhere, so that it does not matter how often it holds."""
+    # the same values go wherever the mask holds, so that it does not matter how often it does
     *before, mask = indices
     boolean = mask is not None and str(mask.dtype).endswith("bool") and all(i is None for i in before)
     return boolean and values.ndim <= _behind(x, indices)
 
 
 def _behind(x: Any, indices: Sequence[Any]) -> int:
-    """How many axes stand behind a mask's."""
+    # axes behind those of the mask
     return x.ndim - (len(indices) - 1) - indices[-1].ndim
 
 
 @operation("aten.scatter.src", "aten.scatter.value")
 def scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
-    """x with entries put where an index says along one axis."""
     return _spot(x, dim, index).set(_source(src, index, x))
 
 
 @operation("aten.scatter_add.default")
 def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
-    """x with entries added where an index says along one axis."""
     return _spot(x, dim, index).add(_source(src, index, x))
 
 
@@ -264,7 +251,7 @@ def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
 def scatter_reduce(
     x: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True
 ) -> Array:
-    """x with entries joined to it where an index says along one axis, by sum, mean, amax or amin."""
+    # PyTorch's gradient: entries that are equal to the extreme share it
     if reduce not in ("sum", "mean", "amax", "amin"):
         raise InvalidInput(f"scatter_reduce by {reduce!r} is not translated: use sum, mean, amax or amin")
     source = _source(src, index, x)
@@ -286,7 +273,7 @@ def scatter_reduce(
 
 
 def _spot(x: Array, dim: int, index: Array) -> Any:
-    """Where along `dim` the entries of an index lie; along the other axes they lie where they are."""
+    # along `dim` the index says where; along the other axes entries stay where they are
     if x.ndim == 0:
         return jnp.reshape(x, 1).at[index] if index.ndim else x.at[()]
     grid = [
@@ -296,7 +283,7 @@ def _spot(x: Array, dim: int, index: Array) -> Any:
 
 
 def _source(src: Any, index: Array, x: Array) -> Array:
-    """The part of a source that an index reaches; a number is everywhere."""
+    # the part of a source that an index reaches; a number is everywhere
     if isinstance(src, bool | int | float):
         return jnp.full(index.shape, src, x.dtype)
     return src[tuple(map(slice, index.shape))].astype(x.dtype)
@@ -304,14 +291,14 @@ def _source(src: Any, index: Array, x: Array) -> Array:
 
 @operation("aten.masked_scatter.default")
 def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
-    """x with the entries of a source, one after another, where a mask holds."""
+    # the k-th place where the mask holds gets the k-th entry of the source
     x, mask = jnp.broadcast_arrays(x, mask)
     number = jnp.cumsum(mask.reshape(-1)) - 1
     return jnp.where(mask, source.reshape(-1)[number].reshape(x.shape).astype(x.dtype), x)
 
 
 def _beyond(x: Array, reduce: str) -> Any:
-    """What no extreme is."""
+    # the neutral element of a maximum or minimum
     limits = jnp.finfo(x.dtype) if is_floating(x) else jnp.iinfo(x.dtype)
     return limits.min if reduce == "amax" else limits.max
 
@@ -321,62 +308,54 @@ def _beyond(x: Array, reduce: str) -> Any:
 
 @operation("aten._to_copy.default")
 def to_copy(x: Array, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    """x in another type; floating numbers are rounded towards 0 to become integers."""
+    # floating numbers are rounded towards 0 to become integers
     return x if dtype is None else x.astype(jax_dtype(dtype))
 
 
 @operation("aten.full.default")
 def full(size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    """One value everywhere."""
     return jnp.full(tuple(size), fill_value, jax_dtype(dtype) or type_of(fill_value))
 
 
 @operation("aten.full_like.default")
 def full_like(x: Array, fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    """One value everywhere, in the shape of x."""
     return jnp.full(x.shape, fill_value, jax_dtype(dtype) or x.dtype)
 
 
 @operation("aten.fill.Scalar")
 def fill(x: Array, value: Any) -> Array:
-    """One value everywhere, in the shape and type of x."""
     return jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape)
 
 
 @operation("aten.copy.default")
 def copy(x: Array, src: Array, non_blocking: bool = False) -> Array:
-    """`src` in the shape and type of x."""
     return jnp.broadcast_to(src.astype(x.dtype), x.shape)
 
 
 @operation("aten.scalar_tensor.default")
 def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    """A number as a tensor without axes."""
     return jnp.asarray(s, jax_dtype(dtype) or default_dtype())
 
 
 @operation("aten.arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    """Numbers from a start to below an end by a step."""
     whole = all(isinstance(v, int) for v in (start, end, step))
     return jnp.arange(start, end, step, jax_dtype(dtype) or (index_dtype() if whole else default_dtype()))
 
 
 @operation("aten.empty.memory_format", "aten.empty_permuted.default", "aten.empty_strided.default")
 def empty(size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Array:
-    """0 everywhere, also where PyTorch leaves it undefined; the layout in memory does not matter here."""
+    # PyTorch leaves the entries undefined; the layout in memory does not matter here
     return jnp.zeros(tuple(size), jax_dtype(dtype) or default_dtype())
 
 
 @operation("aten.dropout.default", random=True)
 def dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    """Entries 0 with probability p and else divided by 1 - p, in training."""
     return native_dropout(x, p, train, key=key)[0]
 
 
 @operation("aten.native_dropout.default", random=True)
 def native_dropout(x: Array, p: float, train: bool | None, *, key: Array | None) -> tuple[Array, Array]:
-    """Dropout and where entries are kept."""
     if train is False or p == 0:
         return x, jnp.ones(x.shape, bool)
     kept = _drawn(key).bernoulli(1 - p, x.shape)
@@ -385,7 +364,7 @@ def native_dropout(x: Array, p: float, train: bool | None, *, key: Array | None)
 
 @operation("aten.feature_dropout.default", random=True)
 def feature_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    """Dropout of whole channels of (batch, channels, ...)."""
+    # whole channels of (batch, channels, ...)
     kept = native_dropout(jnp.ones(_by_channel(x), x.dtype), p, train, key=key)[0]
     return x * kept
 
@@ -394,10 +373,8 @@ def feature_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Ar
 def alpha_dropout(
     x: Array, p: float, train: bool, *, key: Array | None, shape: tuple[int, ...] | None = None
 ) -> Array:
-    """Dropout that keeps the mean 0 and the variance 1 of a self-normalising network.
-
-    Of Klambauer et al., Self-Normalizing Neural Networks (2017), section 3; `shape` is that of the draws.
-    """
+    # keeps mean 0 and variance 1 of a self-normalising network (Klambauer et al. 2017, section 3); `shape` is
+    # that of the draws
     if not train or p == 0:
         return x
     if p == 1:
@@ -410,7 +387,7 @@ def alpha_dropout(
 
 @operation("aten.feature_alpha_dropout.default", random=True)
 def feature_alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    """The same of whole channels."""
+    # whole channels of (batch, channels, ...)
     return alpha_dropout(x, p, train, key=key, shape=_by_channel(x))
 
 
@@ -420,31 +397,26 @@ def _by_channel(x: Array) -> tuple[int, ...]:
 
 @operation("aten.bernoulli.p", random=True)
 def bernoulli_p(x: Array, p: float = 0.5, *, generator: None = None, key: Array | None) -> Array:
-    """1 with one probability, else 0, in the shape of x."""
     return _drawn(key).bernoulli(p, x.shape).astype(x.dtype)
 
 
 @operation("aten.rand.default", random=True)
 def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
-    """Uniform on [0, 1)."""
     return _drawn(key).uniform(size, jax_dtype(dtype) or default_dtype())
 
 
 @operation("aten.randn.default", random=True)
 def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
-    """Standard normal."""
     return _drawn(key).normal(size, jax_dtype(dtype) or default_dtype())
 
 
 @operation("aten.rand_like.default", random=True)
 def rand_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
-    """Uniform on [0, 1), in the shape of x."""
     return _drawn(key).uniform(x.shape, jax_dtype(dtype) or x.dtype)
 
 
 @operation("aten.randn_like.default", random=True)
 def randn_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
-    """Standard normal, in the shape of x."""
     return _drawn(key).normal(x.shape, jax_dtype(dtype) or x.dtype)
 
 
@@ -452,7 +424,6 @@ def randn_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None,
 def normal(
     x: Array, mean: float = 0.0, std: float = 1.0, *, generator: None = None, key: Array | None
 ) -> Array:
-    """Normal, in the shape of x."""
     return mean + std * randn_like(x, key=key)
 
 
@@ -460,13 +431,11 @@ def normal(
 def uniform(
     x: Array, low: float = 0.0, high: float = 1.0, *, generator: None = None, key: Array | None
 ) -> Array:
-    """Uniform on [low, high), in the shape of x."""
     return low + (high - low) * rand_like(x, key=key)
 
 
 @operation("aten.exponential.default", random=True)
 def exponential(x: Array, lambd: float = 1.0, *, generator: None = None, key: Array | None) -> Array:
-    """Exponential, in the shape of x."""
     return -jnp.log1p(-rand_like(x, key=key)) / lambd
 
 
@@ -474,13 +443,11 @@ def exponential(x: Array, lambd: float = 1.0, *, generator: None = None, key: Ar
 def randint(
     low: int, high: int, size: Sequence[int], *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any
 ) -> Array:
-    """Integers from `low` to below `high`."""
     return _drawn(key).randint(size, low, high).astype(jax_dtype(dtype))
 
 
 @operation("aten.randperm.default", random=True)
 def randperm(n: int, *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any) -> Array:
-    """The numbers below n in random order."""
     return _drawn(key).permutation(n).astype(jax_dtype(dtype))
 
 
@@ -495,7 +462,8 @@ def rrelu(
     generator: None = None,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """x above 0, elsewhere x times a slope uniform on [lower, upper], or their mean in evaluation; the slopes."""
+    # in training the slope below 0 is uniform on [lower, upper], in evaluation their mean; returns x and the
+    # slopes
     if not training:
         return jnp.where(x > 0, x, x * ((lower + upper) / 2)), noise
     drawn = lower + (upper - lower) * _drawn(key).uniform(x.shape, x.dtype)

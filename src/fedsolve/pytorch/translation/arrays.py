@@ -23,7 +23,7 @@ _RUN: ContextVar[tuple[torch.dtype, Any] | None] = ContextVar("run", default=Non
 
 @contextmanager
 def computing(own: torch.dtype, run: Any) -> Iterator[None]:
-    """Inside, the type `own` of a module's parameters means the type `run` of the parameters it is given."""
+    # inside, the type `own` of a module's parameters means the type `run` of the parameters that it is given
     token = _RUN.set((own, jnp.dtype(run)))
     try:
         yield
@@ -52,10 +52,8 @@ _NARROW = (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32)
 
 
 def of_data(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A copy of data as PyTorch has them: floating numbers in a type, integers as int64; bytes and truths as they are.
-
-    PyTorch takes no narrower integers for labels and few for arithmetic; bytes may be images.
-    """
+    # a copy; floating numbers in a type, integers as int64 (PyTorch takes no narrower ones for labels and few
+    # for arithmetic), truths and bytes, which may be images, as they are
     t = torch.tensor(np.asarray(array))
     if t.is_floating_point():
         return t.to(dtype)
@@ -63,18 +61,13 @@ def of_data(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def as_traced(value: Any, traced: Any) -> Any:
-    """An input of a program in the width of integers in which it was traced (`of_data`).
-
-    Args:
-        value: an array.
-        traced: what PyTorch knows of the input: a tensor, or None.
-    """
+    # in the width of integers in which the input was traced (`of_data`); `traced` is PyTorch's tensor, or
+    # None
     wide = getattr(traced, "dtype", None) == torch.int64 and jnp.issubdtype(value.dtype, jnp.integer)
     return value.astype(jax_dtype(torch.int64)) if wide else value
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """A copy of a tensor's values as a NumPy array; bfloat16 keeps its type."""
     tensor = tensor.detach().cpu().resolve_conj()
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy().astype(jnp.bfloat16)
@@ -137,11 +130,8 @@ def assign(
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of a module.
-
-    What a part computed from its parameters and remembers, as those of `torch.nn.utils.weight_norm` and `prune` do, is
-    there without its history, which PyTorch does not copy: it is computed again.
-    """
+    # what a part computed from its parameters and remembers, as `torch.nn.utils.weight_norm` and `prune` do,
+    # is copied without its history, which PyTorch does not copy: it is computed again
     kept = [
         v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor) and not v.is_leaf
     ]
@@ -151,7 +141,7 @@ def copied(module: nn.Module) -> nn.Module:
 def trained_copy(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """A copy of a module with other parameters, frozen ones where they are given, and other values of some buffers."""
+    # with other parameters, frozen ones where they are given, and other values of some buffers
     own = copied(module)
     mine = trainable(own)
     assign(own, {name: params[name] for name in mine if name in params})
@@ -165,7 +155,6 @@ def trained_copy(
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters themselves."""
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
     params = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -188,20 +177,21 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def buffer_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers themselves: those that the module saves and that are numbers."""
+    # those that the module saves and that are numbers
     saved = module.state_dict().keys()
     return {n: b for n, b in module.named_buffers() if n in saved and b.dtype != torch.bool}
 
 
 def constant_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What outputs depend on and no message has: frozen parameters, and buffers that are not saved or are truths."""
+    # what outputs depend on and no message has: frozen parameters, and buffers that are not saved or are
+    # truths
     sent = trainable(module).keys() | buffer_tensors(module).keys()
     tensors = (*module.named_parameters(), *module.named_buffers())
     return {name: tensor.detach() for name, tensor in tensors if name not in sent}
 
 
 def bytes_of(tensor: Tensor) -> np.ndarray:
-    """The bytes of a tensor of any type and layout, uint8 (bytes,)."""
+    # of a tensor of any type and layout, uint8 (bytes,)
     if tensor.layout != torch.strided:
         sparse = tensor.to_sparse_coo().coalesce()
         return np.concatenate([bytes_of(sparse.indices()), bytes_of(sparse.values())])
@@ -209,7 +199,7 @@ def bytes_of(tensor: Tensor) -> np.ndarray:
 
 
 def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """An array in the type and on the device of a tensor; a mean of integers is rounded."""
+    # in the type and on the device of `like`; a mean of integers is rounded
     array = np.asarray(value)
     if not like.is_floating_point() and np.issubdtype(array.dtype, np.floating):
         array = np.rint(array)
@@ -221,9 +211,8 @@ _SHARING = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
 
 def check_weights(module: nn.Module) -> None:
-    """Raise `InvalidInput` if weights have no shape yet, a module writes to them in a forward pass, or it is a wrapper
-    that acts by its gradients, on other processes or for privacy, which no training here would have it do.
-    """
+    # also of wrappers that act by gradients, on other processes or for privacy, which no training here would
+    # have them do
     for name, part in module.named_modules():
         if any(is_lazy(tensor) for tensor in (*part.parameters(False), *part.buffers(False))):
             raise InvalidInput(
@@ -248,7 +237,6 @@ def check_weights(module: nn.Module) -> None:
 
 
 def refuse_halves(module: nn.Module) -> None:
-    """Raise `InvalidInput` if a parameter has a floating-point type of fewer than 32 bits."""
     floating = [
         (name, x) for name, x in module.named_parameters() if not is_lazy(x) and x.is_floating_point()
     ]
@@ -257,7 +245,7 @@ def refuse_halves(module: nn.Module) -> None:
 
 
 def refuse_sparse(module: nn.Module) -> None:
-    """Raise `InvalidInput` if a parameter or buffer is sparse, which no array of NumPy's or JAX's is."""
+    # no array of NumPy's or JAX's is sparse
     for name, x in (*module.named_parameters(), *module.named_buffers()):
         if not is_lazy(x) and x.layout != torch.strided:
             raise InvalidInput(
@@ -270,11 +258,9 @@ def refuse_sparse(module: nn.Module) -> None:
 def substituted(
     module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """The module with the data of other tensors in place of its own, by name, and no gradients; then all is as it was.
-
-    The tensors themselves stay, so that a loss which refers to the module's parameters sees the other values too;
-    exchanging their data also costs less than `torch.func.functional_call`.
-    """
+    # the tensors' data is exchanged, by name, and put back. The tensors themselves stay, so that a loss which
+    # refers to the module's parameters sees the other values too; this also costs less than
+    # `torch.func.functional_call`
     before = {name: (tensor.data, tensor.grad) for name, tensor in tensors.items()}
     modes = [(m, m.training) for m in module.modules()]
     try:
@@ -290,10 +276,8 @@ def substituted(
 
 
 def mode_setter(module: nn.Module) -> Callable[[bool], None]:
-    """What puts a module in training mode (True) or evaluation mode, but for parts that are to stay in the latter.
-
-    These are the parts that are in evaluation mode now, where the module itself is in training mode: frozen BatchNorm.
-    """
+    # parts that are in evaluation mode now, where the module itself is in training mode (frozen BatchNorm),
+    # stay in it
     still = [part for part in module.modules() if module.training and not part.training]
 
     def set_mode(training: bool) -> None:
@@ -306,7 +290,7 @@ def mode_setter(module: nn.Module) -> Callable[[bool], None]:
 
 @contextmanager
 def kept_attributes(*modules: Any) -> Iterator[None]:
-    """Afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile."""
+    # afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile
     parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules() if not _scripted(part)]
     before = [(p, dict(vars(p)), dict(p._buffers)) for p in parts]
     try:
@@ -320,7 +304,6 @@ def kept_attributes(*modules: Any) -> Iterator[None]:
 
 
 def _scripted(part: nn.Module) -> bool:
-    """Whether a module is TorchScript's: it has no attributes in Python."""
     return isinstance(part, torch.jit.ScriptModule)
 
 

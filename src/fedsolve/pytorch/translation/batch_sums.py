@@ -47,17 +47,11 @@ BEHIND = frozenset({Kind.SUM, Kind.MEAN, Kind.POOLED})
 
 @dataclass(frozen=True)
 class Factor:
-    """A value with rows, times or over a number that follows from sums over rows.
+    """A value with rows, times or over a number that follows from sums over rows."""
 
-    Attributes:
-        row: the value with rows from which it is made.
-        by: the number; None if the value has only the factor of `row`.
-        divides: whether it is over the number.
-    """
-
-    row: Node
-    by: Node | None = None
-    divides: bool = False
+    row: Node  # the value with rows from which it is made
+    by: Node | None = None  # the number; None if the value has only the factor of `row`
+    divides: bool = False  # whether it is over the number
 
 
 _SUMS = frozenset({"aten.sum.dim_IntList"})
@@ -83,18 +77,14 @@ _LINEAR = _SUMS | _MEANS | _SHAPED | frozenset(
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kind of every value of a program, and the factors of those with rows.
+    """The kind of every value of a program, and the factors of those with rows."""
 
-    Attributes:
-        of: node -> its kind; of the placeholders and what the value is made of.
-        factors: node -> its factor, where it has one; of a sum or a mean, that of what is summed.
-    """
-
-    of: dict[Node, Kind]
+    of: dict[Node, Kind]  # node -> its kind; of the placeholders and what the value is made of
+    # node -> its factor, where it has one; of a sum or a mean, that of what is summed
     factors: dict[Node, Factor]
 
     def factor(self, node: Node, values: dict[Node, Any]) -> Any:
-        """What a value with rows is multiplied by, given the numbers that follow from sums."""
+        # what a value with rows is multiplied by, given the numbers that follow from sums
         found = self.factors.get(node)
         if found is None:
             return 1
@@ -105,15 +95,7 @@ class Kinds:
 
 
 def kinds_of(graph: Graph, inputs: set[Node]) -> Kinds:
-    """The kinds in a program.
-
-    Args:
-        graph: the program.
-        inputs: its inputs that are outputs or targets, not values that the loss holds.
-
-    Raises:
-        NotTranslatable: an operation that mixes rows otherwise than by a sum or a mean over all of them.
-    """
+    # `inputs` are outputs or targets, not values that the loss holds
     found, used = Kinds({}, {}), _used(graph)
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -125,7 +107,7 @@ def kinds_of(graph: Graph, inputs: set[Node]) -> Kinds:
 
 
 def _used(graph: Graph) -> set[Node]:
-    """What the value of a program is made of: not what only checks."""
+    # nodes that the value is made of, not those that only check
     found: set[Node] = set()
     left = list(graph.output_node().all_input_nodes)
     while left:
@@ -137,7 +119,7 @@ def _used(graph: Graph) -> set[Node]:
 
 
 def length_in_one(node: Node) -> int | None:
-    """The length of an axis for a batch of one row; None of what is no length of an axis."""
+    # the length of an axis for a batch of one row; None for what is no length of an axis
     if name_of(node) != "aten.sym_size.int":
         return None
     length: Any = node.meta["val"]
@@ -177,7 +159,7 @@ def _kind(node: Node, found: Kinds) -> Kind:
 
 
 def _take_factor(node: Node, name: str, pooled: bool, found: Kinds) -> None:
-    """Note the factor that a value with rows has from its arguments."""
+    # note the factor that a value with rows has from its arguments
     first, *others = [n for n in node.all_input_nodes if found.of[n] in BEHIND | {Kind.LENGTH, Kind.ROW}]
     if name in _SHAPED:
         first, others = node.all_input_nodes[0], []
@@ -198,11 +180,8 @@ def _take_factor(node: Node, name: str, pooled: bool, found: Kinds) -> None:
 
 
 def _rows_of(node: Node) -> bool:
-    """Whether a value has rows: one axis as long as the batch, or as a multiple of it.
-
-    Raises:
-        NotTranslatable: an axis of a length such as half of the batch, or two axes as long as it.
-    """
+    # one axis as long as the batch, or as a multiple of it; two such axes, or one of half the length, are
+    # refused
     value = node.meta.get("val")
     for each in value if isinstance(value, tuple | list) else (value,):
         lengths = [s for s in each.shape if not isinstance(s, int)] if isinstance(each, Tensor) else []
@@ -218,7 +197,6 @@ def _is_multiple(length: Any) -> bool:
 
 
 def _at(length: Any, rows: int) -> Any:
-    """A length for a batch of so many rows."""
     expression = length.node.expr
     return expression.subs(dict.fromkeys(expression.free_symbols, rows))
 
@@ -230,7 +208,7 @@ def _mixes(node: Node) -> NotTranslatable:
 
 
 def is_mean(graph: Graph, kinds: Kinds) -> bool:
-    """Whether the value of a program is the mean of its values on the rows alone, whatever these are."""
+    # whatever the rows' own values are
     behind = [n for n, kind in kinds.of.items() if kind in BEHIND]
     if kinds.factors or any(kinds.of[n] is Kind.SUM for n in behind):
         return False
@@ -238,7 +216,7 @@ def is_mean(graph: Graph, kinds: Kinds) -> bool:
 
 
 def _is_affine(node: Node, kinds: Kinds) -> bool:
-    """Whether a number behind the sums is a sum of its arguments, or one of them times a constant."""
+    # a sum of its arguments, or one of them times a constant
     name, own = name_of(node), [n for n in node.all_input_nodes if kinds.of[n] is not Kind.FREE]
     if any(kinds.of[n] is Kind.LENGTH for n in own):
         return False
@@ -266,9 +244,6 @@ class Additive:
     Attributes:
         width: how many numbers a row adds; the first is 1.
         is_mean: whether the value is the mean of the rows' own values, or has rows itself.
-
-    Raises:
-        NotTranslatable: a value that does not follow from sums over the rows, and by which operation.
     """
 
     def __init__(self, program: Program) -> None:
@@ -286,13 +261,8 @@ class Additive:
         self.is_mean = self._kinds.of[self._result] not in BEHIND or is_mean(program.graph, self._kinds)
 
     def row(self, values: Values, inputs: Sequence[Any], run: Any) -> Array:
-        """What one row adds, shape (width,).
-
-        Args:
-            values: what the loss holds, such as class weights, by name.
-            inputs: flat outputs and targets of a batch of this row alone.
-            run: the type of the result.
-        """
+        # shape (width,). values: what the loss holds, such as class weights, by name; inputs: flat outputs
+        # and targets of a batch of this row alone; run: type of the result
         env, places = self._program.held(values, run), self._program.inputs
         env |= {n: as_traced(x, n.meta.get("val")) for n, x in zip(places, inputs, strict=True)}
         with computing(self._program.dtype, run):
@@ -307,15 +277,8 @@ class Additive:
         return jnp.concatenate(parts)
 
     def value(self, values: Values, totals: Array) -> Array:
-        """The value of any rows from the sums of what they add.
-
-        Args:
-            values: as for `row`.
-            totals: the sums, shape (width,).
-
-        Returns:
-            Shape (); NaN where nothing of the rows counts, as the mean over ignored targets alone.
-        """
+        # shape (), from the sums (width,); NaN where nothing of the rows counts, as the mean over ignored
+        # targets alone
         sums, env = self._sums(totals), self._program.held(values, totals.dtype)
         with computing(self._program.dtype, totals.dtype):
             for node in self._program.graph.nodes:
@@ -358,10 +321,6 @@ class OnSums:
         is_mean: whether the value is the mean of the rows' own values: then `rows` is enough.
         size: sums -> how much a set of examples counts for where the values of several sets are averaged; None where
             no such average is the value of all.
-
-    Raises:
-        NotTranslatable: a value that does not follow from sums over the rows.
-        NoMean: one that changes when every example is given twice.
     """
 
     def __init__(self, rows: OnRows, outputs: Any, targets: Any) -> None:
@@ -373,15 +332,14 @@ class OnSums:
                 self.size = self._compared(*wide(outputs, targets))
 
     def __call__(self, outputs: Any, targets: Any) -> Array:
-        """What each example adds, shape (n, k)."""
         return self._rows.by_row(self._additive.row, outputs, targets)
 
     def of_sums(self, sums: Array) -> Array:
-        """The value, shape (), from the sums of what examples add, shape (k,); NaN where nothing counts."""
         return self._additive.value(self._rows.held(sums.dtype), sums)
 
     def _compared(self, outputs: Any, targets: Any) -> Callable[[Array], Array] | None:
-        """What `size` is, by the values of weighted sets of rows."""
+        # by the values of weighted sets of rows: `size` is a column of sums whose weights make their average
+        # exact
         each, of_sums = self(outputs, targets), jax.jit(jax.vmap(self.of_sums))
         whole = each.sum(0)
         once, twice = np.asarray(of_sums(jnp.stack([whole, 2 * whole])))
@@ -405,7 +363,7 @@ class _Column:
 
 
 def _averages(one: np.ndarray, other: np.ndarray, both: np.ndarray, sizes: np.ndarray) -> bool:
-    """Whether the values of sets together are the averages of theirs, each counting for its size."""
+    # are the values of joined sets the averages of theirs, each weighted by its size?
     total = sizes.sum(0)
     if not (np.isfinite(both).all() and (total > 0).all()):
         return False
@@ -413,7 +371,7 @@ def _averages(one: np.ndarray, other: np.ndarray, both: np.ndarray, sizes: np.nd
 
 
 def wide(outputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Outputs, flat, and targets as arrays, of floating numbers in float64; one output alone without a tuple."""
+    # floating numbers in float64; outputs flat, one output alone without a tuple
 
     def array(tensor: Tensor) -> np.ndarray:
         own = array_of(tensor)

@@ -42,16 +42,8 @@ KEPT = frozenset(
 
 
 def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> ExportedProgram:
-    """The module's program in Core ATen for batches of any size.
-
-    Args:
-        module: its modes are as before afterwards.
-        inputs: an example batch of at least 2 rows, pytrees of tensors; first axes of that length are the batch.
-        training: in training mode, else in evaluation mode.
-
-    Raises:
-        Exception: whatever `torch.export` says of the module.
-    """
+    # Core ATen for batches of any size; `inputs` is a batch of at least 2 rows, and first axes of that length
+    # are the batch
     modes = [(part, part.training) for part in module.modules()]
     rows = next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
     named = inspect.signature(module.forward).bind(*inputs).arguments  # `*args` is one of them
@@ -84,17 +76,17 @@ class _Everything(set[Any]):
 
 
 def _all_frames() -> Any:
-    """Stacks of operations with all frames: PyTorch keeps those of methods named `forward` alone, and no lambda's."""
+    # PyTorch keeps the frames of methods named `forward` alone, and no lambda's: errors name the user's line
     return mock.patch.object(torch.fx.proxy, "_STACK_TRACE_ANCHORS", _Everything(), create=True)
 
 
 def _unvalidated() -> Any:
-    """Distributions that do not look whether their arguments are valid, which no program can: PyTorch's trial did."""
+    # no program can look whether a distribution's arguments are valid; PyTorch's trial did
     return mock.patch.object(torch.distributions.Distribution, "_validate_args", new=False)
 
 
 def _masks_as_they_are() -> Any:
-    """Transformers that do not compare their mask's values with a causal one, which no program can: it is applied."""
+    # transformers compare their mask's values with a causal one, which no program can: the mask is applied
 
     def given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
         return is_causal is True
@@ -104,7 +96,7 @@ def _masks_as_they_are() -> Any:
 
 @contextlib.contextmanager
 def _operations_listed_once() -> Iterator[None]:
-    """PyTorch's list of its operations made once: it makes it 50 times for a program, a fifth of the time (2.13)."""
+    # PyTorch (2.13) makes this list 50 times for a program, a fifth of the time
     name = "_materialize_cpp_cia_ops"
     getattr(torch._export.utils, name, lambda: None)()
     with mock.patch.object(torch._export.utils, name, return_value=None, create=True):
@@ -112,8 +104,8 @@ def _operations_listed_once() -> Iterator[None]:
 
 
 def _own_alone() -> Any:
-    """Operations that PyTorch decomposes by itself left to it: it registers some 900 of them again and again for a
-    program, a third of the time, to do what they do anyway (2.13)."""
+    # PyTorch (2.13) registers some 900 decompositions of its own again and again for a program, a third of
+    # the time, to do what it does anyway
     register = getattr(torch.export.exported_program, "_override_composite_implicit_decomp", None)
 
     def own(rules: dict[Any, Any]) -> Any:
@@ -132,7 +124,7 @@ def _is_its_own(rule: Any) -> bool:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """No warnings, log lines and printed graphs of PyTorch's: what is wrong is raised, and said in one line."""
+    # what is wrong is raised, and said in one line
     level = logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -144,7 +136,7 @@ def silence() -> Iterator[None]:
 
 
 def _axes(x: Any, rows: int) -> Any:
-    """Which axes of inputs may have another length; a list for a container of a user's own, as PyTorch wants it."""
+    # which axes may have another length; a list for a user's own container, as PyTorch wants it
     if isinstance(x, torch.Tensor):
         return {0: Dim.DYNAMIC} if x.ndim and len(x) == rows else {}
     kind = pytree._get_node_type(x)
@@ -156,7 +148,7 @@ def _axes(x: Any, rows: int) -> Any:
 
 
 def _keep_stopped(program: ExportedProgram) -> None:
-    """Write `torch.no_grad()` as detached results: decompositions would forget it."""
+    # decompositions would forget `torch.no_grad()`: its results become detached
     graph = program.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or "wrap_with_set_grad_enabled" not in str(node.target) or node.args[0]:
@@ -190,12 +182,9 @@ _ENDS = frozenset(("slice", "slice_scatter"))  # to which the largest integer me
 
 
 def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype) -> bool:
-    """Whether results may depend on integers, or on floating-point numbers, having 64 bits.
-
-    So they may where integers are computed from the data, or from literals of more than 32 bits, and where numbers are
-    converted to a wider type than the module's, `dtype`.
-    Of the graph's placeholders `inputs` are data.
-    """
+    # may results depend on numbers having 64 bits? So they may where integers are computed from data (the
+    # placeholders `inputs`) or from literals of more than 32 bits, and where numbers are converted to a type
+    # wider than `dtype`
     of_data = set(inputs)
     for node in graph.nodes:
         if node.op != "call_function":
@@ -211,7 +200,6 @@ def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype) ->
 
 
 def exceeds_32_bits(array: np.ndarray) -> bool:
-    """Whether integers leave 32 bits."""
     return array.dtype.kind in "iu" and array.size > 0 and max(-int(array.min()), int(array.max())) > _LARGEST
 
 
@@ -231,7 +219,7 @@ def _has_long_literal(node: Node) -> bool:
 
 
 def _grows(node: Node) -> bool:
-    """Whether an operation may give larger integers than it is given; a count of truths stays small."""
+    # may it give larger integers than it is given? A count of truths stays small
     given = {_type(n) for n in node.all_input_nodes} - {None, torch.bool}
     floating = any(t.is_floating_point for t in given if t is not None)
     return bool(given) and (_name(node) in _GROWING or (_name(node) == "_to_copy" and floating))
@@ -241,12 +229,7 @@ def _grows(node: Node) -> bool:
 
 
 def outputs_of(module: nn.Module, x: Any) -> Any:
-    """What a copy of the module gives in evaluation mode.
-
-    Raises:
-        InvalidInput: it fails in evaluation or in training mode (on which line), a buffer changes its shape, the module
-            writes to its parameters, or gives something else when it is called again.
-    """
+    # in evaluation mode, of a copy; both modes are tried, since what fails later fails inside a program
     check_weights(module)
     _check_unwritten(module, x)
     own = copied(module)
@@ -261,7 +244,7 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
 
 
 def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: Any) -> bool:
-    """Whether module or functions of its outputs draw in evaluation, PyTorch's, NumPy's or Python's random numbers."""
+    # from PyTorch's, NumPy's or Python's generators
     own = copied(module).eval()
     with torch.no_grad(), all_seeded(0):
         before = global_states(), torch.get_rng_state().tolist()
@@ -272,10 +255,7 @@ def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: 
 
 
 def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
-    """Whether a module takes inputs of more digits than a type has, and gives something else for them when rounded.
-
-    `x` are floating-point numbers as the data have them, and `dtype` is the type to which a run rounds them.
-    """
+    # x: floating numbers as the data have them; dtype: the type to which a run rounds them
     exact, rounded = (pytree.tree_map_only(Tensor, lambda t, to=to: _in(t, to), x) for to in (None, dtype))
     leaves = zip(pytree.tree_leaves(exact), pytree.tree_leaves(rounded), strict=True)
     if all(not isinstance(a, Tensor) or torch.equal(a.double(), b.double()) for a, b in leaves):
@@ -294,7 +274,7 @@ def _in(t: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
-    """Whether outputs are equal but for what float32 rounds on the way."""
+    # equal but for what float32 rounds on the way
     a, b = a.double(), b.double()
     return bool(torch.nan_to_num(a - b).abs().max() <= 1e-3 * torch.nan_to_num(b).abs().max().clamp(min=1e-3))
 
@@ -314,7 +294,7 @@ def _check_tensors(module: nn.Module, outputs: Any) -> None:
 
 
 def _twice(module: nn.Module, x: Any, mode: str) -> Any:
-    """What it gives; the same again from the same buffers and random numbers, or it keeps what no run could know."""
+    # from the same buffers and random numbers; other outputs mean a memory that no run could know
     before = {name: b.detach().clone() for name, b in module.named_buffers()}
     first = _once(module, x, mode)
     _check_shapes(module, before)
@@ -347,7 +327,7 @@ def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
 
 
 def _check_unwritten(module: nn.Module, x: Any) -> None:
-    """At other weights: a target that follows weights which it equals at the start is not written to otherwise."""
+    # at other weights: a target that follows weights which it equals at the start is not written to otherwise
     own, draw = copied(module), torch.Generator().manual_seed(0)
     mode_setter(own)(True)
     with torch.no_grad():
@@ -365,7 +345,6 @@ def _check_unwritten(module: nn.Module, x: Any) -> None:
 
 
 def written(module: nn.Module, name: str) -> InvalidInput:
-    """That a module writes to a parameter."""
     return InvalidInput(
         f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would know of: "
         "compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1)), or keep a moving "
@@ -378,7 +357,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def called(module: nn.Module, x: Any, mode: str) -> Any:
-    """What a module gives; `InvalidInput`, with shapes and the line, where it fails."""
+    # where it fails, shapes and the user's line are told
     try:
         return module(x)
     except Exception as error:  # whatever the user's code raises
@@ -390,10 +369,8 @@ def called(module: nn.Module, x: Any, mode: str) -> Any:
 
 
 def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
-    """Raise `InvalidInput` if a module in training mode takes no batch of one example, which `where` has.
-
-    Its buffers may change. `x` are inputs of a batch of `rows` examples.
-    """
+    # a batch of one example in training mode (BatchNorm refuses it); `x` is a batch of `rows` examples,
+    # buffers may change
     try:
         with torch.no_grad():
             called(module, pytree.tree_map_only(Tensor, Tensor.clone, row_of(x, 0, rows)), "training")
@@ -402,7 +379,7 @@ def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -
 
 
 def _with_known_container(outputs: Any) -> Any:
-    """Outputs as they are; PyTorch knows from then on how to look into their container."""
+    # registers a user's own container with PyTorch's pytrees
     kind = type(outputs)
     if kind in pytree.SUPPORTED_NODES:
         return outputs

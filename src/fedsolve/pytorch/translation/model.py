@@ -36,9 +36,6 @@ class Model:
         mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
         wide: whether it computes in 64 bits what a run in float32 has in 32.
         dtype: the type of the parameters.
-
-    Raises:
-        NotTranslatable: a module that cannot be exported (which line of it), or with operations without equivalent.
     """
 
     def __init__(self, module: nn.Module, x: Any) -> None:
@@ -72,19 +69,12 @@ class Model:
         self.digest = [p.digest for p in programs], sorted(values.items())
 
     def __call__(self, params: Values, x: Any, key: Array | None = None) -> Any:
-        """Its outputs: an array, or a tuple where there are several.
-
-        Args:
-            params: `params`; it may hold other values of `frozen` too.
-            x: inputs, arrays of shape (n, ...).
-            key: for dropout and the like in training; None in evaluation.
-        """
         return self.apply(params, self.buffers, x, key)[0]
 
     def apply(
         self, params: Values, buffers: Values, x: Any, key: Array | None, weights: Array | None = None
     ) -> tuple[Any, dict[str, Array]]:
-        """Outputs and new buffers; `weights`: 0 or 1 for each example, shape (n,), or None where all count."""
+        # outputs and new buffers. weights: 0 or 1 for each example, shape (n,), or None where all count
         run = next(iter(params.values())).dtype
         kept = {**self._constants, **self.frozen, **buffers}
         own = {name: _cast(value, run) for name, value in kept.items()} | dict(params)
@@ -101,7 +91,7 @@ class Model:
         return outputs[0] if len(outputs) == 1 else tuple(outputs), {**buffers, **after}
 
     def _by_example(self, values: Values, x: Any) -> Any:
-        """Outputs in evaluation of a module that draws then too: for each example alone, by the same draws."""
+        # of a module that draws in evaluation too: each example alone, by the same draws
 
         def alone(row: Any) -> list[Array]:
             return self._evaluation(values, [a[None] for a in jax.tree.leaves(row)])[0]
@@ -125,10 +115,6 @@ class OnRows:
     Attributes:
         name: what errors call it.
         program: what it does to a batch.
-
-    Raises:
-        NotTranslatable: a function that cannot be exported, or draws.
-        InvalidInput: one that has parameters of its own.
     """
 
     def __init__(
@@ -152,8 +138,6 @@ class OnRows:
         self.digest = self.program.digest, sorted(self._values.items())
 
     def __call__(self, outputs: Any, targets: Any) -> Array:
-        """The value of each example, shape (n,)."""
-
         def value(held: Values, batch: list[Any], run: Any) -> Array:
             return jnp.mean(self.program(held, batch)[0][0].astype(run))
 
@@ -162,13 +146,8 @@ class OnRows:
     def by_row(
         self, function: Callable[[Values, list[Any], Any], Array], outputs: Any, targets: Any
     ) -> Array:
-        """What a function gives for each row alone, leading axis (n,).
-
-        Args:
-            function: of what the loss holds (`held`), the flat outputs and targets of a batch of one row, and the type
-                of the run.
-            outputs, targets: of a batch, as arrays.
-        """
+        # leading axis (n,). `function` takes what the loss holds (`held`), the flat outputs and targets of a
+        # batch of one row, and the type of the run
         leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
         run = next(x.dtype for x in leaves if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
         held = self.held(run)
@@ -180,7 +159,7 @@ class OnRows:
         return jax.vmap(one, in_axes=self._axes)(*leaves)
 
     def held(self, run: Any) -> Values:
-        """What the loss holds, such as class weights, by name, floating numbers in a type."""
+        # class weights and the like, by name
         return {name: _cast(v, run) for name, v in self._values.items()}
 
 
@@ -198,7 +177,7 @@ class _Applied(nn.Module):
 
 
 def _form(program: Any) -> Any:
-    """The structure of a program's outputs, and the shape of an example in each of them."""
+    # the structure of the outputs, and the shape of an example in each of them
     written = len(program.graph_signature.buffers_to_mutate)
     outputs = list(program.graph.output_node().args[0])[written:]
     return program.call_spec.out_spec, [_shape(getattr(o, "meta", {}).get("val")) for o in outputs]
@@ -221,7 +200,7 @@ def _is_bytes(x: Any) -> bool:
 
 
 def _exported_loss(applied: _Applied, outputs: Any, targets: Any) -> Any:
-    """A loss; with int64 in place of bytes where `torch.export` knows no bytes, though PyTorch takes them as labels."""
+    # with int64 in place of bytes where `torch.export` knows no bytes, though PyTorch takes them as labels
     try:
         return _exported(applied, (outputs, targets), False)
     except NotTranslatable:

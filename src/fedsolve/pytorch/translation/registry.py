@@ -26,20 +26,20 @@ class _Place(NamedTuple):
 
 
 def where(stack: str | None) -> str:
-    """` at file:line, code` of the innermost frame of a printed stack that is the user's, or nothing."""
+    # of the innermost frame of a printed stack that is the user's; "" if there is none
     frames = list(_LINE.finditer(stack or ""))
     start = next((i for i, m in enumerate(frames) if m["name"] == "forward"), 0)  # before it: who calls us
     return _last([_Place(m["file"], m["line"], m["code"]) for m in frames[start:]])
 
 
 def where_raised(error: BaseException) -> str:
-    """The same of an exception: of the stack that it quotes, else of its own."""
+    # of the stack that an exception quotes, else of its own
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
     return where(str(error)) or _last([_Place(f.filename, str(f.lineno), f.line or "") for f in frames])
 
 
 def why_not_exported(error: Exception) -> str:
-    """What `torch.export` says of a module, or what the module itself raises."""
+    # what `torch.export` says of a module, or what the module itself raises
     text, at = str(error), where_raised(error)
     if type(error).__name__ == "DynamicOutputShapeException":
         return f"the size of what {text} gives depends on the values of tensors{at}: use torch.where"
@@ -85,7 +85,7 @@ class Operation:
     mixing: Mixed | None = None
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether it draws: not where it is random in training alone and says that it does not train, or at rate 0."""
+        # not where it says that it does not train, or at rate 0
         if not self.random:
             return False
         bound = inspect.signature(self.function).bind_partial(*args, **kwargs)
@@ -96,7 +96,7 @@ class Operation:
         return next((given[name] != 0 for name in ("p", "dropout_p", "rate") if name in given), True)
 
     def mixed(self, args: Sequence[Any], kwargs: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
-        """The axes of the first argument, which has `ndim`, that it mixes."""
+        # axes of the first argument, which has `ndim`
         if self.mixing is None:
             return ()
         given = inspect.signature(self.function).bind(*args, **kwargs)
@@ -111,7 +111,7 @@ OPERATIONS: dict[str, Operation] = {}
 def operation(
     *names: str, random: bool = False, mixing: Mixed | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the equivalent of operations (see `Operation`)."""
+    # see `Operation`
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -129,14 +129,8 @@ def operations(
     overloads: str = "default",
     prepare: Callable[..., Sequence[Any]] = lambda *operands: operands,
 ) -> None:
-    """Register short functions of positional arguments by the names of packets, such as `add` of `aten.add.Tensor`.
-
-    Args:
-        family: the name of the module that they belong to.
-        functions: by name.
-        overloads: of each, separated by spaces.
-        prepare: the arguments of an operation -> those of its function.
-    """
+    # functions of positional arguments by the names of packets, such as `add` of `aten.add.Tensor`; `prepare`
+    # makes their arguments from those of the operation
     for name, function in functions.items():
         prepared = _prepared(function, prepare)
         prepared.__module__ = family

@@ -28,10 +28,8 @@ _PYTHON = (operator.add, operator.sub, operator.mul, operator.truediv, operator.
 
 
 def batch_axes(node: Any) -> dict[int, int]:
-    """The axes of a tensor that are the batch, each with how many entries stand for one example, one after another.
-
-    An axis of another length that depends on the batch's, such as n - 1, is none.
-    """
+    # axis -> how many entries, one after another, stand for one example; an axis of another length that
+    # depends on the batch's, such as n - 1, is none
     value = node.meta.get("val") if isinstance(node, Node) else None
     if not isinstance(value, torch.Tensor):
         return {}
@@ -40,7 +38,7 @@ def batch_axes(node: Any) -> dict[int, int]:
 
 
 def entries_of(size: Any) -> int | None:
-    """By how much a size exceeds the batch's length, None if it is no multiple of it."""
+    # None if the size is no multiple of the batch's length
     if isinstance(size, int):
         return None
     expression = size.node.expr
@@ -50,13 +48,7 @@ def entries_of(size: Any) -> int | None:
 
 
 def weights_along(node: Any, mixed: Sequence[int], weights: Array) -> dict[int, Array]:
-    """The weights of the entries along each axis that is both the batch and among `mixed`.
-
-    Args:
-        node: a tensor.
-        mixed: the axes that an operation mixes.
-        weights: of the examples, shape (n,).
-    """
+    # of entries along each axis that is both the batch and among `mixed`; weights (n,) of the examples
     axes = batch_axes(node)
     return {a: weights if k == 1 else jnp.repeat(weights, k) for a, k in axes.items() if a in mixed}
 
@@ -73,7 +65,7 @@ class Counted:
         self._known: dict[Node, Any] = {}
 
     def see(self, node: Node) -> None:
-        """Keep what a node stands for, if it is a size of the batch or made of one by Python."""
+        # sizes of the batch, or made of these by Python
         size = node.meta.get("val")
         if not isinstance(size, torch.SymInt | torch.SymFloat):
             return
@@ -85,7 +77,7 @@ class Counted:
             self._known[node] = self._known[node.args[0]]
 
     def in_place(self, node: Node, args: Sequence[Any]) -> Sequence[Any]:
-        """The arguments of an arithmetic operation, with counts in place of sizes."""
+        # counts in place of sizes
         name = str(node.target).split(".")
         if name[0] != "aten" or name[1] not in _NUMBERS:
             return args
@@ -94,7 +86,7 @@ class Counted:
 
 
 def sizes_computed_with(nodes: Iterable[Node]) -> bool:
-    """Whether an arithmetic operation takes a size of the batch for a number."""
+    # does an arithmetic operation take a size of the batch for a number?
     return any(
         str(node.target).split(".")[0] == "aten"
         and str(node.target).split(".")[1] in _NUMBERS
@@ -126,9 +118,6 @@ class Program:
         mixing: whether it mixes examples, so that padding would count without weights (BatchNorm in training).
         wide: whether it computes in 64 bits what a run in float32 has in 32.
         digest: what it does, as a short name that is the same in every process.
-
-    Raises:
-        NotTranslatable: operations that have no equivalent here; all are named.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
@@ -163,14 +152,8 @@ class Program:
         key: Array | None = None,
         weights: Array | None = None,
     ) -> tuple[list[Any], dict[str, Array]]:
-        """Its outputs, flat, and the new values of the buffers that it writes.
-
-        Args:
-            values: of the parameters and buffers by name.
-            inputs: arrays, the flat inputs of the module.
-            key: a key for what is random in it; None in evaluation, where it draws by key 0.
-            weights: 0 or 1 for each example, shape (n,); None where all count.
-        """
+        # flat outputs, and the new values of buffers. values: of parameters and buffers by name; key: None in
+        # evaluation, which draws by key 0; weights: 0 or 1 for each example, (n,), None where all count
         given = iter(inputs)
         floating = (v.dtype for v in (*values.values(), *inputs) if jnp.issubdtype(v.dtype, jnp.floating))
         run = next(floating, jnp.float32)  # a loss has no values of its own, and computes in its inputs' type
@@ -211,23 +194,21 @@ class Program:
 
     @property
     def graph(self) -> Graph:
-        """Its operations."""
         return self._graph
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the module's parameters."""
         return self._dtype
 
     def held(self, values: Mapping[str, Any], run: Any) -> dict[Node, Any]:
-        """The inputs of its graph that are no inputs of the module: named values, and constants in the run's type."""
+        # inputs of the graph that are none of the module: named values, and constants in the run's type
         places = [n for n in self._graph.nodes if n.op == "placeholder"]
         pairs = zip(places, self._sources, strict=True)
         return {n: self._value(*source, values, run) for n, source in pairs if source[0] != "input"}
 
     @property
     def inputs(self) -> list[Node]:
-        """The inputs of its graph that are the module's."""
+        # inputs of the graph that are the module's
         places = [n for n in self._graph.nodes if n.op == "placeholder"]
         return [n for n, (kind, _) in zip(places, self._sources, strict=True) if kind == "input"]
 
@@ -239,12 +220,12 @@ class Program:
 
 
 def evaluated(node: Node, values: Mapping[Node, Any]) -> Any:
-    """What an operation that draws nothing gives, from the values of its arguments."""
+    # of an operation that draws nothing
     return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None, None)
 
 
 def name_of(node: Node) -> str:
-    """The name of a node's operation: `aten.add.Tensor`, or of a function of Python's, which is on sizes."""
+    # `aten.add.Tensor`, or the name of a Python function, which is on sizes
     target: Any = node.target
     return str(target if isinstance(target, torch._ops.OperatorBase) else getattr(target, "__name__", target))
 
@@ -264,7 +245,7 @@ def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array
 
 
 def _mixed(node: Node, known: Operation) -> tuple[int, ...]:
-    """The axes of an operation's first argument that it mixes and that are the batch."""
+    # axes of the first argument that are mixed and are the batch
     axes = batch_axes(node.args[0]) if known.mixing is not None and node.args else {}
     if not axes:
         return ()
@@ -273,7 +254,7 @@ def _mixed(node: Node, known: Operation) -> tuple[int, ...]:
 
 
 def _filled(arguments: Any, env: Mapping[Node, Any]) -> Any:
-    """Arguments with the values of nodes in place of nodes."""
+    # arguments with the values of nodes in place of nodes
     return map_arg(arguments, lambda node: env[node])
 
 
@@ -282,7 +263,7 @@ def _is_check(node: Node) -> bool:
 
 
 def _check_known(graph: Graph) -> None:
-    """Raise `NotTranslatable` that names all operations without an equivalent, and where each first stands."""
+    # all operations without an equivalent are named, each with the line where it first stands
     missing: dict[str, str] = {}
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or _is_check(node):
@@ -298,7 +279,7 @@ def _check_known(graph: Graph) -> None:
 
 
 def _by_open_mask(node: Node) -> bool:
-    """Whether it writes as many values as a mask holds."""
+    # it writes as many values as a mask holds
     if name_of(node) != "aten.index_put.default":
         return False
     given: Any = map_arg(node.args[:3], lambda n: n.meta["val"])
@@ -308,6 +289,6 @@ def _by_open_mask(node: Node) -> bool:
 
 
 def _on_sizes(node: Node) -> bool:
-    """Whether a node is a function of Python's: an item of a tuple, or arithmetic of sizes."""
+    # a Python function: an item of a tuple, or arithmetic of sizes
     home = getattr(node.target, "__module__", "") or ""
     return not isinstance(node.target, torch._ops.OperatorBase) and home in ("_operator", "math", "torch")

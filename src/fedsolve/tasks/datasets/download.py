@@ -41,18 +41,8 @@ Report = Callable[[int, int | None], None]
 def fetch(
     url: str, path: Path, most: int, sha256: str | None = None, report: Report = lambda done, total: None
 ) -> Path:
-    """Fetch a file, unless it is there; what came before an interruption is kept beside it and continued.
-
-    Args:
-        url: http, https or file.
-        path: where it goes.
-        most: bytes it may have at most.
-        sha256: its check sum; None if none is known.
-        report: called as it comes.
-
-    Raises:
-        InvalidInput: it cannot be had, is larger than it may be, ends early or has another check sum.
-    """
+    # what came before an interruption is kept beside the file and continued; `most` bytes are allowed; sha256
+    # None: no check sum is known
     if path.is_file():
         _check(path, url, sha256)
         return path
@@ -80,7 +70,7 @@ def fetch(
 
 
 def _append(url: str, part: Path, most: int, report: Report) -> int | None:
-    """Fetch what is missing of a file; its whole size, if the server says."""
+    # returns the whole size, if the server says
     have = part.stat().st_size if part.is_file() and url.startswith("http") else 0
     headers = {"User-Agent": "fedsolve"} | ({"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SECONDS) as answer:
@@ -142,7 +132,7 @@ _MOST = 60_000_000
 
 
 def mnist(folder: Path, to: Path) -> list[Path]:
-    """The idx files, gzipped or not, into `mnist/`, and `mnist_writers.npz` from QMNIST's label files."""
+    # the idx files into `mnist/`, and `mnist_writers.npz` from QMNIST's label files
     written = []
     for name, sha256 in IDX_SHA256.items():
         path = find(folder, [f"{name}.gz", name, name.replace("-idx", ".idx")])
@@ -172,7 +162,6 @@ def mnist(folder: Path, to: Path) -> list[Path]:
 
 
 def fashion_mnist(folder: Path, to: Path) -> list[Path]:
-    """The idx files, gzipped or not, into `fashion-mnist/`, after their check sums."""
     contents = {}
     for name, sha256 in FASHION.items():
         path = find(folder, [name, name.removesuffix(".gz")])
@@ -185,7 +174,6 @@ def fashion_mnist(folder: Path, to: Path) -> list[Path]:
 
 
 def libsvm(folder: Path, to: Path) -> list[Path]:
-    """`a9a`, `a9a.t`, `w8a` and `mushrooms`, gzipped or not, into `libsvm/`, after their check sums."""
     texts = {}
     for name, sha256 in LIBSVM.items():
         path = find(folder, [name, f"{name}.gz"])
@@ -203,53 +191,35 @@ def _sum(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class Original:
-    """One file of a data set's authors.
+    """One file of a data set's authors."""
 
-    Attributes:
-        url: where it is published.
-        most: bytes it may have at most; a limit, not its size.
-        sha256: its check sum, None where none is known: the conversion then checks shapes and labels.
-    """
-
-    url: str
-    most: int
+    url: str  # where it is published
+    most: int  # bytes it may have at most; a limit, not its size
+    # its check sum, None where none is known: the conversion then checks shapes and labels
     sha256: str | None = None
 
     @property
     def name(self) -> str:
-        """Its own name."""
         return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set.
+    """A data set."""
 
-    Attributes:
-        title: what it is.
-        home: the page of its authors.
-        licence: as far as it is stated.
-        megabytes: about what is fetched.
-        run: a command that uses it, without the data folder.
-        files: what the task reads, under the data folder; empty where a package brings it.
-        originals: what is fetched; empty where it cannot be fetched as a file.
-        convert: (folder of the originals, data folder) -> files written; None where there is no way.
-        remark: what one should know of the result.
-    """
-
-    title: str
-    home: str
-    licence: str
-    megabytes: float = 0
-    run: str
-    files: tuple[str, ...] = ()
-    originals: tuple[Original, ...] = ()
+    title: str  # what it is
+    home: str  # the page of its authors
+    licence: str  # as far as it is stated
+    megabytes: float = 0  # about what is fetched
+    run: str  # a command that uses it, without the data folder
+    files: tuple[str, ...] = ()  # what the task reads, under the data folder; empty where a package brings it
+    originals: tuple[Original, ...] = ()  # what is fetched; empty where it cannot be fetched as a file
+    # (folder of the originals, data folder) -> files written; None where there is no way
     convert: Callable[[Path, Path], list[Path]] | None = None
-    remark: str
+    remark: str  # what one should know of the result
 
     @property
     def task(self) -> str:
-        """The task that reads it."""
         return self.run.split()[2]
 
 

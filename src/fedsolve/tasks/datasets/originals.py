@@ -23,11 +23,7 @@ from fedsolve.tasks.ready.shakespeare import LEAF
 
 
 def find(folder: Path, names: Sequence[str]) -> Path:
-    """The first of some names that the folder has, at its top or in a folder below.
-
-    Raises:
-        InvalidInput: it has none of them.
-    """
+    # the first of some names that the folder has, at its top or one folder below
     for name in names:
         for path in (folder / name, *sorted(folder.glob(f"*/{name}"))):
             if path.is_file():
@@ -36,11 +32,7 @@ def find(folder: Path, names: Sequence[str]) -> Path:
 
 
 def unzipped(path: Path, most: int) -> bytes:
-    """The bytes of a file, gzipped or not, of which there may be at most so many.
-
-    Raises:
-        InvalidInput: it cannot be read, is damaged or larger.
-    """
+    # gzipped or not; at most so many bytes, before and after
     if path.is_file() and path.stat().st_size > most:
         raise InvalidInput(f"{path} is larger than the {most} bytes it may have: it is not the file")
     content = read_bytes(path)
@@ -56,11 +48,7 @@ def unzipped(path: Path, most: int) -> bytes:
 
 
 def members(path: Path, most: int) -> dict[str, bytes]:
-    """The files of a tar archive by name, without writing any; links and devices are passed over.
-
-    Raises:
-        InvalidInput: it is damaged, or its files together are larger than `most` bytes.
-    """
+    # nothing is written; links and devices are passed over
     contents: dict[str, bytes] = {}
     try:
         with open_regular(path) as file, tarfile.open(fileobj=file) as archive:
@@ -78,14 +66,14 @@ def members(path: Path, most: int) -> dict[str, bytes]:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray], known: str) -> Path:
-    """Write arrays as the npz file that a task reads; one that is not the known file gets its check sum beside it."""
+    # a file that is not the known one gets its check sum beside it
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     return write_noted(path, content.getvalue(), known)
 
 
 def write_noted(path: Path, content: bytes, known: str) -> Path:
-    """Write what a task reads; where it is not the known file, with its check sum beside it."""
+    # a file that is not the known one gets its check sum beside it
     write_atomically(path, content)
     actual = hashlib.sha256(content).hexdigest()
     beside = path.with_name(path.name + CONVERTED)
@@ -97,7 +85,6 @@ def write_noted(path: Path, content: bytes, known: str) -> Path:
 
 
 def refuse(condition: bool, where: Path, what: str) -> None:
-    """Raise `InvalidInput` if `condition`: what is wrong with an original."""
     if condition:
         raise InvalidInput(f"{where}: {what}: it is not the original file, or damaged; fetch it again")
 
@@ -109,7 +96,7 @@ _WINDOW = 80
 
 
 def femnist(folder: Path, to: Path) -> list[Path]:
-    """`train/*.json` and `test/*.json` of LEAF, each with users and their x (784 pixels) and y, as one npz file."""
+    # LEAF's `train/*.json` and `test/*.json`: users with x (784 pixels) and y
     parts: dict[str, list[Any]] = {"x": [], "y": [], "name": [], "is_test": []}
     for split in ("train", "test"):
         for path in _files(folder, split, "femnist"):
@@ -135,10 +122,8 @@ def femnist(folder: Path, to: Path) -> list[Path]:
 
 
 def shakespeare(folder: Path, to: Path) -> list[Path]:
-    """`all_data/*.json` of LEAF, each with users and their x (80 characters) and y (the next one), as a line a role.
-
-    LEAF has a sample for each character of a line, behind 80 blanks: the ys between two such windows are a line.
-    """
+    # LEAF's `all_data/*.json`: users with x (80 characters) and y (the next one). There is a sample for each
+    # character of a line, behind 80 blanks: the ys between two such windows are a line
     roles = sorted(role for path in _files(folder, "all_data", "shakespeare") for role in _roles(path))
     lines = [json.dumps({"play": "LEAF", "role": name, "speeches": said}) for name, said in roles]
     return [write_noted(to / LEAF, gzip.compress("\n".join(lines).encode(), mtime=0), "")]
@@ -154,7 +139,7 @@ def _files(folder: Path, below: str, name: str) -> list[Path]:
 
 
 def _users(path: Path, most: int, of: Callable[[Any], Any]) -> list[tuple[str, Any, Any]]:
-    """Name, x and y of each user of a file of at most so many bytes; `of` makes something of x and of y."""
+    # name, x and y of each user; `of` converts x and y
     try:
         table = loads(unzipped(path, most))
         return [(str(name), *of(data)) for name, data in table["user_data"].items()]
@@ -163,7 +148,7 @@ def _users(path: Path, most: int, of: Callable[[Any], Any]) -> list[tuple[str, A
 
 
 def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Name, images (uint8, ink 255) and labels of each user of a file."""
+    # images as uint8, ink 255
     users = []
     for name, x, y in _users(path, 1 << 30, lambda d: (np.array(d["x"], float), np.array(d["y"]))):
         at = f"its user {name}"
@@ -183,7 +168,7 @@ def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def _roles(path: Path) -> list[tuple[str, list[str]]]:
-    """Name and lines of each user of a file."""
+    # name and lines of each user
     roles = []
     for name, x, y in _users(path, 1 << 31, lambda d: (list(d["x"]), list(d["y"]))):
         at = f"its user {name}"

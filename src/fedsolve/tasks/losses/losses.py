@@ -80,7 +80,6 @@ class Pooled(OfOutputs):
         raise NotImplementedError
 
     def __call__(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
-        """The mean over all parts in the batch, shape ()."""
         counts = self.counts(batch)
         return jnp.sum(self.each(params, batch, key) * counts) / jnp.maximum(jnp.sum(counts), 1)
 
@@ -102,17 +101,14 @@ class CrossEntropy(ClassWeighted, OfOutputs):
     class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """The targets that it takes: a class for each of the model's outputs."""
         logits = self.model(params, batch[0])
         check_label_shapes(logits, batch[1])
         return Classes(logits.shape[-1])
 
     def labels(self, outputs: Array) -> Array:
-        """The class of the largest logit, the first of equal ones, int32."""
         return jnp.argmax(outputs, axis=-1).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """-log softmax(outputs)[y] of each example."""
         check_label_shapes(outputs, y)
         logits = outputs.T
         return self.weighted(cross_entropy(logits, y), y == jnp.arange(logits.shape[0])[:, None])
@@ -131,11 +127,10 @@ class SquaredError(OfOutputs):
     half: bool = False
 
     def targets(self, params: Params, batch: Examples) -> None:
-        """It takes numbers of the outputs' shape, whatever they are."""
+        # numbers of the outputs' shape, whatever they are
         check_shapes(self.model(params, batch[0]), batch[1])
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The mean squared error over the entries of each example."""
         check_shapes(outputs, y)
         squares = jnp.mean(jnp.square(outputs - y).reshape(len(outputs), -1), axis=1)
         return 0.5 * squares if self.half else squares
@@ -159,16 +154,13 @@ class Logistic(ClassWeighted, OfOutputs):
     class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """The targets that it takes: labels of two classes."""
         check_shapes(self.model(params, batch[0]), batch[1])
         return TwoSides()
 
     def labels(self, outputs: Array) -> Array:
-        """1 where the margin is above 0, otherwise 0, int32."""
         return (outputs > 0).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """log(1 + exp(-m)) of each example of label 1, log(1 + exp(m)) of label 0."""
         check_shapes(outputs, y)
         own = jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))  # neither overflows nor cancels
         return self.weighted(own, jnp.stack([y <= 0, y > 0]))
@@ -190,7 +182,6 @@ class BinaryCrossEntropy(OfOutputs):
     model: Model
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """The targets that it takes: 0 or 1 for every tag, or sparse rows with a column for each output."""
         x, y = batch
         outputs = self.model(params, x)
         if isinstance(y, SparseRows):
@@ -199,11 +190,9 @@ class BinaryCrossEntropy(OfOutputs):
         return TwoSides()
 
     def labels(self, outputs: Array) -> Array:
-        """1 for the tags whose output is above 0, otherwise 0, int32."""
         return (outputs > 0).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The sum over the tags of each example."""
         if isinstance(y, SparseRows):
             signs = 1 - 2 * dense_rows(y, outputs.shape[-1], outputs.dtype)
             return jnp.sum(jax.nn.softplus(signs * outputs), axis=1)
@@ -239,7 +228,6 @@ class Ridge:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The further arguments that its loss needs."""
         return self.loss.asks
 
     def outputs(self, params: Affine, x: Any) -> Any:
@@ -302,12 +290,11 @@ class Ridge:
         return self.loss.each(params, batch, key) + self.penalty(params)
 
     def __call__(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:
-        """The mean over the batch plus the penalty, shape ()."""
         return self.loss(params, batch, key) + self.penalty(params)
 
 
 def check_shapes(outputs: Array, y: Array) -> None:
-    """One output for each target: (n,) against (n, 1) would broadcast to (n, n)."""
+    # (n,) against (n, 1) would broadcast to (n, n)
     if outputs.shape != y.shape:
         remedy = ", give y[..., 0]" if y.shape == (*outputs.shape, 1) else ""
         remedy = ", take the model's outputs[..., 0]" if outputs.shape == (*y.shape, 1) else remedy
@@ -315,7 +302,7 @@ def check_shapes(outputs: Array, y: Array) -> None:
 
 
 def check_label_shapes(outputs: Array, y: Array) -> None:
-    """The number of a class for each row of outputs: `InvalidInput` for labels of another shape, such as one-hot."""
+    # the number of a class for each row of outputs, not one-hot
     rows = outputs.shape[:-1]
     if y.shape != rows:
         remedy = {outputs.shape: "give the number of the class, y.argmax(-1)", (*rows, 1): "give y[..., 0]"}

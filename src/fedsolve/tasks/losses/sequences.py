@@ -30,7 +30,6 @@ class BinaryAccuracy(OfOutputs):
     model: Model
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 if the margin has the label's sign, otherwise 0."""
         check_shapes(outputs, y)
         return ((outputs > 0) == (y > 0)).astype(outputs.dtype)
 
@@ -46,7 +45,6 @@ class Accuracy(OfOutputs):
     model: Model
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 if the largest logit is the label's, otherwise 0."""
         return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
 
 
@@ -61,7 +59,7 @@ class _AmongLargest(OfOutputs):
         check_integer("k", self.k, 1)
 
     def largest(self, outputs: Array, what: str) -> Array:
-        """Where the k largest outputs are, (n, k); of equal ones the first count."""
+        # (n, k); of equal outputs the first count
         if self.k > outputs.shape[-1]:
             raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} {what}")
         return jax.lax.top_k(outputs, self.k)[1]
@@ -80,7 +78,6 @@ class TopK(_AmongLargest):
     """
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 if the label is among the k largest logits, otherwise 0."""
         return jnp.any(self.largest(outputs, "classes") == y[:, None], axis=-1).astype(outputs.dtype)
 
 
@@ -100,7 +97,6 @@ class RecallAt(_AmongLargest):
     """
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The tags among the k largest outputs, divided by all tags, for each example."""
         if isinstance(y, SparseRows):
             y = dense_rows(y, outputs.shape[-1], outputs.dtype)
         check_shapes(outputs, y)
@@ -128,7 +124,6 @@ class LikeliestSet(OfOutputs):
     sets: tuple[tuple[int, ...], ...]
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 if the most probable set is the example's, otherwise 0."""
         check_shapes(outputs, y)
         members = np.zeros((len(self.sets), outputs.shape[-1]), bool)
         for row, tags in zip(members, self.sets, strict=True):
@@ -165,22 +160,12 @@ class NextToken(OfOutputs):
         check_integer("padding", self.padding, 0, none="every token counts")
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """The targets that it takes: a token for each of the model's outputs, and padding."""
         return Classes(self.model(params, batch[0]).shape[-1], self.padding)
 
     def labels(self, outputs: Array) -> Array:
-        """The token of the largest logit at each position, the first of equal ones, int32 (n, time).
-
-        Args:
-            outputs: logits (n, time, vocabulary).
-
-        Returns:
-            Integers (n, time).
-        """
         return jnp.argmax(outputs, axis=-1).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The mean over the positions of each example."""
         values, counts = jnp.where(self._there(y), self._at_each(outputs, y), 0), self.tokens(y)
         return jnp.sum(values, axis=-1) / jnp.maximum(counts, 1)
 
@@ -219,7 +204,6 @@ class _OverTokens(Pooled, NextToken):
     """A mean over the tokens of all sequences together."""
 
     def counts(self, batch: Examples) -> Array:
-        """How many tokens each sequence has, shape (n,)."""
         return self.tokens(batch[1])
 
 
@@ -271,7 +255,6 @@ class ReconstructionError(OfOutputs):
     model: Model
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The mean squared error over the entries of each example."""
         if outputs.shape != y.shape:
             raise InvalidInput(
                 f"reconstructions have shape {outputs.shape}, images {y.shape}: they must agree"

@@ -78,32 +78,25 @@ class OfSums:
     def __call__(
         self, params: Params, batch: Batch, key: Array | None = None, weights: Array | None = None
     ) -> Scalar:
-        """The value of a batch, shape ()."""
         return of_batch(self, self.each(params, batch, key), weights)
 
 
 def of_batch(function: Any, each: Array, weights: Array | None = None) -> Array:
-    """The value of a batch from what its examples add; 0, without a gradient, where nothing of them counts.
-
-    Args:
-        function: it has `of_sums`.
-        each: of shape (n, k).
-        weights: 0 or 1 for each example, shape (n,); None where all count.
-    """
+    # each: what the examples add, (n, k); weights: 0 or 1 for each example, (n,), None where all count
     if weights is not None:
         each = jnp.where(weights[:, None] > 0, each, 0)
     return value_or_zero(function, jnp.sum(each, axis=0))
 
 
 def value_or_zero(function: Any, sums: Array) -> Array:
-    """The value from sums, shape (k,); 0, without a gradient, where nothing counts."""
+    # from sums, (k,); 0, without a gradient, where nothing counts
     empty = nothing_counts(function.of_sums(sums), sums)
     # at sums of 1 the value has a derivative, which is then multiplied by 0
     return jnp.where(empty, 0, function.of_sums(jnp.where(empty, 1, sums)))
 
 
 def nothing_counts(value: Array, sums: Array) -> Array:
-    """Whether a value is 0 / 0: no number, though the sums, last axis (k,), are."""
+    # 0 / 0: no number, though the sums, last axis (k,), are
     return jnp.isnan(value) & jnp.all(jnp.isfinite(sums), axis=-1)
 
 
@@ -151,30 +144,26 @@ class ClassWeighted:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for (`fedsolve.tasks.loss_arguments`)."""
         return super().asks | (frozenset() if self.class_weights is None else {"weights"})  # pyright: ignore
 
     @property
     def of_sums(self) -> Callable[[Array], Array]:
-        """Sums over examples -> the weighted mean; an `AttributeError` without weights: it is a mean over examples."""
+        # sums -> the weighted mean; an `AttributeError` without weights: the loss is then a mean over
+        # examples
         if self.class_weights is None:
             raise AttributeError("of_sums")
         return _weighted_mean
 
     @property
     def size(self) -> Callable[[Array], Array]:
-        """Sums over examples -> the sum of their weights; an `AttributeError` without weights."""
+        # sums -> the sum of weights; an `AttributeError` without weights
         if self.class_weights is None:
             raise AttributeError("size")
         return _sum_of_weights
 
     def weighted(self, own: Array, is_label: Array) -> Array:
-        """Each example's loss, shape (n,); with weights of classes what it adds to the two sums, (n, 2).
-
-        Args:
-            own: the losses, shape (n,).
-            is_label: which class each example is of, booleans (classes, n).
-        """
+        # own: losses (n,); is_label: which class each example is of, booleans (classes, n). Returns the
+        # losses, or with weights what each example adds to the two sums, (n, 2)
         if self.class_weights is None:
             return own
         if len(is_label) != len(self.class_weights):
@@ -189,18 +178,12 @@ class ClassWeighted:
     def __call__(
         self, params: Params, batch: Batch, key: Array | None = None, weights: Array | None = None
     ) -> Array:
-        """The mean over the batch, weighted by class where weights are given, shape ()."""
         if self.class_weights is None:
             return super().__call__(params, batch, key)  # pyright: ignore
         return of_batch(self, self.each(params, batch, key), weights)  # pyright: ignore
 
 
 def check_class_weights(values: Any) -> tuple[float, ...]:
-    """Weights of classes as plain numbers.
-
-    Raises:
-        InvalidInput: what is no row of finite numbers of at least 0, some above it.
-    """
     weights = as_array("class_weights", values)
     numbers = weights.ndim == 1 and len(weights) > 1 and weights.dtype.kind in "iuf"
     if not numbers or not ((weights >= 0) & (weights < float("inf"))).all() or not weights.any():

@@ -36,62 +36,53 @@ class Affine(NamedTuple):
 
 
 def he(key: Array, shape: tuple[int, ...], fan_in: int) -> Affine:
-    """Normal weights of variance 2 / fan_in and a zero bias (He et al. 2015); the last of shape is out."""
+    # variance 2 / fan_in, zero bias (He et al. 2015); the last of shape is out
     spread = math.sqrt(2.0 / fan_in)
     return Affine(spread * jax.random.normal(key, shape), jnp.zeros(shape[-1]))
 
 
 def he_dense(key: Array, fan_in: int, out: int) -> Affine:
-    """`he` of a dense layer, weight (out, fan_in)."""
+    # weight (out, fan_in)
     return Affine(he(key, (out, fan_in), fan_in).weight, jnp.zeros(out))
 
 
 def dense_of(weights: Initializer, key: Array, fan_in: int, out: int) -> Affine:
-    """Weights (out, fan_in) of an initialiser of `jax.nn.initializers`, which takes (fan_in, out), and a zero bias."""
+    # initialisers of `jax.nn.initializers` take (fan_in, out), weights here are (out, fan_in)
     return Affine(weights(key, (fan_in, out)).T, jnp.zeros(out))
 
 
 def unit_norm(channels: int) -> Affine:
-    """A norm's scale 1 and shift 0."""
     return Affine(jnp.ones(channels), jnp.zeros(channels))
 
 
 def flat(x: Array) -> Array:
-    """One row an example."""
     return jnp.reshape(x, (x.shape[0], -1))
 
 
 def dense(layer: Affine, x: Array) -> Array:
-    """W v + b for each v of x (..., in), computed on columns: products and sums are then fast on a CPU."""
+    # W v + b for each v of x (..., in), computed on columns: products and sums are then fast on a CPU
     columns = layer.weight @ jnp.reshape(x, (-1, x.shape[-1])).T + layer.bias[:, None]
     return jnp.reshape(columns.T, (*x.shape[:-1], -1))
 
 
 def dense_on_rows(layer: Affine, x: Array) -> Array:
-    """`dense`, computed on rows: faster for small layers of clients that train side by side."""
+    # `dense`, computed on rows: faster for small layers of clients that train side by side
     return x @ layer.weight.T + layer.bias
 
 
 def as_numbers(x: Array, like: Array) -> Array:
-    """Images of bytes as x / 255 in the type of `like`, a weight; numbers as they are."""
+    # images of bytes as x / 255 in the type of `like`, a weight; numbers as they are
     return x.astype(like.dtype) / 255 if x.dtype == jnp.uint8 else x
 
 
 def check_rate(name: str, rate: float) -> float:
-    """A dropout rate, at least 0 and below 1.
-
-    Raises:
-        InvalidInput: another number.
-    """
     return check_number(name, rate, at_least=0, below=1)
 
 
 def dropout(key: Array | None, rate: float, x: Array) -> Array:
-    """Each entry 0 with probability `rate`, else divided by 1 - rate (Srivastava et al. 2014); key None: x itself.
-
-    The rate is taken to 8 bits where it has no more, else to 16, and the scale is that of the rate taken: the mean is
-    exact. So few bits because drawing them is what dropout costs (benchmarks/FINDINGS.md).
-    """
+    # (Srivastava et al. 2014); key None: x itself. The rate is taken to 8 bits where it has no more, else to
+    # 16, and the scale is that of the rate taken: the mean is exact. So few bits because drawing them is what
+    # dropout costs (benchmarks/FINDINGS.md)
     if key is None or rate == 0:
         return x
     draws = jnp.uint8 if (256 * rate).is_integer() else jnp.uint16
@@ -107,10 +98,8 @@ def dropout(key: Array | None, rate: float, x: Array) -> Array:
 def group_norm(
     norm: Affine, x: Float[Array, "n h w c"], groups: int, epsilon: float = 1e-5
 ) -> Float[Array, "n h w c"]:
-    """Groups of channels of each image brought to mean 0 and variance 1, scaled and shifted (Wu and He 2018).
-
-    Sums over the places of a channel come first, since those along the channels are the slow ones on a CPU.
-    """
+    # (Wu and He 2018). Sums over the places of a channel come first, since those along the channels are the
+    # slow ones on a CPU
     n, *space, c = x.shape
     count = math.prod(space)
     axes = tuple(range(1, x.ndim - 1))
@@ -126,7 +115,7 @@ def group_norm(
 
 
 def layer_norm(norm: Affine, x: Float[Array, "... c"], epsilon: float = 1e-5) -> Float[Array, "... c"]:
-    """Each vector brought to mean 0 and variance 1, scaled and shifted (Ba et al. 2016)."""
+    # (Ba et al. 2016)
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     return centred * lax.rsqrt(variance + epsilon) * norm.weight + norm.bias
@@ -135,11 +124,7 @@ def layer_norm(norm: Affine, x: Float[Array, "... c"], epsilon: float = 1e-5) ->
 def check_model(
     model: Any, shape: tuple[int, ...], outputs: tuple[int, ...], dtype: Any = jnp.float32
 ) -> None:
-    """Check that a model takes examples of a shape and type and gives outputs of a shape, without computing.
-
-    Raises:
-        InvalidInput: it refuses the examples, or its outputs have another shape.
-    """
+    # shapes and types alone are looked at
     make_cores_devices()  # before the model, which may ask for its backend, begins JAX
     x = jax.ShapeDtypeStruct((1, *shape), dtype)
     try:
@@ -155,14 +140,12 @@ def check_model(
 
 
 def two_rates(name: str, values: Any) -> tuple[float, ...]:
-    """Two rates of dropout as a tuple."""
     if not isinstance(values, tuple | list) or len(values) != 2:
         raise InvalidInput(f"{name} = {values!r} must be two rates, such as (0.25, 0.5)")
     return tuple(check_rate(name, rate) for rate in values)
 
 
 def sizes_of(name: str, values: Any) -> tuple[int, ...]:
-    """Layer sizes as a tuple, each at least 1."""
     if not isinstance(values, tuple | list):
         raise InvalidInput(f"{name} = {values!r} must be several integers, such as (64, 10)")
     return tuple(check_integer(name, n, 1) for n in values)
@@ -201,11 +184,9 @@ class Linear:
         check_integer("features", self.features, 1)
 
     def init(self, key: Array) -> Affine:
-        """Zeros: weight (features,), bias () or None."""
         return Affine(jnp.zeros(self.features), jnp.zeros(()) if self.bias else None)
 
     def __call__(self, params: Affine, x: Array) -> Array:
-        """Predictions of shape (n,)."""
         y = params.weight @ flat(x).T  # weights first: fast for many settings of weights at once
         return y + params.bias if self.bias else y
 
@@ -234,11 +215,9 @@ class MatrixLinear:
         check_integer("columns", self.columns, 1)
 
     def init(self, key: Array) -> Affine:
-        """Zeros: weight (rows, columns), bias () or None."""
         return Affine(jnp.zeros((self.rows, self.columns)), jnp.zeros(()) if self.bias else None)
 
     def __call__(self, params: Affine, x: Array) -> Array:
-        """Predictions of shape (n,)."""
         if x.shape[1:] != params.weight.shape:  # flattening would hide a transposed matrix
             raise ValueError(f"matrices of shape {x.shape[1:]} for a weight of shape {params.weight.shape}")
         y = params.weight.ravel() @ flat(x).T
@@ -266,11 +245,9 @@ class Softmax:
         check_integer("classes", self.classes, 2)
 
     def init(self, key: Array) -> Affine:
-        """Zeros: weight (classes, features), bias (classes,)."""
         return Affine(jnp.zeros((self.classes, self.features)), jnp.zeros(self.classes))
 
     def __call__(self, params: Affine, x: Array) -> Array:
-        """Logits of shape (n, classes)."""
         return dense(params, flat(as_numbers(x, params.weight)))
 
 
@@ -295,13 +272,12 @@ class MLP:
             raise InvalidInput(f"sizes = {self.sizes} must have an input and an output: give two or more")
 
     def init(self, key: Array) -> tuple[Affine, ...]:
-        """He weights; layer j has weight (sizes[j + 1], sizes[j]) and bias (sizes[j + 1],)."""
+        # layer j: weight (sizes[j + 1], sizes[j]), bias (sizes[j + 1],)
         keys = jax.random.split(key, len(self.sizes) - 1)
         shapes = zip(self.sizes[:-1], self.sizes[1:], strict=True)
         return tuple(he_dense(k, *shape) for k, shape in zip(keys, shapes, strict=True))
 
     def __call__(self, params: tuple[Affine, ...], x: Array) -> Array:
-        """Outputs of shape (n, sizes[-1])."""
         x = flat(as_numbers(x, params[0].weight))
         for layer in params[:-1]:
             x = jax.nn.relu(dense_on_rows(layer, x))
@@ -349,11 +325,10 @@ class CNN:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The further arguments: a random key if it uses dropout (`fedsolve.tasks.loss_arguments`)."""
         return frozenset({"key"} if any(self.dropout) else ())
 
     def init(self, key: Array) -> CNNParams:
-        """He weights: conv (3, 3, in, out), hidden (hidden, pooled), output (classes, hidden)."""
+        # convolutions (3, 3, in, out), hidden (hidden, pooled), output (classes, hidden)
         k1, k2, k3, k4 = jax.random.split(key, 4)
         first, second = self.channels
         pooled = second * ((self.height - 4) // 2) * ((self.width - 4) // 2)
@@ -365,7 +340,6 @@ class CNN:
         )
 
     def __call__(self, params: CNNParams, x: Array, key: Array | None = None) -> Array:
-        """Logits of shape (n, classes); with a key for dropout in training, without one in evaluation."""
         after_pooling, after_hidden = (None, None) if key is None else jax.random.split(key)
         x = as_numbers(x, params.output.weight)
         x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
@@ -401,18 +375,16 @@ class SparseLinear:
         check_integer("outputs", self.outputs, 1)
 
     def init(self, key: Array) -> Affine:
-        """Zeros: weight (features, outputs), bias (outputs,)."""
         return Affine(jnp.zeros((self.features, self.outputs)), jnp.zeros(self.outputs))
 
     def __call__(self, params: Affine, x: SparseRows) -> Array:
-        """Outputs of shape (n, outputs)."""
         own = params.weight.at[x.indices].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
         # a sum, not a matrix product: it is fused with the reading, whose (n, entries, outputs) are never written
         return jnp.sum(x.values[..., None] * own, axis=1) + params.bias
 
 
 def dense_rows(rows: SparseRows, columns: int, dtype: jnp.dtype) -> Array:
-    """The rows as they are, shape (n, columns); one with an index outside is NaN."""
+    # shape (n, columns); a row with an index outside is NaN
     count = rows.indices.shape[0]
     outside = jnp.any((rows.indices < 0) | (rows.indices >= columns), axis=1, keepdims=True)
     dense = jnp.zeros((count, columns), dtype)

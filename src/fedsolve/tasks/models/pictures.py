@@ -45,15 +45,13 @@ class Augmented:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The further arguments: a random key."""
         return frozenset({"key"})
 
     def init(self, key: Array) -> Params:
-        """The model's initial parameters."""
         return self.model.init(key)
 
     def __call__(self, params: Params, x: Array, key: Array | None = None) -> Array:
-        """The model's outputs; x are integers from 0 to 255, shape (n, height, width, channels)."""
+        # x: integers from 0 to 255, (n, height, width, channels)
         if key is None:
             return self.model(params, standardised(self._middle(x), params))
         draw, rest = jax.random.split(key)
@@ -67,10 +65,8 @@ class Augmented:
         return x[:, top : top + self.crop, left : left + self.crop]
 
     def _drawn(self, x: Array, key: Array) -> Array:
-        """Each image cropped and mirrored by itself; rows and columns are chosen, which is one gather each.
-
-        Draws of 32 bits are the same where JAX allows float64; by default they would be others.
-        """
+        # each image by itself; rows and columns are chosen, which is one gather each. Draws of 32 bits are
+        # the same where JAX allows float64; by default they would be others
         n, height, width, _ = x.shape
         offset_key, mirror_key = jax.random.split(key)
         if self.crop is not None:
@@ -83,7 +79,7 @@ class Augmented:
 
 
 def standardised(x: Array, params: Params) -> Array:
-    """Each image of bytes with zero mean and unit variance, as floats of the parameters' type."""
+    # each image: zero mean, unit variance, as floats of the parameters' type
     x = as_numbers(x, jax.tree.leaves(params)[0])
     axes, numbers = tuple(range(1, x.ndim)), x[0].size
     centred = x - jnp.mean(x, axes, keepdims=True)
@@ -92,7 +88,7 @@ def standardised(x: Array, params: Params) -> Array:
 
 
 def _cut(x: Array, start: Array, size: int, axis: int) -> Array:
-    """`size` entries of each x[i] along an axis of x, from start[i] on."""
+    # `size` entries of each x[i] along an axis of x, from start[i] on
     indices = start[:, None] + jnp.arange(size)
     shape = [len(x), *(1,) * (x.ndim - 1)]
     shape[axis] = size
@@ -115,15 +111,10 @@ class Factors(NamedTuple):
 
 
 class UpdatedParams(NamedTuple):
-    """Parameters of `Updated`.
+    """Parameters of `Updated`."""
 
-    Attributes:
-        base: the model as it was given.
-        updates: path of a matrix of `base` -> D, or `Factors`.
-    """
-
-    base: Any
-    updates: Mapping[str, Any]
+    base: Any  # the model as it was given
+    updates: Mapping[str, Any]  # path of a matrix of `base` -> D, or `Factors`
 
 
 @dataclass(frozen=True)
@@ -203,5 +194,4 @@ class Updated:
         return jax.tree.structure(params.base).unflatten(leaves)
 
     def __call__(self, params: UpdatedParams, x: Any) -> Array:
-        """The model's outputs at W0 + D."""
         return self.model(self.merged(params), x)

@@ -18,32 +18,21 @@ _GLOROT, _ORTHOGONAL = jax.nn.initializers.glorot_uniform(), jax.nn.initializers
 
 
 class RecurrentLayer(NamedTuple):
-    """One layer over time; all gates' weights lie in one matrix.
+    """One layer over time; all gates' weights lie in one matrix."""
 
-    Attributes:
-        input: weights of the inputs (gates hidden, in) and a bias (gates hidden,).
-        recurrent: weights of the outputs of the time before (gates hidden, hidden), and the bias of the candidate
-            (hidden,), None for an LSTM.
-    """
-
-    input: Affine
+    input: Affine  # weights of the inputs (gates hidden, in) and a bias (gates hidden,)
+    # weights of the outputs of the time before (gates hidden, hidden), and the bias of the candidate
+    # (hidden,), None for an LSTM
     recurrent: Affine
 
 
 class RecurrentParams(NamedTuple):
-    """Parameters of `LSTM` and `GRU`.
+    """Parameters of `LSTM` and `GRU`."""
 
-    Attributes:
-        embedding: a row for each token, (vocabulary, embedding).
-        layers: a tuple of `RecurrentLayer`.
-        projection: a dense layer before the output, None if there is none.
-        output: a dense layer to the logits.
-    """
-
-    embedding: Any
-    layers: tuple[RecurrentLayer, ...]
-    projection: Affine | None
-    output: Affine
+    embedding: Any  # a row for each token, (vocabulary, embedding)
+    layers: tuple[RecurrentLayer, ...]  # a tuple of `RecurrentLayer`
+    projection: Affine | None  # a dense layer before the output, None if there is none
+    output: Affine  # a dense layer to the logits
 
 
 @dataclass(frozen=True)
@@ -73,11 +62,12 @@ class _Recurrent:
         return None
 
     def _over_time(self, layer: RecurrentLayer, x: Array) -> Array:
-        """Outputs (time, n, hidden) of inputs (time, n, in): the inputs' products of all times are one."""
+        # (time, n, in) -> (time, n, hidden); the inputs' products of all times are one
         raise NotImplementedError
 
     def init(self, key: Array) -> RecurrentParams:
-        """Glorot's uniform input weights, orthogonal recurrent weights, embeddings uniform in +-0.05, zero biases."""
+        # glorot's uniform input weights, orthogonal recurrent weights, embeddings uniform in +-0.05, zero
+        # biases
         k1, k2, k3, *keys = jax.random.split(key, 3 + self.layers)
         sizes = (self.embedding, *[self.hidden] * (self.layers - 1))
         last = self.projection or self.hidden
@@ -89,7 +79,6 @@ class _Recurrent:
         )
 
     def __call__(self, params: RecurrentParams, x: Int[Array, "n time"]) -> Float[Array, "n time vocabulary"]:
-        """Logits of the token after each position: (n, time, vocabulary)."""
         check_tokens(x)
         y = params.embedding[x.T]
         for layer in params.layers:
@@ -122,7 +111,7 @@ class LSTM(_Recurrent):
     _gates: ClassVar[int] = 4
 
     def _layer(self, key: Array, fan_in: int) -> RecurrentLayer:
-        """Remembering at first: bias 1 of the forget gates (Jozefowicz et al. 2015)."""
+        # bias 1 of the forget gates: they remember at first (Jozefowicz et al. 2015)
         own, recurrent = super()._layer(key, fan_in)
         bias = own.bias.at[self.hidden : 2 * self.hidden].set(1)
         return RecurrentLayer(Affine(own.weight, bias), recurrent)
@@ -165,7 +154,6 @@ class GRU(_Recurrent):
 
 
 def check_tokens(x: Array) -> None:
-    """Raise `InvalidInput` unless x holds sequences of tokens: integers (n, time), time at least 1."""
     if x.ndim != 2 or not x.shape[1] or not jnp.issubdtype(x.dtype, jnp.integer):
         raise InvalidInput(
             f"sequences have shape {x.shape} and type {x.dtype}: give integers (n, time) with time at least 1, "
@@ -200,14 +188,13 @@ class Autoencoder:
         object.__setattr__(self, "sizes", tuple(check_integer("sizes", n, 1) for n in self.sizes))
 
     def init(self, key: Array) -> tuple[Affine, ...]:
-        """Glorot normal weights: a layer has weight (out, in) and bias (out,)."""
+        # Glorot normal weights (out, in), zero biases
         sizes = (*self.sizes, *self.sizes[-2::-1])
         keys = jax.random.split(key, len(sizes) - 1)
         glorot = jax.nn.initializers.glorot_normal()
         return tuple(dense_of(glorot, k, *pair) for k, pair in zip(keys, pairwise(sizes), strict=True))
 
     def __call__(self, params: tuple[Affine, ...], x: Array) -> Array:
-        """Reconstructions of the shape of x."""
         code = len(self.sizes) - 2
         y = flat(as_numbers(x, params[0].weight))
         for i, layer in enumerate(params):

@@ -17,15 +17,10 @@ _STAGES, _BLOCKS = 4, 2
 
 
 class Convolution(NamedTuple):
-    """A convolution without a bias and the norm behind it.
+    """A convolution without a bias and the norm behind it."""
 
-    Attributes:
-        kernel: (height, width, in, out).
-        norm: scale and shift, (out,) each.
-    """
-
-    kernel: Any
-    norm: Affine
+    kernel: Any  # (height, width, in, out)
+    norm: Affine  # scale and shift, (out,) each
 
 
 class Block(NamedTuple):
@@ -76,7 +71,6 @@ class ResNet18:
             )
 
     def init(self, key: Array) -> ResNetParams:
-        """He weights, zero biases; norms with scale 1 and shift 0."""
         first, last, *keys = jax.random.split(key, 2 + _STAGES * _BLOCKS)
         sizes = [self.width * 2**stage for stage in range(_STAGES) for _ in range(_BLOCKS)]
         before = [self.width, *sizes[:-1]]
@@ -86,7 +80,6 @@ class ResNet18:
         )
 
     def __call__(self, params: ResNetParams, x: Array) -> Array:
-        """Logits of shape (n, classes)."""
         x = self._apply(params.stem, as_numbers(x, params.output.weight), 1)
         x = jax.nn.relu(x)
         for block in params.blocks:

@@ -27,47 +27,30 @@ NORMAL = jax.nn.initializers.normal(0.02)
 
 
 class AttentionBlock(NamedTuple):
-    """Attention and two dense layers, each with a norm before and its input around it.
+    """Attention and two dense layers, each with a norm before and its input around it."""
 
-    Attributes:
-        norm1: before attention, (width,).
-        attention: queries, keys and values in one matrix, (3 width, width).
-        mix: what attention's result goes through, (width, width).
-        norm2: before the dense layers.
-        up: (4 width, width).
-        down: (width, 4 width).
-    """
-
-    norm1: Affine
-    attention: Affine
-    mix: Affine
-    norm2: Affine
-    up: Affine
-    down: Affine
+    norm1: Affine  # before attention, (width,)
+    attention: Affine  # queries, keys and values in one matrix, (3 width, width)
+    mix: Affine  # what attention's result goes through, (width, width)
+    norm2: Affine  # before the dense layers
+    up: Affine  # (4 width, width)
+    down: Affine  # (width, 4 width)
 
 
 class TransformerParams(NamedTuple):
-    """Parameters of `ViT` and `CausalTransformer`.
+    """Parameters of `ViT` and `CausalTransformer`."""
 
-    Attributes:
-        embedding: of patches a dense layer, of tokens a table (vocabulary, width).
-        positions: what is added at each position, (positions, width).
-        blocks: a tuple of `AttentionBlock`.
-        norm: before the output.
-        output: a dense layer to the logits.
-    """
-
-    embedding: Any
-    positions: Any
-    blocks: tuple[AttentionBlock, ...]
-    norm: Affine
-    output: Affine
+    embedding: Any  # of patches a dense layer, of tokens a table (vocabulary, width)
+    positions: Any  # what is added at each position, (positions, width)
+    blocks: tuple[AttentionBlock, ...]  # a tuple of `AttentionBlock`
+    norm: Affine  # before the output
+    output: Affine  # a dense layer to the logits
 
 
 def init_transformer(
     key: Array, embedding: Any, positions: int, width: int, blocks: int, out: int
 ) -> TransformerParams:
-    """Normal weights of deviation 0.02, zero biases; norms with scale 1 and shift 0."""
+    # weights of deviation 0.02, zero biases; norms with scale 1 and shift 0
     k1, k2, *keys = jax.random.split(key, 2 + blocks)
     return TransformerParams(
         embedding,
@@ -98,7 +81,7 @@ def transform(
     key: Array | None,
     causal: bool,
 ) -> Float[Array, "n time width"]:
-    """Positions, blocks and the last norm."""
+    # positions, blocks and the last norm
     count = 1 + 2 * len(params.blocks)
     first, *keys = [None] * count if key is None else jax.random.split(key, count)
     x = dropout(first, rate, x + params.positions[: x.shape[1]])
@@ -111,7 +94,7 @@ def transform(
 
 
 def _attend(block: AttentionBlock, x: Array, heads: int, causal: bool) -> Array:
-    """Multi-head attention of each position to all, or to itself and those before it."""
+    # of each position to all, or to itself and those before it
     time = x.shape[1]
     queries, keys, values = jnp.moveaxis(dense(block.attention, x).reshape(*x.shape[:2], 3, heads, -1), 2, 0)
     seen = jnp.tri(time, dtype=bool) if causal else None
@@ -121,19 +104,10 @@ def _attend(block: AttentionBlock, x: Array, heads: int, causal: bool) -> Array:
 def attention(
     queries: Array, keys: Array, values: Array, seen: Array | None = None, hidden: Any = -jnp.inf
 ) -> Array:
-    """Scaled dot-product attention (Vaswani et al. 2017); JAX's own computes in float32 whatever its inputs are.
-
-    Args:
-        queries: (n, time, heads, width of a head), as keys and values.
-        keys: what queries are compared with.
-        values: what the mean is taken of.
-        seen: true where a query may attend to a key, of a shape that broadcasts to (n, heads, time, time); None
-            where each attends to all.
-        hidden: the score of any other pair; finite where a query may have nothing to attend to.
-
-    Returns:
-        The mean of the values for each query, (n, time, heads, width of a head).
-    """
+    # (Vaswani et al. 2017); JAX's own computes in float32 whatever its inputs are. queries, keys, values, and
+    # the result: (n, time, heads, width of a head). seen: true where a query may attend to a key, broadcasts
+    # to (n, heads, time, time), None for everywhere. hidden: the score of other pairs, finite where a query
+    # may have nothing to attend to
     scores = jnp.einsum("nqhd,nkhd->nhqk", queries, keys) / math.sqrt(queries.shape[-1])
     if seen is not None:
         scores = jnp.where(seen, scores, hidden)
@@ -141,17 +115,11 @@ def attention(
 
 
 def check_transformer(model: Any, *names: str) -> None:
-    """Check sizes: integers from 1, heads that divide the width, a rate of dropout.
-
-    Raises:
-        InvalidInput: another value.
-    """
     check_sizes(model, *names, "width", "layers", "heads")
     object.__setattr__(model, "dropout", check_rate("dropout", model.dropout))
 
 
 def check_sizes(model: Any, *names: str) -> None:
-    """Raise `InvalidInput` unless the fields of a model are integers from 1, and its heads divide its width."""
     for name in names:
         check_integer(name, getattr(model, name), 1)
     if model.width % model.heads:
@@ -170,7 +138,6 @@ class _Dropping:
 
     @property
     def asks(self) -> frozenset[str]:
-        """A key where it drops anything (`fedsolve.tasks.loss_arguments`)."""
         return frozenset({"key"} if self.dropout else ())
 
 
@@ -205,7 +172,6 @@ class CausalTransformer(_Dropping):
         check_transformer(self, "vocabulary", "length")
 
     def init(self, key: Array) -> TransformerParams:
-        """Normal weights of deviation 0.02, zero biases; norms with scale 1 and shift 0."""
         k1, k2 = jax.random.split(key)
         table = NORMAL(k1, (self.vocabulary, self.width))
         return init_transformer(k2, table, self.length, self.width, self.layers, self.vocabulary)
@@ -213,7 +179,6 @@ class CausalTransformer(_Dropping):
     def __call__(
         self, params: TransformerParams, x: Int[Array, "n time"], key: Array | None = None
     ) -> Float[Array, "n time vocabulary"]:
-        """Logits (n, time, vocabulary); with a key for dropout in training, without one in evaluation."""
         check_tokens(x)
         if x.shape[1] > self.length:
             raise InvalidInput(f"sequences have {x.shape[1]} positions, the model length = {self.length}")
@@ -260,7 +225,6 @@ class ViT(_Dropping):
             )
 
     def init(self, key: Array) -> TransformerParams:
-        """Normal weights of deviation 0.02, zero biases; norms with scale 1 and shift 0."""
         k1, k2 = jax.random.split(key)
         embedding = dense_of(NORMAL, k1, self.patch**2 * self.inputs, self.width)
         return init_transformer(
@@ -268,7 +232,6 @@ class ViT(_Dropping):
         )
 
     def __call__(self, params: TransformerParams, x: Array, key: Array | None = None) -> Array:
-        """Logits of shape (n, classes); with a key for dropout in training, without one in evaluation."""
         side, n = self.image // self.patch, x.shape[0]
         x = as_numbers(x, params.output.weight).reshape(n, side, self.patch, side, self.patch, self.inputs)
         patches = jnp.swapaxes(x, 2, 3).reshape(n, side * side, -1)
@@ -284,47 +247,27 @@ PADDING = 0
 
 
 class EncoderLayer(NamedTuple):
-    """Attention and two dense layers, each added to its input and then normalised.
+    """Attention and two dense layers, each added to its input and then normalised."""
 
-    Attributes:
-        query: (width, width), as key, value and mix.
-        key: what queries are compared with.
-        value: what attention takes the mean of.
-        mix: what attention's result goes through.
-        norm1: after attention, (width,).
-        up: (inner, width).
-        down: (width, inner).
-        norm2: after the dense layers.
-    """
-
-    query: Affine
-    key: Affine
-    value: Affine
-    mix: Affine
-    norm1: Affine
-    up: Affine
-    down: Affine
-    norm2: Affine
+    query: Affine  # (width, width), as key, value and mix
+    key: Affine  # what queries are compared with
+    value: Affine  # what attention takes the mean of
+    mix: Affine  # what attention's result goes through
+    norm1: Affine  # after attention, (width,)
+    up: Affine  # (inner, width)
+    down: Affine  # (width, inner)
+    norm2: Affine  # after the dense layers
 
 
 class EncoderParams(NamedTuple):
-    """Parameters of `Encoder`.
+    """Parameters of `Encoder`."""
 
-    Attributes:
-        words: a row a token, (vocabulary, width).
-        positions: what is added at each position, (positions, width).
-        segment: what is added at all, (width,): BERT's first kind of token, the only one of single texts.
-        norm: after the sum of the three.
-        layers: a tuple of `EncoderLayer`.
-        head: a dense layer from the mean to the logits.
-    """
-
-    words: Any
-    positions: Any
-    segment: Any
-    norm: Affine
-    layers: tuple[EncoderLayer, ...]
-    head: Affine
+    words: Any  # a row a token, (vocabulary, width)
+    positions: Any  # what is added at each position, (positions, width)
+    segment: Any  # what is added at all, (width,): BERT's first kind of token, the only one of single texts
+    norm: Affine  # after the sum of the three
+    layers: tuple[EncoderLayer, ...]  # a tuple of `EncoderLayer`
+    head: Affine  # a dense layer from the mean to the logits
 
 
 @dataclass(frozen=True)
@@ -363,7 +306,7 @@ class Encoder:
         check_range("epsilon", self.epsilon, above=0)
 
     def init(self, key: Array) -> EncoderParams:
-        """Normal weights of deviation 0.02, zero biases, norms with scale 1 and shift 0; the head is 0."""
+        # as other transformers; the head is 0
         k1, k2, k3, *keys = jax.random.split(key, 3 + self.layers)
         return EncoderParams(
             NORMAL(k1, (self.vocabulary, self.width)),
@@ -417,7 +360,6 @@ class Encoder:
         return dense(layer.mix, mixed.reshape(x.shape))
 
     def __call__(self, params: EncoderParams, x: Int[Array, "n time"]) -> Float[Array, "n classes"]:
-        """Logits of shape (n, classes)."""
         there = (x != PADDING)[..., None]
         total = jnp.sum(jnp.where(there, self.outputs(params, x), 0), axis=1)
         return dense(params.head, total / jnp.maximum(jnp.sum(there, axis=1), 1))

@@ -34,7 +34,7 @@ PACHINKO = Pachinko()
 
 
 def models(side: int, classes: int) -> dict[str, Any]:
-    """Models of the tasks by name, for images of side x side pixels."""
+    # for images of side x side pixels
     return {
         "resnet18": ResNet18(classes),
         "resnet18-16": ResNet18(classes, width=16, groups=8),
@@ -131,7 +131,7 @@ _FIELDS = ("d_train", "y_train", "d_test", "y_test")
 
 
 def _model(model: Any, classes: int, augment: bool) -> Any:
-    """The chosen model behind the preprocessing."""
+    # behind the preprocessing
     chosen = pick("model", model, models(24 if augment else 32, classes))
     return Augmented(chosen) if augment else chosen
 
@@ -151,7 +151,7 @@ class _Split:
             check_integer("examples_per_client", self.most, 1)
 
     def deal(self, z: dict[str, np.ndarray], coarse: np.ndarray | None) -> tuple[FederatedData, Examples]:
-        """The clients and the test examples; `coarse` are superclasses of the training images."""
+        # coarse: superclasses of the training images
         rule, y = as_partition(self.partition), z["y_train"]
         if isinstance(rule, Pachinko):
             parts = rule(y, self.num_clients, self.seed, coarse=coarse)
@@ -165,10 +165,8 @@ class _Split:
 
 
 def decode(differences: np.ndarray) -> np.ndarray:
-    """Pixels from the file's differences, both uint8 of shape (n, 3, 32, 32), modulo 256.
-
-    The file holds red and blue minus green, then differences down the rows, then along the columns.
-    """
+    # differences -> pixels, both uint8 (n, 3, 32, 32), modulo 256. The file holds red and blue minus green,
+    # then differences down the rows, then along the columns
     x = np.cumsum(np.cumsum(differences, axis=2, dtype=np.uint8), axis=3, dtype=np.uint8)
     x[:, 0] += x[:, 1]
     x[:, 2] += x[:, 1]
@@ -191,11 +189,7 @@ _MOST = 200_000_000
 
 
 def convert(folder: Path, to: Path, each: tuple[int, int] = (2_000, 400), whole: int = 10_000) -> list[Path]:
-    """Draw (with a fixed seed) `each[0]` training and `each[1]` test images of each class, from `whole` a file.
-
-    Raises:
-        InvalidInput: files that are missing or not the originals; the Python version, which is pickles.
-    """
+    # draws (with a fixed seed) each[0] training and each[1] test images of each class, from `whole` a file
     contents = _contents(
         folder, ARCHIVE, PARTS, ("cifar-10-python.tar.gz", "data_batch_1", "cifar-10-batches-py")
     )
@@ -207,11 +201,7 @@ def convert(folder: Path, to: Path, each: tuple[int, int] = (2_000, 400), whole:
 def convert_100(
     folder: Path, to: Path, each: tuple[int, int] = (200, 40), whole: tuple[int, int] = (50_000, 10_000)
 ) -> list[Path]:
-    """The same of CIFAR-100, whose records have a superclass before the class; files of `whole` images.
-
-    Raises:
-        InvalidInput: files that are missing or not the originals; the Python version, which is pickles.
-    """
+    # the same of CIFAR-100, whose records have a superclass before the class; files of `whole` images
     contents = _contents(folder, ARCHIVE_100, PARTS_100, ("cifar-100-python.tar.gz", "cifar-100-python"))
     sizes = {"train.bin": whole[0], "test.bin": whole[1]}
     arrays, records = _drawn(folder, contents, PARTS_100, sizes, each, 2, 100)
@@ -226,7 +216,7 @@ def _drawn(
     folder: Path, contents: Mapping[str, bytes], parts: Mapping[str, Sequence[str]], sizes: Mapping[str, int],
     each: tuple[int, int], labels: int, classes: int,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:  # fmt: skip
-    """The arrays of the images drawn, and all training records: `labels` bytes, the class last, then the pixels."""
+    # arrays of the images drawn, and all training records: `labels` bytes, the class last, then the pixels
     record, rng = labels + 3072, np.random.default_rng(0)
     arrays, all_ = {}, {}
     for (split, names), count in zip(parts.items(), each, strict=True):
@@ -257,7 +247,7 @@ def _drawn(
 
 
 def encode(x: np.ndarray) -> np.ndarray:
-    """Pixels, uint8 of shape (n, 3, 32, 32), as the differences that `tasks.cifar.decode` undoes."""
+    # the inverse of `decode`
     d = x.copy()
     d[:, 0] -= x[:, 1]
     d[:, 2] -= x[:, 1]
@@ -269,7 +259,7 @@ def encode(x: np.ndarray) -> np.ndarray:
 def _contents(
     folder: Path, archive: str, parts: Mapping[str, Sequence[str]], pickles: Sequence[str]
 ) -> dict[str, bytes]:
-    """The files, from the archive or unpacked."""
+    # from the archive, or unpacked
     names = [name for files in parts.values() for name in files]
     if (folder / archive).is_file():
         contents = {Path(name).name: content for name, content in members(folder / archive, _MOST).items()}

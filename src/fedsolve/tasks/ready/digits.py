@@ -56,7 +56,7 @@ def digits(
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:
-    """The table that scikit-learn ships, read without importing scikit-learn, which takes two seconds."""
+    # read without importing scikit-learn, which takes two seconds
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise InvalidInput(

@@ -80,7 +80,7 @@ def fashion_mnist(
 
 
 def _folder(data_dir: str | Path | None) -> Path:
-    """Where the four files are: in the data folder, else where Debian puts them."""
+    # the data folder, else where Debian puts the files
     if data_dir is None:
         given = os.environ.get(sources.VARIABLE)
         if not (given and (Path(given).expanduser() / FOLDER).is_dir()):
@@ -94,7 +94,6 @@ def _folder(data_dir: str | Path | None) -> Path:
 
 
 def _read(folder: Path, split: str) -> Examples:
-    """The images and labels of a split, whose content is the known one."""
     arrays = []
     for name in (f"{split}-images-idx3-ubyte.gz", f"{split}-labels-idx1-ubyte.gz"):
         a = sources.read_idx(folder / name)

@@ -76,11 +76,7 @@ def femnist(
 def pictures(
     data_dir: str | Path | None, num_clients: int | None, seed: int, dataset: str, flip: bool
 ) -> tuple[FederatedData, Examples, FederatedData | None]:
-    """Writers that train, the test images of all such writers, and writers that only have test images.
-
-    Raises:
-        InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
-    """
+    # writers that train, the test images of all such writers, and writers that have test images alone
     files = {"sample": (FILE, SHA256), "leaf": (FEMNIST, "")}
     if dataset not in files:
         raise unknown("data set of femnist", dataset, files)
@@ -162,6 +158,5 @@ def femnist_autoencoder(
 
 
 def _themselves(data: FederatedData) -> FederatedData:
-    """The same clients with the images as targets."""
     x = data.examples.x
     return FederatedData(Examples(x, x), data.counts, data.names)

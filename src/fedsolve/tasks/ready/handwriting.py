@@ -22,7 +22,7 @@ FEMNIST = "femnist.npz"
 
 
 def models(classes: int) -> dict[str, Any]:
-    """Models of the task by name; the MLP has the two hidden layers of 200 of Yuan et al. 2021."""
+    # the MLP has the two hidden layers of 200 of Yuan et al. 2021
     return {
         "softmax": Softmax(784, classes),
         "mlp": MLP((784, 200, 200, classes)),

@@ -103,7 +103,7 @@ def libsvm(
 
 
 def _read(folder: Path, name: str, features: int) -> Examples:
-    """The examples of a file, zipped or not, with labels 0 and 1, after its check sum has been verified."""
+    # zipped or not, with labels 0 and 1; the check sum is that of the text
     zipped, plain = folder / f"{name}.gz", folder / name
     path = plain if plain.is_file() and not zipped.is_file() else zipped
     text = sources.read_bytes(path)

@@ -85,7 +85,6 @@ def mnist_by_writer(
 
 
 def _draw(total: int, examples: int | None, seed: int) -> np.ndarray:
-    """The rows to use, in ascending order."""
     if examples is None:
         return np.arange(total)
     if check_integer("examples", examples, 1) > total:
@@ -97,7 +96,6 @@ def _draw(total: int, examples: int | None, seed: int) -> np.ndarray:
 
 
 def _read(folder: Path, split: str, rows: np.ndarray | None = None) -> Examples:
-    """The images and labels of a split, all or some rows."""
     x = read_idx(folder / f"{split}-images-idx3-ubyte.gz")
     y = read_idx(folder / f"{split}-labels-idx1-ubyte.gz")
     if x.shape != (len(y), 28, 28):

@@ -108,11 +108,7 @@ def by_author(
     seed: int,
     examples: Callable[[np.ndarray], Examples],
 ) -> FederatedData:
-    """The authors with enough training posts; `examples` makes those of posts.
-
-    Raises:
-        InvalidInput: no author has so many.
-    """
+    # authors with enough training posts; `examples` makes those of posts
     author, is_train = z["author"], ~z["is_test"]
     posts = np.bincount(author[is_train], minlength=int(author.max()) + 1)
     if min_posts > posts.max():
@@ -134,7 +130,7 @@ def name_parts(groups: list[str]) -> tuple[list[str], tuple[tuple[int, ...], ...
 def frequent(
     indptr: np.ndarray, indices: np.ndarray, is_test: np.ndarray, known: int, size: int
 ) -> np.ndarray:
-    """The numbers of the `size` words in the most training posts, ascending; of equal words the first."""
+    # the `size` words in the most training posts, by number, ascending; of equal words the first
     in_training = np.repeat(~is_test, np.diff(indptr))
     posts = np.bincount(indices[in_training], minlength=known)
     return np.sort(np.argsort(-posts, kind="stable")[:size])
@@ -143,15 +139,8 @@ def frequent(
 def shares(
     indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray, rows: np.ndarray, words: np.ndarray
 ) -> np.ndarray:
-    """Share of each of the words in all words of some rows of a sparse table, shape (rows, words); 0 of none.
-
-    Args:
-        indptr: first entry of each row, and the end, shape (all rows + 1,).
-        indices: the word of each entry.
-        counts: how often it occurs there.
-        rows: rows to give.
-        words: words to give.
-    """
+    # count of each of `words` over all words of a row, (rows, words). indptr (all rows + 1,), indices and
+    # counts are the sparse table
     column = np.full(int(max(indices.max(initial=0), words.max())) + 1, -1)
     column[words] = np.arange(len(words))
     table = np.zeros((len(rows), len(words)), np.float32)
@@ -250,11 +239,7 @@ def fine_tuning(
     rank: int = 4,
     freeze: Sequence[str] = (),
 ) -> Task:
-    """The task of fitting an `Encoder` from given weights in one of three ways, by cross-entropy.
-
-    Raises:
-        InvalidInput: an unknown way, or patterns that match nothing.
-    """
+    # from given weights, by cross-entropy
     if tuning not in ("all", "lora", "update"):
         raise InvalidInput(f"tuning = {tuning!r} must be one of all, lora, update")
     make_cores_devices()  # before updates of the weights are drawn
@@ -279,15 +264,8 @@ def fine_tuning(
 def ranked(
     indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray, held: np.ndarray, vocabulary: int
 ) -> Callable[[int], np.ndarray]:
-    """A function from a post to its words, the most telling first, of equal ones the first of the alphabet.
-
-    Args:
-        indptr: first entry of each post, and the end, shape (posts + 1,).
-        indices: the word of each entry.
-        counts: how often it occurs there.
-        held: whether a post is held out, shape (posts,): such posts do not say how rare a word is.
-        vocabulary: words.
-    """
+    # post -> its words, the most telling first, of equal ones the first of the alphabet; posts that are
+    # `held` out do not say how rare a word is
     seen = np.bincount(indices[np.repeat(~held, np.diff(indptr))], minlength=vocabulary)
     rarity = np.log(np.sum(~held) / np.maximum(seen, 1))
 
@@ -307,7 +285,7 @@ def sequences(
     last: int,
     length: int,
 ) -> np.ndarray:
-    """[CLS], the pieces of each post's words as long as whole words fit, [SEP] and padding: int32 (posts, length)."""
+    # [CLS], the pieces of words as long as whole words fit, [SEP], padding: int32 (posts, length)
     found = np.full((len(posts), length), PADDING, np.int32)
     for row, post in zip(found, posts, strict=True):
         tokens = [first]
@@ -334,11 +312,7 @@ _NAMES = {
 
 
 def pretrained(model: Encoder) -> EncoderParams:
-    """The package's weights, float32 NumPy arrays, with a head of zeros; the pooler is left out.
-
-    Raises:
-        InvalidInput: the package is missing, or holds other weights than `model` needs.
-    """
+    # float32 NumPy arrays; the pooler is left out
     path = _folder() / "model.safetensors"
     try:
         return from_tensors(model, load_file(path))
@@ -350,12 +324,7 @@ def pretrained(model: Encoder) -> EncoderParams:
 
 
 def from_tensors(model: Encoder, tensors: dict[str, Any]) -> EncoderParams:
-    """The tensors of Hugging Face's `BertModel` by name as the parameters of `Encoder`, with a head of zeros.
-
-    Raises:
-        KeyError: a tensor is missing.
-        InvalidInput: one has another shape or type than the model's.
-    """
+    # Hugging Face's `BertModel` by name -> `EncoderParams`, with a head of zeros
     words = tensors["embeddings.word_embeddings.weight"]
 
     def affine(name: str) -> Affine:
@@ -382,11 +351,7 @@ def from_tensors(model: Encoder, tensors: dict[str, Any]) -> EncoderParams:
 
 
 def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
-    """The numbers of each word's pieces, and those of the tokens [CLS] and [SEP] around a text.
-
-    Raises:
-        InvalidInput: the package or tokenizers is missing, or its tokenizer is another one.
-    """
+    # the numbers of each word's pieces, and those of [CLS] and [SEP]
     path = _folder() / "tokenizer.json"
     try:
         from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  # an extra that tests do without
@@ -434,7 +399,7 @@ _QUOTED = re.compile(r"\s*[>|:}]|\s*In article\b|.*\b(writes|wrote|says|said)\s*
 
 
 def convert(folder: Path, to: Path) -> list[Path]:
-    """The posts of the archive, or of the two folders it unpacks to, as the sparse table that the task reads."""
+    # from the archive, or the two folders that it unpacks to
     posts = _posts(folder)
     groups = sorted({group for _, group, _ in posts})
     bags, senders = [], []
@@ -469,14 +434,14 @@ def convert(folder: Path, to: Path) -> list[Path]:
 
 
 def _sender(head: str) -> str:
-    """The address in the From line, the whole line where it has none."""
+    # the address in the From line, the whole line where it has none
     line = next((line for line in head.split("\n") if line.lower().startswith("from:")), "")
     match = _ADDRESS.search(line)
     return (match.group() if match else line).lower()
 
 
 def _posts(folder: Path) -> list[tuple[bool, str, bytes]]:
-    """Whether it is a test post, its newsgroup and its text, of all posts in the order of their names."""
+    # (is test, newsgroup, text) of all posts in the order of their names
     if (folder / ARCHIVE).is_file():
         files = members(folder / ARCHIVE, _MOST)
     else:

@@ -31,7 +31,6 @@ _WORD = re.compile(r"[a-z0-9']+|[.,!?]")
 
 
 def models(vocabulary: int) -> dict[str, Any]:
-    """Models of the task by name, for so many words."""
     return {
         "lstm": LSTM(vocabulary + 4, 96, 670, 1, 96),
         "lstm-small": LSTM(vocabulary + 4, 96, 128, 1, 96),
@@ -53,13 +52,12 @@ class WordAccuracy(Pooled):
     words: int
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The accuracy on each example; 0 without a known word."""
+        # 0 without a known word
         right = (jnp.argmax(outputs, axis=-1) == y) & self._known(y)
         counts = jnp.sum(self._known(y), axis=-1)
         return (jnp.sum(right, axis=-1) / jnp.maximum(counts, 1)).astype(outputs.dtype)
 
     def counts(self, batch: Examples) -> Array:
-        """The number of known words of each example, shape (n,)."""
         return jnp.sum(self._known(batch[1]), axis=-1)
 
     def _known(self, y: Array) -> Array:
@@ -146,7 +144,7 @@ def _path() -> Path:
 
 
 def _senders(path: Path) -> dict[str, list[list[str]]]:
-    """The words of each message of each sender, in the order of time; messages without words are left out."""
+    # words of each message, in the order of time; messages without words are left out
     try:
         chats = loads(read_bytes(path))
         said = [u for chat in chats.values() for turn in chat["messages"] for u in turn]
@@ -164,7 +162,7 @@ def _senders(path: Path) -> dict[str, list[list[str]]]:
 
 
 def _numbers(train: Mapping[str, Sequence[Sequence[str]]], vocabulary: int) -> dict[str, int]:
-    """Numbers from 1 of the most frequent words of all training messages; of equals the first in the alphabet."""
+    # from 1, the most frequent words first; of equals the first in the alphabet
     counts = Counter(word for messages in train.values() for words in messages for word in words)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i + 1 for i, word in enumerate(ranked[:vocabulary])}
@@ -173,7 +171,7 @@ def _numbers(train: Mapping[str, Sequence[Sequence[str]]], vocabulary: int) -> d
 def _examples(
     messages: Sequence[Sequence[str]], numbers: Mapping[str, int], vocabulary: int, length: int
 ) -> Examples:
-    """One row a message: start, words, end, of which the first `length` + 1 are kept."""
+    # a row a message: start, words, end, of which the first length + 1 are kept
     unknown, start, end = vocabulary + 1, vocabulary + 2, vocabulary + 3
     rows = [[start, *(numbers.get(w, unknown) for w in words), end][: length + 1] for words in messages]
     tokens = np.array([row + [PADDING] * (length + 1 - len(row)) for row in rows], np.int32)

@@ -70,7 +70,7 @@ def anisotropic_regression(
 def draw_regression(
     seed: int, num_clients: int, examples_per_client: int, features: int, decay: float, client_variance: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x and w of shape (clients, examples, features) and y of shape (clients, examples), in float64."""
+    # x and w (clients, examples, features), y (clients, examples), float64
     rng = np.random.default_rng(check_integer("seed", seed))
     shape = (
         check_integer("num_clients", num_clients, 1),
@@ -157,7 +157,6 @@ def lowrank(dataset: int = 1, seed: int = 0) -> Task:
 
 
 def _setup(dataset: int, known: Mapping[int, Setup], what: str) -> Setup:
-    """The data set of that number."""
     if not is_integer(dataset) or dataset not in known:
         sizes = ", ".join(f"{i} ({s.ones}; {s.clients} x {s.examples})" for i, s in known.items())
         raise InvalidInput(
@@ -167,7 +166,7 @@ def _setup(dataset: int, known: Mapping[int, Setup], what: str) -> Setup:
 
 
 def _task(name: str, model: Linear | MatrixLinear, weight: np.ndarray, setup: Setup, seed: int) -> Task:
-    """The task of finding `weight` and a bias from noisy inner products, measured by how much of it is found."""
+    # find `weight` and a bias from noisy inner products; diagnostics measure how much of it is found
     data, test, bias = draw_composite(weight, setup, seed)
     truth = Affine(weight, np.asarray(bias))
     support = (Support(truth, on="weight"),) if weight.ndim == 1 else ()
@@ -188,11 +187,8 @@ def _task(name: str, model: Linear | MatrixLinear, weight: np.ndarray, setup: Se
 def draw_composite(
     weight: np.ndarray, setup: Setup, seed: int, test_examples: int = TEST_EXAMPLES
 ) -> tuple[FederatedData, Examples, float]:
-    """The clients' examples, the held-out ones and the bias, in float64.
-
-    x has shape (n, *weight.shape), y (n,). The held-out examples are dealt evenly, in the order of the
-    clients: the first ones have one more where they do not divide.
-    """
+    # float64; x (n, *weight.shape), y (n,). Held-out examples are dealt evenly, in the order of the clients:
+    # the first ones have one more where they do not divide
     rng = np.random.default_rng(check_integer("seed", seed))
     bias = float(rng.standard_normal())
     centers = rng.standard_normal((setup.clients, *weight.shape))

@@ -120,7 +120,7 @@ _NUMBERS = {c: i + 1 for i, c in enumerate(CHARACTERS)}
 
 
 def _first_part(sizes: Sequence[int]) -> int:
-    """How many of the first speeches train: those that end within 80 % of the characters, but 1 at least."""
+    # how many of the first speeches train: those that end within 80 % of the characters, at least 1
     ends = np.cumsum(sizes)
     return min(max(int(np.searchsorted(ends, 0.8 * ends[-1], side="right")), 1), len(sizes) - 1)
 
@@ -131,7 +131,7 @@ def _examples(speeches: Sequence[str], length: int) -> Examples:
 
 
 def _roles(path: Path, sha256: str) -> list[tuple[str, list[str]]]:
-    """Name and speeches of each role in the order of the file; speeches without text are left out."""
+    # in the order of the file; speeches without text are left out
     sources.checksum(path, sha256)
     try:
         with open_regular(path) as zipped, gzip.open(zipped, "rt", encoding="utf-8") as file:

@@ -107,7 +107,7 @@ def _check_labels_per_client(count: int | None, iid: bool) -> None:
 
 
 def _weights(rng: np.random.Generator, center: float) -> tuple[np.ndarray, np.ndarray]:
-    """W (features, classes) and b (classes,), all ~ N(center, 1)."""
+    # W (features, classes) and b (classes,), all ~ N(center, 1)
     return center + rng.standard_normal((FEATURES, CLASSES)), center + rng.standard_normal(CLASSES)
 
 
@@ -119,7 +119,7 @@ def _examples(
     center: np.ndarray | float,
     labels: np.ndarray,
 ) -> Examples:
-    """n inputs around the center, and for each the best of the labels."""
+    # labels: among which the best is taken
     deviation = np.arange(1, FEATURES + 1) ** -0.6  # variance j^-1.2
     x = center + deviation * rng.standard_normal((n, FEATURES))
     y = labels[np.argmax((x @ weight + bias)[:, labels], axis=1)]

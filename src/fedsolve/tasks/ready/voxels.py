@@ -87,7 +87,6 @@ def voxels(
 
 
 def _pair(classes: Sequence[str]) -> tuple[str, str]:
-    """Two different names."""
     pair = () if isinstance(classes, str) else tuple(classes)
     if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(name, str) for name in pair):
         raise InvalidInput(f"classes = {classes!r} must be two different names, such as ['face', 'house']")
@@ -95,15 +94,8 @@ def _pair(classes: Sequence[str]) -> tuple[str, str]:
 
 
 def standardise_runs(signal: np.ndarray, run: np.ndarray) -> np.ndarray:
-    """Remove the least-squares line over each run from each voxel and scale it to deviation 1 there.
-
-    Args:
-        signal: shape (volumes, voxels), the volumes of a run in the order of time.
-        run: the run of each volume, shape (volumes,).
-
-    Returns:
-        Same shape, float64; a voxel without variation in a run is zero there.
-    """
+    # signal (volumes, voxels), volumes of a run in the order of time; run (volumes,). Each voxel loses the
+    # least-squares line over each run and gets deviation 1 there; one without variation is zero
     result = np.zeros(signal.shape)
     for r in np.unique(run):
         part = signal[run == r].astype(np.float64)
@@ -125,7 +117,7 @@ _MOST = 50_000_000
 
 
 def convert(folder: Path, to: Path) -> list[Path]:
-    """`bold.nii.gz`, `mask.nii.gz` and `attributes_literal.txt` as one table of volumes and masked voxels."""
+    # `bold.nii.gz`, `mask.nii.gz`, `attributes_literal.txt` -> a table of volumes and masked voxels
     bold_path, mask_path = (find(folder, [f"{name}.nii.gz", f"{name}.nii"]) for name in ("bold", "mask"))
     bold, mask = read_nifti(bold_path), read_nifti(mask_path)
     bold, mask = bold.reshape(*bold.shape[:2], -1), mask.reshape(mask.shape[:2])  # a slice by time, a slice
@@ -153,11 +145,7 @@ def convert(folder: Path, to: Path) -> list[Path]:
 
 
 def read_nifti(path: Path) -> np.ndarray:
-    """The values of a NIfTI-1 file, gzipped or not, with its axes in their order (dimensions of 1 at the end dropped).
-
-    Raises:
-        InvalidInput: not such a file, an unknown type of values, or a length that is not what its header says.
-    """
+    # NIfTI-1, gzipped or not; dimensions of 1 at the end are dropped
     content = unzipped(path, _MOST)
     order = "<" if content[:4] == (348).to_bytes(4, "little") else ">"
     known = int.from_bytes(content[:4], "little" if order == "<" else "big") == 348

@@ -30,28 +30,18 @@ _SMALL = 1e-3  # of the largest entry of all, below which an array's entries are
 
 
 class Point(NamedTuple):
-    """Where both are evaluated.
+    """Where both are evaluated."""
 
-    Attributes:
-        params, buffers: values by name.
-        counts: which rows of the sample are no padding, shape (n,).
-    """
-
-    params: Mapping[str, np.ndarray]
+    params: Mapping[str, np.ndarray]  # params, buffers: values by name
     buffers: Mapping[str, np.ndarray]
-    counts: np.ndarray
+    counts: np.ndarray  # which rows of the sample are no padding, shape (n,)
 
 
 class Results(NamedTuple):
-    """What is compared.
+    """What is compared."""
 
-    Attributes:
-        training: loss, gradient and new buffers in training mode.
-        evaluation: the loss and metrics of the rows that count in evaluation mode, by name.
-    """
-
-    training: Found
-    evaluation: Mapping[str, Value]
+    training: Found  # loss, gradient and new buffers in training mode
+    evaluation: Mapping[str, Value]  # the loss and metrics of the rows that count in evaluation mode, by name
 
 
 Evaluate = Callable[[Point, Examples], Results]
@@ -66,9 +56,6 @@ class Agreement:
         examples: of all clients.
         dtype: the type to compute in.
         extremes: whether rows are added that have the largest and the smallest integers of all inputs at once.
-
-    Raises:
-        InvalidInput: what the module or the loss raises, or why it cannot be trained.
     """
 
     def __init__(
@@ -96,7 +83,7 @@ class Agreement:
         self._points = self._evaluated(params, buffers, np.ones(len(rows), bool))
 
     def _evaluated(self, params: Any, buffers: Any, every: np.ndarray) -> list[tuple[Point, Results]]:
-        """All rows at the start; then with padding, at weights beside it and with buffers that have moved."""
+        # all rows at the start; then with padding, at weights beside it and with buffers that have moved
         start = Point(params, buffers, every)
         first = self.results(start)
         padded = every.copy()
@@ -110,14 +97,12 @@ class Agreement:
 
     @property
     def type(self) -> Any:
-        """The type to compute in, as JAX has it."""
         from fedsolve.pytorch.translation.arrays import jax_dtype
 
         with jax.enable_x64(True):
             return jax_dtype(self.dtype)
 
     def results(self, point: Point) -> Results:
-        """PyTorch's own on the rows that count."""
         rows = jax.tree.map(lambda a: a[point.counts], self.batch)
         evaluation = {
             name: self.reference.evaluation(f, point.params, point.buffers, rows)
@@ -128,10 +113,8 @@ class Agreement:
     def difference(
         self, evaluate: Evaluate, otherwise: str = "the cause is not known", mixing: str = PADDING
     ) -> str | None:
-        """How the first number that differs from PyTorch's does, and why; None if none does.
-
-        `otherwise` is said where no cause is found, and `mixing` of a module that mixes examples.
-        """
+        # None if no number differs from PyTorch's. `otherwise` is said where no cause is found, `mixing` of a
+        # module that mixes examples
         for point, theirs in self._points:
             words = self._words(evaluate(point, self.batch), theirs)
             if words is not None:
@@ -139,14 +122,14 @@ class Agreement:
         return None
 
     def left_out(self) -> str:
-        """What a translation leaves out, whether or not the sample shows it; "" for nothing."""
+        # also what the sample does not show
         from fedsolve.pytorch.reference import cause
 
         point = self._points[0][0]
         return cause(self.reference, point.params, point.buffers, self.batch)
 
     def _limit(self, value: Any, exact: Any, coarsest: float, small: float) -> float:
-        """How far from PyTorch's a number may be: it follows from the types that it passes through, not from others."""
+        # follows from the types that this number passes through, not from others
         import torch
 
         own = max(_CLOSE, min(_UNITS * torch.finfo(self.dtype).eps, _MOST_APART))
@@ -199,12 +182,12 @@ class Agreement:
 
 
 def _wide(a: np.ndarray) -> np.ndarray:
-    """An array in a type of NumPy's own."""
+    # in a type of NumPy's own
     return a.astype(np.float64) if not np.issubdtype(a.dtype, np.integer) else a
 
 
 def _with_extremes(some: np.ndarray, every: Any) -> np.ndarray:
-    """Rows, and two more: the largest and the smallest integers that any has at each place."""
+    # two more rows: the largest and the smallest integers that any row has at each place
     every = np.asarray(every)
     if not np.issubdtype(every.dtype, np.integer):
         return _again(some)
@@ -212,7 +195,6 @@ def _with_extremes(some: np.ndarray, every: Any) -> np.ndarray:
 
 
 def _again(some: np.ndarray) -> np.ndarray:
-    """Rows, and the first two again."""
     return np.concatenate([some, some[:2]])
 
 
@@ -230,7 +212,7 @@ def _size(a: Any) -> float:
 
 
 def _relative(ours: Any, theirs: Any, small: float) -> float:
-    """The largest difference of entries, by the largest entry or `small`; infinite where one is no number."""
+    # the largest difference of entries, over the largest entry or `small`; infinite where one is no number
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape:
         return np.inf
@@ -249,13 +231,7 @@ _QUICK = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passe
 
 
 def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) -> Evaluate:
-    """Of functions that compile: one program for all points.
-
-    Args:
-        functions: the loss and metrics of a task.
-        buffers: those that the loss takes, by name.
-        dtype: the floating-point type to compute in.
-    """
+    # of functions that compile: one program for all points
     from fedsolve.pytorch.reference import Found, Value, fixed_draws
 
     programs: list[Any] = []
@@ -294,7 +270,7 @@ def _all_of(functions: Functions) -> Callable[..., Any]:
 
 
 def _training(function: Any, params: Any, buffers: Any, batch: Examples, weights: Any) -> Any:
-    """The mean over the rows that count, and the new buffers."""
+    # the mean over the rows that count, and the new buffers
     key, names = jax.random.key(0), asked(function)
     if "weights" not in names:
         function = getattr(function, "each", function)
@@ -305,13 +281,13 @@ def _training(function: Any, params: Any, buffers: Any, batch: Examples, weights
 
 
 def _each(function: Any, params: Any, buffers: Any, batch: Examples) -> Any:
-    """What each row has or adds in evaluation mode, and how many parts it is the mean of."""
+    # each row's value, or what it adds, in evaluation mode, and how many parts it is the mean of
     value, _ = call(getattr(function, "each", function), params, batch, buffers=buffers)
     return value, function.counts(batch) if hasattr(function, "counts") else jnp.ones(len(value))
 
 
 def _pooled(function: Any, counts: np.ndarray, each: Any, parts: Any) -> float:
-    """The value of the rows that count."""
+    # of the rows that count
     each, own = np.asarray(each)[counts], np.asarray(parts)[counts]
     if hasattr(function, "of_sums"):
         return float(function.of_sums(jnp.asarray(each.sum(0))))
@@ -327,11 +303,7 @@ def _floats(tree: Any, dtype: Any) -> Any:
 
 
 def of_called(functions: Functions, dtype: Any) -> Evaluate:
-    """Of functions that PyTorch computes for the program: training without the program.
-
-    Args:
-        functions, dtype: as for `of_translated`.
-    """
+    # of functions that PyTorch computes for the program: training without the program
     from fedsolve.pytorch.reference import Found, Value, fixed_draws
 
     loss: HostLoss = getattr(functions["loss"], "loss", functions["loss"])  # pyright: ignore

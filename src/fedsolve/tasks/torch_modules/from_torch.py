@@ -67,18 +67,8 @@ def parts_of(
     y: Any,
     translate: bool | None,
 ) -> tuple[Parts, tuple[str, ...]]:
-    """The module translated, or called where it cannot or shall not be, and what is to be said of that.
-
-    Args:
-        module: it stays as it is.
-        functions: the loss and metrics, of outputs and targets.
-        examples: of all clients.
-        x, outputs, y: a batch, as tensors.
-        translate: None decides.
-
-    Raises:
-        InvalidInput: a module that cannot be trained as PyTorch would, or not be translated though it shall be.
-    """
+    # translated, or called where the module cannot or shall not be, and the notes on that. examples: of all
+    # clients; x, outputs, y: a batch, as tensors; translate: None decides
     from fedsolve.pytorch.translation.registry import NotTranslatable
 
     theirs = _Theirs(module, functions, examples)
@@ -105,7 +95,8 @@ class _Theirs:
 
     @cached_property
     def wide(self) -> Agreement:
-        """In float64, or in the module's own type where it takes no other, or computes otherwise in it (autocast)."""
+        # in float64, or in the module's own type where it takes no other, or computes otherwise in it
+        # (autocast)
         import torch
 
         try:
@@ -116,14 +107,14 @@ class _Theirs:
 
     @cached_property
     def own(self) -> Agreement:
-        """In the type of the module's parameters."""
         from fedsolve.pytorch.translation.arrays import trainable
 
         return Agreement(*self._given, next(iter(trainable(self._given[0]).values())).dtype)
 
     @cached_property
     def narrow(self) -> Agreement | None:
-        """As a run in float32 has numbers, at the extremes of integers too; None if the module takes no float32."""
+        # as a run in float32 has numbers, at the extremes of integers too; None if the module takes no
+        # float32
         import torch
 
         for extremes in (True, False):
@@ -164,7 +155,7 @@ def _translated(
 
 
 def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _Theirs) -> None:
-    """Raise `NotTranslatable` if 32 bits are not enough for what the module computes in 64."""
+    # are 32 bits enough for what the module computes in 64?
     from fedsolve.pytorch.translation.registry import NotTranslatable
     from fedsolve.tasks.torch_modules.agreement import of_translated
 
@@ -183,11 +174,9 @@ def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _
 def _in_pytorch(
     module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
 ) -> Parts:
-    """The module called: the first way that has PyTorch's numbers.
-
-    A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
-    of examples, where the loss refers to what trains; in batches, or each example by itself, as one that draws then.
-    """
+    # the first way that has PyTorch's numbers: a copy of the module, or itself where a copy does something
+    # else; evaluated by sums that JAX takes, or by PyTorch's values of examples, where the loss refers to
+    # what trains; in batches, or each example by itself, as one that draws then
     from fedsolve.pytorch.callback import Module, Outputs
     from fedsolve.pytorch.translation.export import draws_in_evaluation, silence
     from fedsolve.tasks.torch_modules.agreement import of_called
@@ -234,7 +223,6 @@ def _called(
 
 
 def _unknown(outputs: Any) -> str:
-    """What is said where no cause is found."""
     from torch.utils import _pytree as pytree
 
     if all(t.ndim for t in pytree.tree_leaves(outputs) if hasattr(t, "ndim")):
@@ -243,12 +231,10 @@ def _unknown(outputs: Any) -> str:
 
 
 def rows_of(targets: Any) -> int:
-    """How many examples some targets are of."""
     return len(next(t for t in jax.tree.leaves(targets) if t.ndim))
 
 
 def _by_batch(functions: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that have a value on a batch."""
     return {name: f for name, f in functions.items() if not isinstance(f, Whole)}
 
 
@@ -259,7 +245,6 @@ class Complete:
         self.frozen = dict(frozen)
 
     def __call__(self, params: Any) -> dict[str, Any]:
-        """All parameters by name."""
         if isinstance(params, WithFrozen):
             return {**params.frozen, **params.trained}
         dtype = dtype_of(params)  # float64 where the model is compared with PyTorch's
@@ -390,7 +375,7 @@ def from_torch(
 
 
 def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) -> None:
-    """Raise `InvalidInput` if some batch of a client has one example, which the module cannot be trained on."""
+    # BatchNorm and the like cannot be trained on a batch of one example
     from fedsolve.pytorch.translation.arrays import copied, mode_setter
     from fedsolve.pytorch.translation.export import check_alone
 
@@ -401,7 +386,7 @@ def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) 
 
 
 def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
-    """The clients of which some batch has one example, by number."""
+    # clients by number
     sized = isinstance(batch_size, int) and batch_size > 0  # else all are one batch, or it is refused below
     rest = counts % batch_size if sized else counts
     return np.flatnonzero((rest == 1) | (batch_size == 1))
@@ -433,7 +418,7 @@ def _federated(clients: Any, drawn: list[str]) -> FederatedData:
 
 
 def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
-    """A client's pair, or all of its data set, as NumPy arrays; `who` joins `drawn` if items differ when read again."""
+    # `who` joins `drawn` if items differ when read again
     from torch import Tensor
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -459,7 +444,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
 
 
 def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
-    """A few examples as tensors as PyTorch has them, floating-point numbers in a type; None for their own."""
+    # floating numbers in a type; None for their own
     from fedsolve.pytorch.translation.arrays import of_data
 
     if not isinstance(examples, Examples):

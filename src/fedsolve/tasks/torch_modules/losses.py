@@ -31,7 +31,6 @@ class OfTranslated(OfOutputs):
     model: Model  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
-        """That of each example, shape (n, ...)."""
         if key is None and self.model.mixing_evaluated:
             return alone(self.model, self.of, params, {}, batch)
         return super().each(params, batch, key)
@@ -39,29 +38,23 @@ class OfTranslated(OfOutputs):
 
 @dataclass(frozen=True)
 class OfModule(OfTranslated):
-    """A mean over examples of something of a module's outputs and the targets.
+    """A mean over examples of something of a module's outputs and the targets."""
 
-    Attributes:
-        model: the module.
-        rows: (outputs, targets) -> the value of each example.
-    """
-
+    # the module
     model: Model  # pyright: ignore[reportIncompatibleMethodOverride]
-    rows: OnRows
+    rows: OnRows  # (outputs, targets) -> the value of each example
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for: weights where padding would count."""
+        # weights where padding would count
         return frozenset((*self.model.asks, *(("weights",) if self.model.mixing else ())))
 
     def of(self, outputs: Any, y: Any) -> Array:
-        """The value of each example, shape (n,), from outputs and targets."""
         return self.rows(outputs, y)
 
     def __call__(
         self, params: Values, batch: Examples, key: Array | None = None, weights: Array | None = None
     ) -> Array:
-        """The mean over the batch, weighted where weights are given, shape ()."""
         outputs, _ = self.model.apply(params, {}, batch.x, key, weights)
         each = self.rows(outputs, batch.y)
         return jnp.mean(each) if weights is None else _weighted(each, weights)
@@ -69,13 +62,9 @@ class OfModule(OfTranslated):
 
 @dataclass(frozen=True)
 class LossWithBuffers:
-    """The loss of a module that keeps running statistics, with their new values.
+    """The loss of a module that keeps running statistics, with their new values."""
 
-    Attributes:
-        model, rows: as in `OfModule`.
-    """
-
-    model: Model
+    model: Model  # model, rows: as in `OfModule`
     rows: OnRows
     asks = ("key", "weights", "buffers")
 
@@ -87,7 +76,7 @@ class LossWithBuffers:
         weights: Array | None = None,
         buffers: Values | None = None,
     ) -> tuple[Array, Values]:
-        """The weighted mean over the batch, shape (), or the values of its examples, (n,), without weights."""
+        # the weighted mean, shape (), or without weights the values of the examples, (n,)
         if buffers is None:
             raise InvalidInput("a module with running statistics was evaluated without its buffers")
         if key is None and weights is None and self.model.mixing_evaluated:
@@ -99,18 +88,14 @@ class LossWithBuffers:
 
 @dataclass(frozen=True)
 class MetricWithBuffers:
-    """A metric of a module that keeps running statistics.
+    """A metric of a module that keeps running statistics."""
 
-    Attributes:
-        model, rows: as in `OfModule`.
-    """
-
-    model: Model
+    model: Model  # model, rows: as in `OfModule`
     rows: OnRows
     asks = ("buffers",)
 
     def __call__(self, params: Values, batch: Examples, buffers: Values | None = None) -> Array:
-        """The value of each example in evaluation mode, shape (n,)."""
+        # shape (n,), in evaluation mode
         own = buffers or self.model.buffers
         if self.model.mixing_evaluated:
             return alone(self.model, self.rows, params, own, batch)
@@ -130,14 +115,7 @@ def alone(
     buffers: Values,
     batch: Examples,
 ) -> Array:
-    """The value of each example in evaluation mode in a batch of its own, of a module that mixes examples then too.
-
-    Args:
-        model: the module.
-        rows: (outputs, targets) -> the value of each example.
-        params, buffers: by name.
-        batch: inputs and targets.
-    """
+    # each example in a batch of its own, in evaluation mode, of a module that mixes examples then too
 
     def one(example: Examples) -> Array:
         x, y = jax.tree.map(lambda a: a[None], tuple(example))
@@ -155,60 +133,47 @@ class _OfSums:
     sums: OnSums
 
     def of_sums(self, sums: Array) -> Array:
-        """The value, shape (), from the sums of what examples add, shape (k,)."""
         return self.sums.of_sums(sums)
 
     @property
     def size(self) -> Callable[[Array], Array] | None:
-        """Sums -> how much a set of examples counts for in an average of several; None where none is right."""
+        # how much a set of examples counts for in an average of several; None where none is right
         return self.sums.size
 
 
 @dataclass(frozen=True)
 class SumsOfModule(_OfSums, OfTranslated):
-    """A loss or metric of a translated module without buffers.
+    """A loss or metric of a translated module without buffers."""
 
-    Attributes:
-        model: the module.
-        sums: (outputs, targets) -> what each example adds.
-    """
-
+    # the module
     model: Model  # pyright: ignore[reportIncompatibleMethodOverride]
-    sums: OnSums
+    sums: OnSums  # (outputs, targets) -> what each example adds
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for: the model's, and weights."""
         return super().asks | {"weights"}
 
     def of(self, outputs: Any, y: Any) -> Array:
-        """What each example adds, shape (n, k), from outputs and targets."""
         return self.sums(outputs, y)
 
     def __call__(
         self, params: Values, batch: Examples, key: Array | None = None, weights: Array | None = None
     ) -> Array:
-        """The value of the examples that count, shape ()."""
         outputs, _ = self.model.apply(params, {}, batch.x, key, weights)
         return of_batch(self, self.sums(outputs, batch.y), weights)
 
 
 @dataclass(frozen=True)
 class SumsWithBuffers(_OfSums):
-    """A loss or metric of a translated module that keeps running statistics.
+    """A loss or metric of a translated module that keeps running statistics."""
 
-    Attributes:
-        model, sums: as in `SumsOfModule`.
-    """
-
-    model: Model
+    model: Model  # model, sums: as in `SumsOfModule`
     sums: OnSums
     asks = ("key", "weights", "buffers")
 
     def each(
         self, params: Values, batch: Examples, key: Array | None = None, buffers: Values | None = None
     ) -> Array:
-        """What each example adds, shape (n, k)."""
         own = buffers or self.model.buffers
         if key is None and self.model.mixing_evaluated:
             return alone(self.model, self.sums, params, own, batch)
@@ -222,7 +187,6 @@ class SumsWithBuffers(_OfSums):
         weights: Array | None = None,
         buffers: Values | None = None,
     ) -> tuple[Array, Values]:
-        """The value of the examples that count, shape (), and the new buffers."""
         if buffers is None:
             raise InvalidInput("a module with running statistics was evaluated without its buffers")
         outputs, after = self.model.apply(params, buffers, batch.x, key, weights)
@@ -231,23 +195,16 @@ class SumsWithBuffers(_OfSums):
 
 @dataclass(frozen=True)
 class SumsBehind(_OfSums):
-    """A metric of a module that stays in PyTorch.
+    """A metric of a module that stays in PyTorch."""
 
-    Attributes:
-        outputs: (params, batch, buffers) -> the module's outputs in evaluation mode.
-        sums: as in `SumsOfModule`.
-    """
-
-    outputs: Outputs
-    sums: OnSums
+    outputs: Outputs  # (params, batch, buffers) -> the module's outputs in evaluation mode
+    sums: OnSums  # as in `SumsOfModule`
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch."""
         return (*self.outputs.asks, "weights")
 
     def each(self, params: Values, batch: Examples, buffers: Values | None = None) -> Array:
-        """What each example adds, shape (n, k)."""
         return self.sums(self.outputs(params, batch, buffers), batch.y)
 
     def __call__(
@@ -257,59 +214,44 @@ class SumsBehind(_OfSums):
         weights: Array | None = None,
         buffers: Values | None = None,
     ) -> Array:
-        """The value of the examples that count, shape ()."""
         return of_batch(self, self.each(params, batch, buffers), weights)
 
 
 @dataclass(frozen=True, eq=False)
 class LossBehind(_OfSums):
-    """The loss of a module that stays in PyTorch: in training PyTorch's own on the examples that are there.
+    """The loss of a module that stays in PyTorch: in training PyTorch's own on the examples that are there."""
 
-    Attributes:
-        values: the examples' own, in evaluation.
-        loss: (params, batch, key, weights, buffers) -> the value in PyTorch, with its gradient; and new buffers.
-    """
-
-    values: SumsBehind
+    values: SumsBehind  # the examples' own, in evaluation
+    # (params, batch, key, weights, buffers) -> the value in PyTorch, with its gradient; and new buffers
     loss: HostLoss
 
     @property
     def sums(self) -> OnSums:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """(outputs, targets) -> what each example adds."""
         return self.values.sums
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch."""
         return self.loss.asks
 
     def each(self, params: Values, batch: Examples, buffers: Values | None = None) -> Array:
-        """What each example adds in evaluation mode, shape (n, k)."""
         return self.values.each(params, batch, buffers)
 
     def __call__(self, params: Values, batch: Examples, **given: Any) -> Any:
-        """The value of the examples that count, shape (); with buffers, their new values too."""
         return self.loss(params, batch, **given)
 
 
 @dataclass(frozen=True)
 class ModuleOutputs:
-    """(params, inputs) -> a module's outputs in evaluation mode, an array with a row for each example.
+    """(params, inputs) -> a module's outputs in evaluation mode, an array with a row for each example."""
 
-    Attributes:
-        module: the module, translated, or behind the compiled program.
-    """
-
-    module: Model | Outputs
+    module: Model | Outputs  # the module, translated, or behind the compiled program
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """Buffers where the module has some."""
         has_some = self.module.buffers if hasattr(self.module, "apply") else self.module.asks  # pyright: ignore
         return ("buffers",) if has_some else ()
 
     def __call__(self, params: Any, x: Any, buffers: Any = None) -> Any:
-        """The outputs of some inputs."""
         if not hasattr(self.module, "apply"):
             no_targets = jnp.zeros(len(jax.tree.leaves(x)[0]), jnp.int32)
             outputs = self.module(params, (x, no_targets), buffers)  # pyright: ignore
@@ -328,17 +270,12 @@ class ModuleOutputs:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A module's outputs and the targets, in evaluation mode, each with a row for each example.
+    """A module's outputs and the targets, in evaluation mode, each with a row for each example."""
 
-    Attributes:
-        module: the module, translated, or behind the compiled program.
-    """
-
-    module: Model | Outputs
+    module: Model | Outputs  # the module, translated, or behind the compiled program
     asks = ("buffers",)
 
     def __call__(self, params: Any, batch: Any, buffers: Any = None) -> tuple[tuple[Any, ...], Any]:
-        """The outputs, flat, then the targets; and the buffers as they are."""
         if hasattr(self.module, "apply"):
             outputs = self.module.apply(params, buffers or self.module.buffers, batch[0], None)[0]  # pyright: ignore
         else:
@@ -349,21 +286,14 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Score:
-    """A metric of PyTorch on NumPy arrays.
+    """A metric of PyTorch on NumPy arrays."""
 
-    Attributes:
-        function: (outputs, targets) -> scalar tensor.
-        outputs, targets: how flat arrays are put together to what it takes.
-        number: of outputs.
-    """
-
-    function: Callable[[Any, Any], Any]
-    outputs: Any
+    function: Callable[[Any, Any], Any]  # (outputs, targets) -> scalar tensor
+    outputs: Any  # outputs, targets: how flat arrays are put together to what it takes
     targets: Any
-    number: int
+    number: int  # of outputs
 
     def __call__(self, *arrays: np.ndarray) -> float:
-        """The value of a set."""
         import torch
 
         from fedsolve.pytorch.translation.arrays import of_data
@@ -381,14 +311,8 @@ def on_whole_sets(
     targets: Any,
     wrap: Callable[[Any], Any],
 ) -> Whole:
-    """A metric of whole sets.
-
-    Args:
-        module: the module.
-        function: (outputs, targets) -> scalar tensor.
-        outputs, targets: of an example batch, as tensors.
-        wrap: puts a function of the whole model in place of one of the leaves that train.
-    """
+    # `wrap` puts a function of the whole model in place of one of the leaves that train; outputs and targets
+    # are of an example batch, as tensors
     from torch.utils import _pytree as pytree
 
     leaves, form = pytree.tree_flatten(outputs)

@@ -18,21 +18,9 @@ if TYPE_CHECKING:
 def in_batches(
     module: nn.Module, inputs: Any, count: int, labels: Callable[[Any], Any] | None, size: int
 ) -> Any:
-    """What a module gives for some inputs, or the labels that follow from it.
-
-    Args:
-        module: put into evaluation mode.
-        inputs: a pytree of arrays of shape (count, ...), given to the module as one argument.
-        count: rows of the inputs.
-        labels: outputs -> labels; None for the outputs, in the structure in which the module gives them.
-        size: rows of a batch.
-
-    Returns:
-        Outputs or labels of all rows; of an output that is one number for a batch, the mean over the rows.
-
-    Raises:
-        InvalidInput: the module raises on them.
-    """
+    # module: put into evaluation mode; inputs: a pytree of arrays (count, ...), given as one argument;
+    # labels: outputs -> labels, None for the outputs in the structure in which the module gives them. Of an
+    # output that is one number for a batch, the mean over the rows
     import torch
     from torch.utils import _pytree as pytree
 
@@ -70,5 +58,5 @@ def in_batches(
 
 
 def likeliest(outputs: Any) -> np.ndarray:
-    """The class of the largest of each row's outputs, shape (n, classes, ...) to (n, ...), the first of equal ones."""
+    # (n, classes, ...) -> (n, ...), the first of equal ones
     return np.argmax(outputs, axis=1).astype(np.int32)
