@@ -256,22 +256,21 @@ def loop(run: Rounds, clock: CompileClock, interrupted: Callable[[], bool]) -> s
 # The rounds of a run: compiled calls, their evaluations, their checkpoints, and a record of it all.
 
 
-def run_rounds(
+@contextlib.contextmanager
+def open_rounds(
     prepared: PreparedRun,
     out: str | Path | None,
     resume: bool,
     clock: CompileClock,
-    interrupted: Callable[[], bool],
     progress: Callable[[Progress], None] | None,
     callbacks: Sequence[Callback],
-) -> Result:
-    """All rounds from where the checkpoint in a folder is, evaluated, recorded and saved on the way.
+) -> Iterator[tuple[RunRounds, Interruptible]]:
+    """The rounds of a run from where the checkpoint in a folder is, and whether somebody asks them to stop.
 
     Raises:
         InvalidInput: the folder cannot be used, or holds a run that differs.
-        Diverged: a round in which every client's update was not finite, or a last model that is not.
-        Interrupted: Ctrl-C, or `interrupted` said so, after the state was saved.
     """
+    # what decides the results must agree with the checkpoint, and among processes
     known = out is not None or several()
     identity = prepared.identity | prepared.digests() if known else {}
     check_same("configuration or data", identity)
@@ -282,9 +281,21 @@ def run_rounds(
         Interruptible(checkpoints.where) as interrupt,
         report_lost_process(checkpoints.where_is_last),
     ):
-        run = RunRounds(prepared, checkpoints, clock, progress, callbacks)
-        ended = loop(run, clock, lambda: interrupt.asked or interrupted())
-        return run.result(run.seen, (ended,) if ended else ())
+        yield RunRounds(prepared, checkpoints, clock, progress, callbacks), interrupt
+
+
+def run_rounds(
+    prepared: PreparedRun,
+    out: str | Path | None,
+    resume: bool,
+    clock: CompileClock,
+    interrupted: Callable[[], bool],
+    progress: Callable[[Progress], None] | None,
+    callbacks: Sequence[Callback],
+) -> Result:
+    """All rounds of a run that others wait for: `interrupted` asks it to stop too."""
+    with open_rounds(prepared, out, resume, clock, progress, callbacks) as (run, interrupt):
+        return run.finished(loop(run, clock, lambda: interrupt.asked or interrupted()))
 
 
 class RunRounds(RecordedRounds):
@@ -385,6 +396,10 @@ class RunRounds(RecordedRounds):
         """The result so far, and the metrics of each client, of the present state."""
         state = self.seen
         return partial(self.result, state), partial(client_metrics, self.prepared, state)
+
+    def finished(self, ended: str) -> Result:
+        """The result; `ended` says why a callback ended the rounds early, '' if none did."""
+        return self.result(self.seen, (ended,) if ended else ())
 
     def result(self, state: RunState, notes: tuple[str, ...] = ()) -> Result:
         """The state's model and the record so far."""

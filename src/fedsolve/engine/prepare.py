@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,13 +19,12 @@ from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.core.xla.compiler import make_room, use_compile_cache
 from fedsolve.data.stored import StoredData
-from fedsolve.engine.checks.losses import built_in
 from fedsolve.engine.checks.methods import check_round, divergence_hint, largest_value, rates
 from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.engine.compute.casting import in_run, start_params
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_devices, one_round, start
-from fedsolve.engine.compute.sharding import Program, replicate, several
+from fedsolve.engine.compute.sharding import Program, replicate
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.evaluation.evaluate import RunEvaluation
 from fedsolve.engine.identity import arrays_digest, as_written, code_digest, function_name, versions
@@ -134,22 +130,13 @@ class PreparedRun(RunEvaluation):
         packed = self.shared
         if self.stream is not None:
             packed, state = self.stream.enter(state)
-        inputs = self._inputs(packed)
+        inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
         try:
             state, logs = compiled_advance(self.program.on_one_core)(*inputs, state, np.int32(rounds))
         except TypeError:  # a shape or type that changes is said plainly
             check_round(partial(on_all_devices, one_round, *inputs), state)
             raise
         return state, {name: log[:rounds] for name, log in trees.on_host(logs).items()}
-
-    def compile(self) -> None:
-        """Compile the rounds, unless that is done; the first call finds them."""
-        compiled_advance(self.program.on_one_core).lower(
-            *self._inputs(self.shared), self.state, np.int32(1)
-        ).compile()
-
-    def _inputs(self, packed: PackedClients) -> tuple[Any, ...]:
-        return (self.program, self.algorithm, self.sampling, packed, self.key)
 
     def reacted(self, recorder: Recorder, stop: int) -> PreparedRun:
         """The run with the rates of the rounds until `stop`, where some react to evaluations; else itself."""
@@ -184,36 +171,6 @@ class PreparedRun(RunEvaluation):
             lines.append(f"{dropped} updates were not finite and left out")
         lines += changes(self.algorithm, recorder.evaluations.arrays())
         return tuple(lines)
-
-
-# A run's rounds, compiled in a thread while its initial model is evaluated, which needs no Python.
-#
-# Nothing but JAX's caches is filled: a run that finds its program there is the run that would compile it. So whatever
-# fails here is left to the run, which says so. Only fedsolve's own models, losses and methods are traced beside
-# others: code of a user may count its calls, or draw from NumPy's generator.
-
-
-@contextlib.contextmanager
-def compiled_meanwhile(prepared: PreparedRun) -> Iterator[None]:
-    """Compile the rounds of a run while its initial model is evaluated."""
-    if prepared.stream is not None or several() or not is_ours(prepared.task, prepared.algorithm):
-        yield
-        return
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(copy_context().run, _compile, prepared)  # whose clock counts it
-        yield
-
-
-def is_ours(task: Task, algorithm: Algorithm) -> bool:
-    """Whether what a run traces is fedsolve's own code alone."""
-    parts = (getattr(task.init, "__self__", None), task.loss, *task.metrics.values())
-    return type(algorithm).__module__.startswith("fedsolve.") and all(built_in(part) for part in parts)
-
-
-def _compile(prepared: PreparedRun) -> None:
-    # each thread has its own types
-    with contextlib.suppress(Exception), jax.enable_x64(prepared.options.dtype == "float64"):
-        prepared.compile()
 
 
 # Making a run ready in five steps: what is asked for, where it lies, its program, its memory, its start.

@@ -10,7 +10,7 @@ from typing import Unpack, overload
 from fedsolve.config.signatures import takes
 from fedsolve.config.weighting import different_objectives, with_weighting
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import Interrupted, InvalidInput, check_path, shown
+from fedsolve.core.errors import Diverged, Interrupted, InvalidInput, check_path, shown
 from fedsolve.core.types import Weighting
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.engine.compute.sharding import check_alone, is_first
@@ -20,7 +20,7 @@ from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.results import Result, Results, Seeds
 from fedsolve.engine.running_page import page_of_methods
-from fedsolve.engine.scheduler import MethodRuns, running
+from fedsolve.engine.scheduler import MethodRuns, run_one, running, running_at_once
 from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.report.page import PAGE, write_page
@@ -125,14 +125,17 @@ def run(
         writing_config(out, {label or name: algorithm}, task, given, method.seeds),
         page_of_methods(out, [method], f"{label or name} on {task.name}", task, given),
         progress_to(progress, label or name) as tell,
-        running([method], task, given) as finish,
     ):
-        runs = finish(tell)
-        if seeds is None and runs[0].failure:
-            if out is not None and is_first():
-                runs[0].save(out)
-            Seeds(runs).check_alive()
-    results = runs[0] if seeds is None else Seeds(runs)
+        if seeds is None:
+            try:
+                results = run_one(method, task, given, tell)
+            except Diverged as error:
+                if out is not None and is_first():
+                    Result(None, error.history, failure=str(error)).save(out)
+                raise
+        else:
+            with running_at_once([method], task, given) as finish:
+                results = Seeds(finish(tell))
     save_results(results, out, f"{results.label} on {task.name}")
     return results
 

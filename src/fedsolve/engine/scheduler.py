@@ -24,7 +24,7 @@ from fedsolve.engine.compute.casting import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.compute.sharding import check_alone, is_first, several
-from fedsolve.engine.loop import CompileClock, run_rounds
+from fedsolve.engine.loop import CompileClock, loop, open_rounds, run_rounds
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import PreparedRun, prepare
 from fedsolve.engine.progress import Progress, tell_compiling
@@ -416,7 +416,10 @@ def running(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> I
     def finish_next(progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
         method = next(waiting)
         if method.seeds is None:
-            return (_run_alone(method, task, options, progress),)
+            try:
+                return (run_one(method, task, options, progress),)
+            except Diverged as error:
+                return (Result(None, error.history, failure=str(error)),)
         with running_at_once([method], task, options) as finish:
             return finish(progress)
 
@@ -445,20 +448,14 @@ def run_one(
             options = on_devices_of(method.out if method.resume else None, options)
             prepared = prepare(method.algorithm, task, options, method.label)
             told = progress if is_first() else None
-            result = run_rounds(prepared, method.out, method.resume, clock, lambda: False, told, callbacks)
+            with open_rounds(prepared, method.out, method.resume, clock, told, callbacks) as (
+                rounds,
+                interrupt,
+            ):
+                result = rounds.finished(loop(rounds, clock, lambda: interrupt.asked))
         return result
     finally:
         notify_ended(callbacks, result)
-
-
-def _run_alone(
-    method: MethodRuns, task: Task, options: RunOptions, progress: Callable[[Progress], None] | None
-) -> Result:
-    """The run with the seed of the options; one that diverged says why."""
-    try:
-        return run_one(method, task, options, progress)
-    except Diverged as error:
-        return Result(None, error.history, failure=str(error))
 
 
 def _is_small(task: Task) -> bool:

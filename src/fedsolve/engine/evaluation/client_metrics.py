@@ -21,7 +21,7 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.evaluate import Models, each_client, means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics, TunedModels
-from fedsolve.engine.prepare import PreparedRun, compiled_meanwhile
+from fedsolve.engine.prepare import PreparedRun
 from fedsolve.results.clients import ClientMetrics
 
 if TYPE_CHECKING:
@@ -169,8 +169,7 @@ _NAMED = 5  # clients named in the note
 
 def first_evaluation(prepared: PreparedRun, state: RunState) -> tuple[PreparedRun, dict[str, float]]:
     """All metrics of the initial model, and the run without the clients that have none."""
-    with compiled_meanwhile(prepared):
-        means = prepared.means(state)
+    means = prepared.means(state)
     if np.isfinite(means["train_loss"]):
         return prepared, prepared.evaluate(state, means)
     finite = without_nonfinite_clients(prepared)
