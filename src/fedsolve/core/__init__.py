@@ -15,10 +15,8 @@ _PAUSED = {"by": 0, "enabled": True}  # how many pauses are under way, and wheth
 # objects whenever their number has grown by a quarter: a tenth of the start of a network (benchmarks/FINDINGS.md).
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause Python's cyclic garbage collector, in all threads, until the last of several such blocks ends.
-
-    One that is off stays off.
-    """
+    """Pause Python's cyclic garbage collector, in all threads, until the last of several such blocks ends."""
+    # one that is off stays off
     with _LOCK:
         if not _PAUSED["by"]:
             _PAUSED["enabled"] = gc.isenabled()

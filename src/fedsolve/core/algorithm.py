@@ -69,13 +69,8 @@ TRAITS = frozenset(field.name for field in fields(Traits))
 
 
 def merge_traits(inner: Traits, method: Any) -> Traits:
-    """The traits of an inner method with those that a method declares itself in their place.
-
-    Traits that this version of the record does not have, of a subclass, are passed on too.
-
-    Raises:
-        InvalidInput: a trait under a name of an earlier version.
-    """
+    """The traits of an inner method with those that a method declares itself in their place."""
+    # traits that this version of the record does not have, of a subclass, are passed on too
     for old, new in RENAMED.items():
         if declares(method, old):
             raise InvalidInput(f"{type(method).__name__}.{old} is called {new} now: set that")
@@ -364,25 +359,17 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def round_of(broadcast: Any) -> Scalar:
-    """The number of the round in a broadcast, also inside wrappers' broadcasts.
-
-    Raises:
-        InvalidInput: a method that does not send it.
-    """
+    """The number of the round in a broadcast, also inside wrappers' broadcasts."""
     return _field("broadcast", broadcast, "round")
 
 
 def client_update_of(message: Any) -> Params:
-    """The client update in a message, the field `delta`, wherever wrappers have put it.
-
-    Raises:
-        InvalidInput: a method that does not send it.
-    """
+    """The client update in a message, the field `delta`, wherever wrappers have put it."""
     return _field("message", message, "delta")
 
 
 def _field(kind: str, whole: Any, name: str) -> Any:
-    """A field of a broadcast or message, or of what its fields `inner` hold."""
+    # a field of a broadcast or message, or of what its fields `inner` hold
     part = whole
     while not hasattr(part, name):
         if not hasattr(part, "inner"):

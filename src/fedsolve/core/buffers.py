@@ -26,11 +26,7 @@ class Buffers:
 
     @classmethod
     def of(cls, given: Any) -> Buffers:
-        """From a task's buffers.
-
-        Raises:
-            InvalidInput: none, or a leaf that is not an array of numbers.
-        """
+        """From a task's buffers."""
         leaves, structure = jax.tree.flatten(given)
         kinds = [np.dtype(getattr(x, "dtype", object)) for x in leaves]
         floating = [bool(jnp.issubdtype(kind, jnp.floating)) for kind in kinds]
@@ -85,7 +81,6 @@ def with_buffers(params: Params, given: Any) -> Any:
 
 
 def bare(model: Any) -> Params:
-    """The parameters alone."""
     return model.params if isinstance(model, WithBuffers) else model
 
 
@@ -100,7 +95,6 @@ class Memory:
         self._refs = jax.tree.map(lambda x: jax.new_ref(x), buffers)
 
     def read(self) -> Buffers:
-        """What they are now."""
         return jax.tree.map(lambda ref: ref[...], self._refs)
 
     def write(self, new: Any, when: Any) -> None:

@@ -31,14 +31,7 @@ class Registry(dict[str, T]):
     def __init__(
         self, kind: str, entries: Mapping[str, T], *, key: str = "name", any_spelling: bool = False
     ) -> None:
-        """A registry.
-
-        Args:
-            kind: what an entry is called in errors.
-            entries: by name.
-            key: under which a table has the name.
-            any_spelling: whether a table may write names in any case, with `-` and `_` anywhere.
-        """
+        # any_spelling: whether a table may write names in any case, with `-` and `_` anywhere
         super().__init__(entries)
         self.kind, self.key = kind, key
         self._spellings = {name.lower(): name for name in entries} if any_spelling else {}
@@ -49,16 +42,7 @@ class Registry(dict[str, T]):
         return self[name]
 
     def build(self, where: str, table: Any) -> Any:
-        """An object from its name alone, or from a table with its name and parameters.
-
-        Args:
-            where: whose it is, for errors.
-            table: the name or the table.
-
-        Raises:
-            InvalidInput: an unknown name or parameter (the nearest match is named), a missing one, or a value that
-                is refused.
-        """
+        """An object from its name alone, or from a table with its name and parameters."""
         kind = f"{self.kind} of {where}"
         values = {self.key: table} if isinstance(table, str) else table
         if not isinstance(values, Mapping) or self.key not in values:
@@ -79,7 +63,7 @@ class Registry(dict[str, T]):
 
 
 def _check_parameters(name: str, cls: Any, given: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` unless a class takes the parameters given, and needs no others."""
+    # raise `InvalidInput` unless a class takes the parameters given, and needs no others
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for parameter, value in given.items():
         check_known(f"parameter of {name}", parameter, fields)
@@ -117,11 +101,9 @@ class Made:
 
 
 def by_name(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function leave its name in the catalogue, and its arguments, on the method or task that it returns.
-
-    It raises `InvalidInput` for None where its annotation has none: what is built from its arguments may know None, for
-    something else than the function's own default.
-    """
+    """Let a function leave its name in the catalogue, and its arguments, on the method or task that it returns."""
+    # it raises `InvalidInput` for None where its annotation has none: what is built from its arguments may know
+    # None, for something else than the function's own default
 
     def decorate(build: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(build)
@@ -165,7 +147,7 @@ def record_of(built: Any) -> Made | None:
 
 
 def _arguments(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Arguments by name, those gathered by `**` among them."""
+    # arguments by name, those gathered by `**` among them
     arguments = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

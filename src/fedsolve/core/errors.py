@@ -153,8 +153,7 @@ def shown_label(value: object) -> str:
 
 
 class _Array:
-    """What is shown in the place of an array or a table."""
-
+    # what is shown in the place of an array or a table
     def __init__(self, value: Any) -> None:
         self._value = value
 
@@ -166,7 +165,7 @@ class _Array:
 
 
 def _without_entries(value: Any) -> Any:
-    """A value with its arrays and tables, also those in plain containers, replaced by what is shown of them."""
+    # a value with its arrays and tables, also those in plain containers, replaced by what is shown of them
     if type(value) is dict:
         return {_without_entries(key): _without_entries(value[key]) for key in list(value)[:_LONGEST]}
     if type(value) in (list, tuple, set, frozenset):
@@ -364,7 +363,7 @@ def check_path(name: str, value: object) -> Path:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """`value` as a float, None if it is traced and cannot be looked at."""
+    # `value` as a float, None if it is traced and cannot be looked at
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         import numpy as np  # not before it is needed: this module is loaded by every command
 

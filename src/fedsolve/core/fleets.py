@@ -355,26 +355,15 @@ def synchronous(
     deadline: float | None = None,
     joules: np.ndarray | None = None,
 ) -> Timeline:
-    """All rounds of a run.
-
-    A round ends when `quorum` messages have come, when all whom it asked are due, or at the `deadline`, whichever is
-    first. Who has not sent by then is told to stop and counts as absent; its energy is the share of its task's that its
-    time is. Who drops out takes all of it.
-
-    Args:
-        fleet: who is there when, and drops out how often.
-        seconds: of a task of each client, shape (clients,).
-        draw: (round, who is there or None) -> the clients that the round asks.
-        updates: rounds.
-        seed: of who drops out, and of the jitter.
-        size: clients that a round asks at most.
-        quorum: messages that end a round; None waits for all.
-        deadline: seconds after which a round ends in any case; None for none.
-        joules: of a task of each client, shape (clients,); None if nothing is known of them.
-
-    Raises:
-        InvalidInput: a quorum above the cohort, or more cohorts than memory holds.
-    """
+    """All rounds of a run."""
+    # a round ends when `quorum` messages have come, when all whom it asked are due, or at the `deadline`,
+    # whichever is first. Who has not sent by then is told to stop and counts as absent; its energy is the share
+    # of its task's that its time is. Who drops out takes all of it.
+    # seconds: of a task of each client, shape (clients,)
+    # draw: (round, who is there or None) -> the clients that the round asks
+    # quorum: messages that end a round; None waits for all
+    # deadline: seconds after which a round ends in any case; None for none
+    # joules: of a task of each client, shape (clients,); None if nothing is known of them
     if quorum is not None and quorum > size:
         raise InvalidInput(f"quorum = {quorum} but a round asks {size} clients: choose at most {size}")
     # without any of these every client that a round asks is heard, so that the run's own sampling says who takes part
@@ -417,7 +406,7 @@ def synchronous(
 
 
 def _longer(fleet: Fleet, cohort: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    """How many times as long as on average the tasks of a cohort take."""
+    # how many times as long as on average the tasks of a cohort take
     return np.exp(fleet.jitter[cohort] * np.random.default_rng(seed).standard_normal(len(cohort)))
 
 
@@ -431,7 +420,7 @@ def check_places(updates: int, places: int) -> None:
 
 
 def _somebody(fleet: Fleet, now: float) -> tuple[float, np.ndarray | None]:
-    """The time from which on somebody can be asked, and who."""
+    # the time from which on somebody can be asked, and who
     there = fleet.there(now)
     while there is not None and not there.any():
         now = fleet.next_slot(now)
@@ -440,7 +429,7 @@ def _somebody(fleet: Fleet, now: float) -> tuple[float, np.ndarray | None]:
 
 
 def _length(own: np.ndarray, lost: np.ndarray, quorum: int | None, deadline: float | None) -> float:
-    """Seconds of a round whose clients are due after `own`."""
+    # seconds of a round whose clients are due after `own`
     came = np.sort(own[~lost])
     end = float(own.max(initial=0.0))
     if quorum is not None and len(came) >= quorum:
@@ -473,25 +462,13 @@ def asynchronous(
     concurrency: int,
     joules: np.ndarray | None = None,
 ) -> Timeline:
-    """All server updates of a run.
-
-    `concurrency` clients are at work at any time, as far as there are so many who can be asked. As soon as one is due,
-    another takes its place, drawn uniformly among those who are there, are not at work and have no message in the
-    buffer. When `buffer` messages have come the server updates; who is asked next has the new model.
-
-    Args:
-        fleet: who is there when, and drops out how often.
-        seconds: of a task of each client, shape (clients,).
-        updates: of the server.
-        seed: of who is asked, who drops out, and of the jitter.
-        buffer: messages of an update.
-        concurrency: clients at work at a time.
-        joules: of a task of each client, shape (clients,), counted when it ends; None if nothing is known of them.
-
-    Raises:
-        InvalidInput: a buffer above the number of clients, which have one message in it each, or more messages
-            than memory holds.
-    """
+    """All server updates of a run."""
+    # `concurrency` clients are at work at any time, as far as there are so many who can be asked. As soon as
+    # one is due, another takes its place, drawn uniformly among those who are there, are not at work and have
+    # no message in the buffer. When `buffer` messages have come the server updates; who is asked next has the
+    # new model.
+    # seconds: of a task of each client, shape (clients,)
+    # joules: of a task of each client, shape (clients,), counted when it ends; None if nothing is known of them
     check_places(updates, buffer)
     if buffer > fleet.clients:
         raise InvalidInput(
@@ -504,8 +481,7 @@ def asynchronous(
 
 
 class _Run:
-    """Where the clock stands: who is at work, whose messages lie in the buffer, who is idle."""
-
+    # where the clock stands: who is at work, whose messages lie in the buffer, who is idle
     def __init__(
         self,
         fleet: Fleet,
@@ -558,10 +534,8 @@ class _Run:
         )
 
     def _messages(self, wanted: int) -> list[tuple[float, int, int, int, float]]:
-        """So many messages; the clock then stands where the last of them came. Before each, clients are asked.
-
-        Local names are twice as fast as attributes, and this is all that a run's order of events costs.
-        """
+        # so many messages; the clock then stands where the last of them came. Before each, clients are asked.
+        # local names are twice as fast as attributes, and this is all that a run's order of events costs
         arrived: list[tuple[float, int, int, int, float]] = []
         events, idle, uniform = self.events, self.idle, self.random
         always, concurrency, done = self.fleet.available is None, self.concurrency, self.done
@@ -602,24 +576,24 @@ class _Run:
         return arrived
 
     def _wake_at(self, slot: float) -> None:
-        """Look again then who is there."""
+        # look again then who is there
         if slot > self.waking:
             heappush(self.events, (slot, -1, _NOBODY, 0, 1.0))
             self.waking = slot
 
     def _choose(self, there: np.ndarray) -> int | None:
-        """The place among the idle of one who is there, None if nobody is."""
+        # the place among the idle of one who is there, None if nobody is
         free = np.flatnonzero(there[self.idle])
         return int(free[int(next(self.random) * len(free))]) if len(free) else None
 
 
 def _uniform(random: np.random.Generator) -> Iterator[float]:
-    """Numbers of [0, 1), one after another."""
+    # numbers of [0, 1), one after another
     while True:
         yield from random.random(4096).tolist()
 
 
 def _normal(random: np.random.Generator) -> Iterator[float]:
-    """Standard normal numbers, one after another."""
+    # standard normal numbers, one after another
     while True:
         yield from random.standard_normal(4096).tolist()

@@ -31,15 +31,12 @@ class ShapeOracle(Oracle):
         self.key = jax.random.key(0)
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Zero, and the parameters."""
         return jnp.zeros((), trees.dtype_of(params)), params
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Zero."""
         return jnp.zeros((), trees.dtype_of(params))
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Zero, and the parameters."""
         return self(params, 0)
 
 

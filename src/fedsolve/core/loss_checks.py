@@ -20,19 +20,16 @@ def first_line(error: BaseException) -> str:
 
 
 def fails(name: str, given: str, error: Exception, more: str = "") -> InvalidInput:
-    """That a function fails on a batch; what it raised may quote the batch, so that others are told its type alone.
-
-    `given` says what it was called with, such as "on outputs of shape (4, 3) float32"; `more` what else was seen.
-    """
+    """That a function fails on a batch; what it raised may quote the batch, so that others are told its type alone."""
+    # `given` says what it was called with, such as "on outputs of shape (4, 3) float32"; `more` what else was
+    # seen
     line = f"{name} fails {given}: "
     return ConfidentialError(f"{line}{first_line(error)}{more}", f"{line}{type(error).__name__}")
 
 
 def check_value(name: str, found: str, taken: bool, rows: int | None = None) -> None:
-    """Raise `InvalidInput` unless the value of a batch is one number, or one for each of its `rows`.
-
-    `found` says what it gave, such as "of shape (2, 5) and type float32", and `taken` whether that is taken.
-    """
+    """Raise `InvalidInput` unless the value of a batch is one number, or one for each of its `rows`."""
+    # `found` says what it gave, such as "of shape (2, 5) and type float32", and `taken` whether that is taken
     if not taken:
         each = "for each example" if rows is None else f"for each of its {rows} examples"
         raise InvalidInput(
@@ -56,10 +53,8 @@ def check_slope(name: str, depends: bool) -> None:
 
 
 def check_again(name: str, first: float, again: float, rounding: float, remedy: str) -> None:
-    """Raise `InvalidInput` if a function gives another value when it is called again with all the same.
-
-    The two values may be `rounding` of the first apart.
-    """
+    """Raise `InvalidInput` if a function gives another value when it is called again with all the same."""
+    # the two values may be `rounding` of the first apart
     if not (first == again or abs(first - again) <= rounding * abs(first) or math.isnan(first + again)):
         raise InvalidInput(
             f"{name} is {first:.6g} and, computed again with the same weights, buffers, batch and random numbers, "
@@ -68,10 +63,8 @@ def check_again(name: str, first: float, again: float, rounding: float, remedy: 
 
 
 def check_wide(of: str, types: Iterable[tuple[str, str, int]], remedy: str) -> None:
-    """Raise `InvalidInput`, naming the first, if a model has floating-point numbers of 16 bits or fewer.
-
-    `types` are name, type, and bytes of a number of each floating-point leaf.
-    """
+    """Raise `InvalidInput`, naming the first, if a model has floating-point numbers of 16 bits or fewer."""
+    # `types` are name, type, and bytes of a number of each floating-point leaf
     for name, kind, size in types:
         if size < 4:
             where = f" in {name}" if name else ""

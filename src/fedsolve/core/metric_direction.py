@@ -25,12 +25,7 @@ def higher_is_better(name: str) -> bool:
 
 
 def check_direction(name: str, what: str) -> None:
-    """Raise `InvalidInput` unless the name of a metric says that more of it is better.
-
-    Args:
-        name: of the metric.
-        what: the metric, of which more is better.
-    """
+    """Raise `InvalidInput` unless the name of a metric says that more of it is better."""
     if not higher_is_better(name):
         raise InvalidInput(
             f"metric {name} is {what}, of which more is better, as early stopping and tables read from its name: "
@@ -39,11 +34,7 @@ def check_direction(name: str, what: str) -> None:
 
 
 def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np.ndarray:
-    """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
-
-    Raises:
-        InvalidInput: no such metric of `whose` (the nearest is named).
-    """
+    """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number."""
     check_recorded(whose, metric, evaluations)
     values = np.asarray(evaluations[metric], float)
     return np.nan_to_num(values if higher_is_better(metric) else -values, nan=-np.inf)

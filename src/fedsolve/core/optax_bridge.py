@@ -36,10 +36,8 @@ class Transformation:
     options: tuple[tuple[str, Any], ...] = static(default=())
 
     def at(self, round: Scalar) -> optax.GradientTransformationExtraArgs:
-        """The transformation with the rates of a round.
-
-        Its counters are int64 in a float64 run: what optax's schedules make of int32 has float32's digits.
-        """
+        """The transformation with the rates of a round."""
+        # its counters are int64 in a float64 run: what optax's schedules make of int32 has float32's digits
         import optax
 
         values = {name: rate_at(v, round) for name, v in self.values.items()}
@@ -53,7 +51,7 @@ class Transformation:
 
 
 def _wide_state(made: optax.GradientTransformationExtraArgs, params: Params) -> Any:
-    """The initial state with counters as wide as an update leaves them, and whatever follows from them."""
+    # the initial state with counters as wide as an update leaves them, and whatever follows from them
     try:
         state = made.init(params)
     except (TypeError, ValueError) as error:
@@ -70,15 +68,9 @@ def _wide_state(made: optax.GradientTransformationExtraArgs, params: Params) -> 
 
 
 def tried(params: Params) -> dict[str, Any]:
-    """What transformations may ask for beside a gradient and a model, for a trial: that of a loss whose gradient is 1.
-
-    Args:
-        params: a model, at which the loss is 1.
-
-    Returns:
-        `value`, `grad`, `value_fn` and `obj_fn`, as optax names them.
-    """
-
+    # what transformations may ask for beside a gradient and a model, as optax names it: of a loss that is 1 at
+    # `params`
+    # and whose gradient is 1
     def loss(other: Params) -> Scalar:
         return 1 + sum(jnp.sum(x - p) for x, p in zip(*map(jax.tree.leaves, (other, params)), strict=True))
 
@@ -87,15 +79,9 @@ def tried(params: Params) -> dict[str, Any]:
 
 
 def asked_for(transformation: Transformation) -> tuple[str, ...]:
-    """What a transformation asks for beside a gradient and a model, found by trying.
-
-    Args:
-        transformation: any.
-
-    Returns:
-        Names of `tried`: none (or something else, which an update will tell), `value` for the loss at the model, and
-        more for losses at other models.
-    """
+    """What a transformation asks for beside a gradient and a model, found by trying."""
+    # returns names of `tried`: none (or something else, which an update will tell), `value` for the loss at the
+    # model, and more for losses at other models
     params = {"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
     for names in ((), ("value",), ("value", "grad", "value_fn"), ("obj_fn",)):
         given = {name: value for name, value in tried(params).items() if name in names}
@@ -113,21 +99,10 @@ def asked_for(transformation: Transformation) -> tuple[str, ...]:
 
 
 def updated(made: Any, gradient: Params, state: Any, params: Params, **given: Any) -> tuple[Params, Any]:
-    """A transformation's step, added to the model, and its next state.
-
-    Args:
-        made: the transformation.
-        gradient: of the model's structure, as `state` and `params` are.
-        state: the transformation's.
-        params: the model.
-        **given: `value` and others that it may ask for.
-
-    Returns:
-        The next model and state.
-
-    Raises:
-        InvalidInput: it cannot be computed from these, with optax's own words.
-    """
+    """A transformation's step, added to the model, and its next state."""
+    # gradient: of the model's structure, as `state` and `params` are
+    # **given: `value` and others that it may ask for
+    # returns the next model and state
     import optax
 
     try:
@@ -140,18 +115,8 @@ def updated(made: Any, gradient: Params, state: Any, params: Params, **given: An
 
 
 def kept_state(made: Any, params: Params) -> Any:
-    """A transformation's initial state, to be kept from round to round.
-
-    Args:
-        made: the transformation.
-        params: the model.
-
-    Returns:
-        The state.
-
-    Raises:
-        InvalidInput: it holds a random key, which cannot be stored.
-    """
+    """A transformation's initial state, to be kept from round to round."""
+    # returns the state
     state = made.init(params)
     for leaf in jax.tree.leaves(state):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -163,15 +128,9 @@ def kept_state(made: Any, params: Params) -> Any:
 
 
 def evaluation_point(state: Any, params: Params) -> Params:
-    """The model at which a transformation is evaluated: a schedule-free one takes gradients elsewhere.
-
-    Args:
-        state: the transformation's.
-        params: the model that its steps lead to.
-
-    Returns:
-        `optax.contrib.schedule_free_eval_params` of a schedule-free state, wherever it is in `state`; else `params`.
-    """
+    """The model at which a transformation is evaluated: a schedule-free one takes gradients elsewhere."""
+    # returns `optax.contrib.schedule_free_eval_params` of a schedule-free state, wherever it is in `state`;
+    # else `params`
     from optax import contrib
 
     found = schedule_free_states(state)
@@ -192,12 +151,7 @@ def schedule_free_states(state: Any) -> list[Any]:
 
 
 def transformation(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Transformation:
-    """Sort an optax factory's arguments into leaves and options.
-
-    Raises:
-        InvalidInput: `factory` is a finished transformation instead of the function that makes it, or has not these
-            arguments.
-    """
+    """Sort an optax factory's arguments into leaves and options."""
     import optax
 
     if isinstance(factory, optax.GradientTransformation) or not callable(factory):

@@ -178,12 +178,11 @@ class MappedOracle(WrappedOracle):
     function: GradientMap
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Inner loss and mapped gradient on the minibatch of a local step."""
+        # inner loss and mapped gradient on the minibatch of a local step
         loss, gradient = self.inner(params, step)
         return loss, self.function(params, gradient)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Inner loss."""
         return self.inner.loss(params, step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
@@ -199,7 +198,6 @@ class CorrectedOracle(WrappedOracle):
     anchor: Params
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """g - c_i + c."""
         return trees.add(gradient, self.correction)
 
     def extra(self, params: Params) -> Scalar:
@@ -212,16 +210,10 @@ class CorrectedOracle(WrappedOracle):
 
 
 def uncorrected(delta: Params, rate_sum: Scalar | None, oracle: Oracle) -> Params:
-    """A client update without the corrections that its gradients had: minus rate_sum times its own mean gradient.
-
-    Args:
-        delta: the update, of the model's shapes.
-        rate_sum: sum of the rates that its steps applied; None if the solver does not tell it.
-        oracle: what the steps saw, with all wrappers. Where none corrects, `delta` is returned.
-
-    Raises:
-        InvalidInput: gradients were corrected, and the solver does not tell its rates.
-    """
+    """A client update without the corrections that its gradients had: minus rate_sum times its own mean gradient."""
+    # delta: the update, of the model's shapes
+    # rate_sum: sum of the rates that its steps applied; None if the solver does not tell it
+    # oracle: what the steps saw, with all wrappers. Where none corrects, `delta` is returned
     while isinstance(oracle, WrappedOracle):
         if isinstance(oracle, CorrectedOracle):
             if rate_sum is None:

@@ -46,11 +46,9 @@ DIFFERENT_EPOCHS = 1024
 def shuffled(
     key: Array, client: Scalar, epoch: Scalar, capacity: int, count: Scalar, take: int
 ) -> Int[Array, " take"]:
-    """The first `take` places of a client's random order of 0 .. count - 1; beyond count they hold anything.
-
-    The order depends on the key, the client, the epoch and the count alone, not on the capacity >= count:
-    padding changes nothing.
-    """
+    """The first `take` places of a client's random order of 0 .. count - 1; beyond count they hold anything."""
+    # the order depends on the key, the client, the epoch and the count alone, not on the capacity >= count:
+    # padding changes nothing
     index = jnp.arange(capacity, dtype=jnp.int32)
     bits = _bits_at(key, client, epoch, index)
     inside = index < count
@@ -64,21 +62,17 @@ def shuffled(
 
 
 def _bits_at(key: Array, client: Scalar, epoch: Scalar, index: Array) -> Array:
-    """Threefry at the counters (client + 1, epoch and index): one hash where folding keys would take three.
-
-    Counters whose first word is 0 are those of `jax.random` with the same key, hence the + 1. The epoch has ten
-    bits (`DIFFERENT_EPOCHS`).
-    """
+    # Threefry at the counters (client + 1, epoch and index): one hash where folding keys would take three
+    # counters whose first word is 0 are those of `jax.random` with the same key, hence the + 1. The epoch has
+    # ten bits (`DIFFERENT_EPOCHS`).
     low = jnp.uint32(epoch) * jnp.uint32(1 << 22) + index.astype(jnp.uint32)
     high = jnp.broadcast_to(jnp.uint32(client) + jnp.uint32(1), low.shape)
     return threefry_2x32(jax.random.key_data(key), jnp.concatenate([high, low]))[: len(index)]
 
 
 def choose(key: Array, population: int, size: int) -> Int[Array, " size"]:
-    """`size` of `population` numbers uniformly without replacement, in random order.
-
-    Its cost is that of `size` numbers where it `is_few`, else that of all.
-    """
+    """`size` of `population` numbers uniformly without replacement, in random order."""
+    # its cost is that of `size` numbers where it `is_few`, else that of all
     if is_few(size, population):
         return _first_different(key, population, size)
     bits = jax.random.bits(key, (population,), jnp.uint32)
@@ -104,20 +98,17 @@ def choose_at_most(key: Array, count: Scalar, size: int) -> tuple[Int[Array, " s
 
 
 def is_few(size: int, population: int) -> bool:
-    """Whether so many of a population are drawn by themselves, without a look at the others.
-
-    Populations up to 4,096 are always shuffled whole, so that their cohorts stay what they have always been.
-    """
+    """Whether so many of a population are drawn by themselves, without a look at the others."""
+    # populations up to 4,096 are always shuffled whole, so that their cohorts stay what they have always been
     return population > _SHUFFLED_UP_TO and 16 * size <= population
 
 
 def _first_different(key: Array, population: Scalar, size: int) -> Int[Array, " size"]:
-    """The first `size` different numbers of a sequence of independent uniform ones, of at least 16 `size`.
-
-    Words of 32 bits beyond the last multiple of the population are skipped, so that its law is exact. The sequence is
-    a quarter and 64 longer than `size`: it is too short, and number 0 comes twice, with a chance below 10^-50
-    (a binomial tail: up to 10^8 clients a number is skipped with chance 1/16 + 10^8 / 2^32 at most).
-    """
+    # the first `size` different numbers of a sequence of independent uniform ones, of at least 16 `size`
+    # words of 32 bits beyond the last multiple of the population are skipped, so that its law is exact. The
+    # sequence is a quarter and 64 longer than `size`: it is too short, and number 0 comes twice, with a chance
+    # below 10^-50 (a binomial tail: up to 10^8 clients a number is skipped with chance 1/16 + 10^8 / 2^32 at
+    # most).
     length = size + size // 4 + 64
     population = jnp.asarray(population, jnp.uint32)
     bits = jax.random.bits(key, (length,), jnp.uint32)
@@ -128,10 +119,8 @@ def _first_different(key: Array, population: Scalar, size: int) -> Int[Array, " 
 
 
 def different(numbers: Int[Array, " length"], none: Scalar) -> tuple[Int[Array, " length"], Scalar]:
-    """The different numbers of a sequence in the order in which they first come, zeros after them, and how many.
-
-    Those that are `none`, above all others, are left out.
-    """
+    """The different numbers of a sequence in the order in which they first come, zeros after them, and how many."""
+    # those that are `none`, above all others, are left out
     length = len(numbers)
     # the sort is stable: of equal numbers the one that came first is new
     value, position = lax.sort((numbers, jnp.arange(length, dtype=jnp.int32)), num_keys=1)
@@ -327,10 +316,8 @@ class Bernoulli(Sampling):
 
 
 def _below(p: float, key: Array, count: int) -> Array:
-    """Booleans of shape (count,), each true with probability floor(2^64 p) / 2^64: whole numbers are compared.
-
-    A uniform float has 23 bits and is 0 with chance 2^-23: it is below any p, however small.
-    """
+    # booleans of shape (count,), each true with probability floor(2^64 p) / 2^64: whole numbers are compared
+    # a uniform float has 23 bits and is 0 with chance 2^-23: it is below any p, however small
     bound = int(Fraction(p) * 2**64)
     if bound == 2**64:
         return jnp.ones(count, bool)
@@ -355,10 +342,8 @@ _NEGLIGIBLE = 2**70  # weights below are left out: 2^-90 of it
 
 
 def draw_binomial(key: Array, trials: int, p: float) -> Scalar:
-    """How many of so many independent trials succeed, each with probability p in (0, 1), by inversion.
-
-    Each probability P(X <= k) is right to 2^-64; the number is at most `most_successes`.
-    """
+    """How many of so many independent trials succeed, each with probability p in (0, 1), by inversion."""
+    # each probability P(X <= k) is right to 2^-64; the number is at most `most_successes`
     least, bounds = _bounds(trials, p)
     high, low = (jnp.asarray(words, jnp.uint32) for words in divmod(np.array(bounds, np.uint64), 2**32))
     first, second = jax.random.bits(key, (2,), jnp.uint32)
@@ -374,10 +359,10 @@ def most_successes(trials: int, p: float) -> int:
 
 @cache
 def _bounds(trials: int, p: float) -> tuple[int, tuple[int, ...]]:
-    """The least number k with floor(2^64 P(X <= k)) > 0, and these whole numbers from there on, all below 2^64 - 1.
-
-    Weights follow from one another, w(k + 1) / w(k) = (n - k) / (k + 1) p / (1 - p), from the likeliest number on.
-    """
+    # the least number k with floor(2^64 P(X <= k)) > 0, and these whole numbers from there on, all below 2^64 -
+    # 1
+    # weights follow from one another, w(k + 1) / w(k) = (n - k) / (k + 1) p / (1 - p), from the likeliest
+    # number on
     share = Fraction(p)
     yes, no = share.numerator, share.denominator - share.numerator
     middle = int((trials + 1) * share)
@@ -465,10 +450,8 @@ _WORDS = 2.0**64 * (1 - 2.0**-20)
 
 
 def bounds_of(weights: Float[np.ndarray, " clients"]) -> UInt32[np.ndarray, "2 clients"]:
-    """Below which word of 64 bits the draws of each client end, as their upper and lower halves.
-
-    Each client's chance is right to 2^-52 of it and 2^-64 of all.
-    """
+    """Below which word of 64 bits the draws of each client end, as their upper and lower halves."""
+    # each client's chance is right to 2^-52 of it and 2^-64 of all
     share = np.asarray(weights, np.float64) / np.max(weights)
     ends = np.cumsum((share / share.sum() * _WORDS).astype(np.uint64))
     return np.stack([ends >> np.uint64(32), ends & np.uint64(2**32 - 1)]).astype(np.uint32)
@@ -483,17 +466,10 @@ def logs_of(weights: Float[np.ndarray, " clients"]) -> Float[np.ndarray, " clien
 def successively(
     key: Array, bounds: UInt32[Array, "2 clients"], logs: Float[Array, " clients"], size: int
 ) -> Int[Array, " size"]:
-    """`size` different clients, drawn one by one in proportion to weights, in the order in which they were drawn.
-
-    Args:
-        key: a random key.
-        bounds: as `bounds_of` gives them.
-        logs: logarithms of the weights.
-        size: how many.
-
-    Where few clients have most of the weight the sequence can be too short: the rest is then drawn from all who are
-    left, which costs what the population does.
-    """
+    """`size` different clients, drawn one by one in proportion to weights, in the order in which they were drawn."""
+    # where few clients have most of the weight the sequence can be too short: the rest is then drawn from all
+    # who are left, which costs what the population does
+    # bounds: as `bounds_of` gives them
     population = bounds.shape[1]
     high, low = jax.random.bits(key, (2, 2 * size + 64), jnp.uint32)
     clients, count = different(_client_of(high, low, bounds), population)
@@ -510,16 +486,9 @@ def successively(
 
 
 def in_turn(key: Array, logs: Float[Array, " clients"], size: int) -> Int[Array, " size"]:
-    """`size` different clients in the order of E_i / w_i, E_i exponential: the law of drawing them one by one.
-
-    Each chance is right to 2^-64 of the largest, and to the rounding of the logarithms. It costs what the population
-    does.
-
-    Args:
-        key: a random key.
-        logs: logarithms of the weights, -inf for those that are never drawn.
-        size: how many, at most those that can be drawn.
-    """
+    """`size` different clients in the order of E_i / w_i, E_i exponential: the law of drawing them one by one."""
+    # each chance is right to 2^-64 of the largest, and to the rounding of the logarithms. It costs what the
+    # population does.
     high, low = jax.random.bits(key, (2, *logs.shape), jnp.uint32)
     return lax.top_k(logs - jnp.log(exponentials(high, low, logs.dtype)), size)[1]
 
@@ -527,18 +496,16 @@ def in_turn(key: Array, logs: Float[Array, " clients"], size: int) -> Int[Array,
 def exponentials(
     high: UInt32[Array, " clients"], low: UInt32[Array, " clients"], dtype: jnp.dtype
 ) -> Float[Array, " clients"]:
-    """Exponential numbers from words of 64 bits, above 0 and finite, whose two tails are right to 2^-64.
-
-    `jax.random.gumbel` and `exponential` take a uniform number of 23 bits: what is rarer than 2^-23 never happens.
-    Here the last bit says which half a number lies in, the others how far it lies from 0 or 1.
-    """
+    """Exponential numbers from words of 64 bits, above 0 and finite, whose two tails are right to 2^-64."""
+    # `jax.random.gumbel` and `exponential` take a uniform number of 23 bits: what is rarer than 2^-23 never
+    # happens. Here the last bit says which half a number lies in, the others how far it lies from 0 or 1.
     nearer = low >> 1
     end = (high.astype(dtype) + (nearer.astype(dtype) + 0.5) * 2.0**-31) * 2.0**-33
     return jnp.where(low % 2 == 1, -jnp.log(end), -jnp.log1p(-end))
 
 
 def _client_of(high: Array, low: Array, bounds: Array) -> Array:
-    """The first client whose bound lies above a word, the population where none does: by halving what is left."""
+    # the first client whose bound lies above a word, the population where none does: by halving what is left
     first = jnp.zeros(high.shape, jnp.int32)
     population = bounds.shape[1]
     for step in reversed([2**i for i in range(population.bit_length())]):

@@ -274,7 +274,7 @@ def as_rate(name: str, value: Rate) -> Rate:
 
 
 def _check_schedule(name: str, function: Callable[[Scalar], Scalar]) -> None:
-    """Raise `InvalidInput` unless a function gives one real number for a round."""
+    # raise `InvalidInput` unless a function gives one real number for a round
     try:
         rate = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:

@@ -25,17 +25,14 @@ _NEAR = 3  # paths that an error names
 
 
 def add(a: Params, b: Params) -> Params:
-    """a + b."""
     return jax.tree.map(jnp.add, a, b)
 
 
 def sub(a: Params, b: Params) -> Params:
-    """a - b."""
     return jax.tree.map(jnp.subtract, a, b)
 
 
 def scale(s: Scalar, a: Params) -> Params:
-    """s a, in the type of a."""
     return jax.tree.map(lambda x: (s * x).astype(x.dtype), a)
 
 
@@ -83,12 +80,11 @@ def all_finite(a: Any) -> Array:
 
 
 def array_is_finite(x: Array) -> Array:
-    """Whether all entries of an array of floating-point or complex numbers are finite, shape ().
-
-    By the bits without the sign, as integers, whose maximum is exact and vectorised: those of infinity and NaN are the
-    largest. XLA drops NaN from a maximum of floats that it vectorises on a CPU (JAX 0.10.2;
-    https://github.com/openxla/xla/issues/21461), a sum cannot be reordered, and `isfinite(x).all()` is not vectorised.
-    """
+    """Whether all entries of an array of floating-point or complex numbers are finite, shape ()."""
+    # by the bits without the sign, as integers, whose maximum is exact and vectorised: those of infinity and
+    # NaN are the largest. XLA drops NaN from a maximum of floats that it vectorises on a CPU (JAX 0.10.2;
+    # https://github.com/openxla/xla/issues/21461), a sum cannot be reordered, and `isfinite(x).all()` is not
+    # vectorised.
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return array_is_finite(jnp.stack([x.real, x.imag]))
     integer = jnp.dtype(f"int{jnp.finfo(x.dtype).bits}")
@@ -103,7 +99,6 @@ def has_codes(a: Any) -> bool:
 
 
 def size(a: Any) -> int:
-    """Number of entries."""
     return sum(x.size for x in jax.tree.leaves(a))
 
 
@@ -130,11 +125,7 @@ def is_not_traced(x: Any) -> bool:
 
 
 def chosen_leaves(tree: Params, pattern: str) -> list[Any]:
-    """The leaves whose path matches a pattern.
-
-    Raises:
-        InvalidInput: there is none.
-    """
+    """The leaves whose path matches a pattern."""
     paths, leaves = named_leaves(tree)
     chosen = [leaves[i] for i in matching(paths, pattern)]
     if not chosen:
@@ -151,11 +142,7 @@ def named_leaves(tree: Params) -> tuple[list[str], list[Any]]:
 
 
 def all_matching(field: str, paths: list[str], patterns: Iterable[str]) -> set[int]:
-    """The numbers of the paths that some patterns match.
-
-    Raises:
-        InvalidInput: a pattern of the argument `field` that matches none; the nearest paths are named.
-    """
+    """The numbers of the paths that some patterns match."""
     chosen: set[int] = set()
     for pattern in patterns:
         matched = matching(paths, pattern)
@@ -254,14 +241,8 @@ def is_missing(value: Any) -> bool:
 
 
 def missing(values: Any) -> np.ndarray:
-    """Which entries of an array, or of a column of pandas, Polars or Arrow, stand for no value.
-
-    Args:
-        values: an array of any type, whose masked entries are missing too, or a column, in which nulls are.
-
-    Returns:
-        Booleans of its shape.
-    """
+    """Which entries of an array, or of a column of pandas, Polars or Arrow, stand for no value."""
+    # returns booleans of its shape
     array = np.asarray(values)
     kind = array.dtype.kind
     if kind in "fc":
@@ -292,17 +273,9 @@ def columns_of(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def check_same_rows(parts: Iterable[tuple[str, Any]]) -> None:
-    """Compare the row labels of what stands side by side, where it has some (pandas' index).
-
-    Rows go by position. Labels that are 0, 1, ... in order may be pandas' own, so that others beside them say nothing,
-    unless they are the same in another order.
-
-    Args:
-        parts: what an error calls each, and its array, column or table.
-
-    Raises:
-        InvalidInput: the same labels in another order, or two different sets of labels.
-    """
+    """Compare the row labels of what stands side by side, where it has some (pandas' index)."""
+    # rows go by position. Labels that are 0, 1, ... in order may be pandas' own, so that others beside them say
+    # nothing, unless they are the same in another order.
     of, first = "", None
     for name, value in parts:
         labels = getattr(value, "index", None)
@@ -326,11 +299,7 @@ def check_same_rows(parts: Iterable[tuple[str, Any]]) -> None:
 
 
 def of_table(name: str, value: Any, columns: list[tuple[Any, Any]]) -> np.ndarray:
-    """The numbers of a table, shape (rows, columns).
-
-    Raises:
-        InvalidInput: a column that holds no numbers, or lacks one (it is named).
-    """
+    """The numbers of a table, shape (rows, columns)."""
     kinds = set(getattr(value, "dtypes", ()))  # of columns alike pandas has one array
     if len(kinds) == 1 and isinstance(kind := kinds.pop(), np.dtype) and kind.kind in "biuf":
         return np.asarray(value)
@@ -424,7 +393,7 @@ def _no_array(name: str, values: Any) -> InvalidInput:
 
 
 def _remedy(values: Any) -> str:
-    """What else to give, after a colon."""
+    # what else to give, after a colon
     module = type(values).__module__
     if hasattr(values, "toarray"):
         return ": give fs.SparseRows.from_csr(matrix.tocsr(), entries), or matrix.toarray()"

@@ -60,9 +60,10 @@ def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
 
 
 def reduced(by: str, claim: Claim | None = None, *, logged: bool = False) -> Any:
-    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|), `max` or `sum`; see `claimed`.
+    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|), `max` or `sum`.
 
     `sum` is of integers, modulo the size of their type. A maximum that is `logged` alone may be replaced by a mean.
+    `claim` is what a server may check of it: see `claimed`.
     """
     if by not in _REDUCTIONS:
         raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
@@ -96,10 +97,8 @@ def given(*, converter: Callable[[Any], Any]) -> Any:
 
 
 def reported(warn: str = "") -> Any:
-    """A scalar field of a server state that the engine logs each round under its name.
-
-    With `warn`, a run in which the value was ever non-zero ends with that warning.
-    """
+    """A scalar field of a server state that the engine logs each round under its name."""
+    # with `warn`, a run in which the value was ever non-zero ends with that warning
     return dataclasses.field(metadata={"report": True, "warn": warn})
 
 

@@ -218,12 +218,12 @@ def decode(data: bytes, like: Any, initial: Params = ()) -> Any:
 
 
 def _known(initial: dict[str, Any], part: Any) -> Any:
-    """A part of what a message is like; a leaf of the initial model with its values."""
+    # a part of what a message is like; a leaf of the initial model with its values
     return Initial(initial.get(part.path, part.value), part.path) if isinstance(part, Initial) else part
 
 
 def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
-    """A message that begins at `start`, and where it ends."""
+    # a message that begins at `start`, and where it ends
     parts, structure = jax.tree.flatten(like, is_leaf=_is_part)
     decoded = []
     for part in parts:
@@ -260,7 +260,6 @@ def _count(array: Any) -> int:
 
 
 def _width(index: Index) -> int:
-    """Bytes of one index."""
     return max(1, -(-int(index.below).bit_length() // 8))
 
 
@@ -337,7 +336,6 @@ def _decode(data: bytes, like: Any) -> Any:
 
 
 def _digest(part: Initial) -> bytes:
-    """Which array it is."""
     return blake2b(np.asarray(part.value).tobytes(), digest_size=_DIGEST).digest()
 
 

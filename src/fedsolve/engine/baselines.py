@@ -210,8 +210,7 @@ def _compiled(method: Any) -> Any:
 
 @module
 class _Accelerated:
-    """x, the extrapolated y, t and the step; the prox-gradient norm, the first one, and the iteration."""
-
+    # x, the extrapolated y, t and the step; the prox-gradient norm, the first one, and the iteration
     x: Params
     y: Params
     momentum: Scalar
@@ -262,8 +261,7 @@ def _fista(
 
 @module
 class _Walk:
-    """The iterate, F there, the curvature estimate L, the gap, the first gap, and the iteration."""
-
+    # the iterate, F there, the curvature estimate L, the gap, the first gap, and the iteration
     x: Params
     curvature: Scalar
     gap: Scalar

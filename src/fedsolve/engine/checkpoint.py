@@ -58,14 +58,9 @@ class Checkpoints:
         stream: Stream | None = None,
         state_sharding: StateSharding | None = None,
     ) -> Iterator[Checkpoints]:
-        """Hold the folder for one run, whose clients may be streamed: their states then lie there too.
-
-        What is saved has all clients' states by client, however they are sharded over devices (`state_sharding`).
-
-        Raises:
-            InvalidInput: `resume` without a folder; a folder that holds a run already, is in use or cannot be
-                written.
-        """
+        """Hold the folder for one run, whose clients may be streamed: their states then lie there too."""
+        # what is saved has all clients' states by client, however they are sharded over devices
+        # (`state_sharding`)
         with contextlib.ExitStack() as stack:
             if is_first():
                 folder = stack.enter_context(RunFolder.if_given(out, RUN, identity, resume))
@@ -86,14 +81,8 @@ class Checkpoints:
     def restore(
         self, state: RunState, recorder: Recorder, rounds: int, setup: EvaluationSetup
     ) -> tuple[RunState, Recorder]:
-        """The saved state and record when resuming a run of so many rounds, else those given.
-
-        A state that another takes the place of is deleted first: all clients' states are in memory once.
-
-        Raises:
-            InvalidInput: the checkpoint is missing, corrupt, of a run that differs (the first difference is named),
-                or of one that has done more rounds.
-        """
+        """The saved state and record when resuming a run of so many rounds, else those given."""
+        # a state that another takes the place of is deleted first: all clients' states are in memory once
         self._setup = setup
         folder, manifest = self._folder, None if self._folder is None else self._folder.manifest()
         if folder is None or self._record is None or manifest is None:
@@ -133,11 +122,7 @@ class Checkpoints:
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
-        """Write state and record, atomically.
-
-        Raises:
-            InvalidInput: the folder cannot be written, or was removed during the run.
-        """
+        """Write state and record, atomically."""
         if self._folder is None or self._record is None or not is_first():
             return
         state = whole(state, self._state_sharding)
@@ -155,7 +140,7 @@ class Checkpoints:
             self._states.committed()
 
     def _check_disk(self, state: RunState) -> None:
-        """Refuse a run whose first checkpoint, or whose clients' states, no disk has room for."""
+        # refuse a run whose first checkpoint, or whose clients' states, no disk has room for
         needs, folder = [], None
         if self._states is not None and self._stream is not None:
             rows, folder = self._stream.expected * self._states.row_bytes, self._states.folder
@@ -169,7 +154,7 @@ class Checkpoints:
             check_disk(folder, needs)
 
     def _open_states(self, state: RunState) -> RunState:
-        """Have clients' states in a file where they are streamed; the rest of the state."""
+        # have clients' states in a file where they are streamed; the rest of the state
         if self._stream is None or not jax.tree.leaves(state.clients):
             return state
         check_alone("a run whose clients' states are streamed")

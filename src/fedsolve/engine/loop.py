@@ -62,7 +62,6 @@ class CompileClock:
 
     @property
     def seconds(self) -> float:
-        """Seconds of compilation so far."""
         return sum(length for _, length in self._spans)
 
     def add(self, end: float, length: float) -> None:
@@ -93,13 +92,12 @@ class Stopwatch:
     """Seconds of a run, without those that a clock counts as compilation."""
 
     def __init__(self, before: float, clock: CompileClock | None = None) -> None:
-        """Go on from the seconds that the run had taken `before` it was resumed."""
+        # go on from the seconds that the run had taken `before` it was resumed
         self._clock = clock or CompileClock()
         self._begun = time.perf_counter() - before - self._clock.seconds
 
     @property
     def seconds(self) -> float:
-        """Seconds so far."""
         return time.perf_counter() - self._begun - self._clock.seconds
 
 
@@ -202,10 +200,8 @@ class RecordedRounds(Rounds):
         """What a callback may ask for: the result so far, and the metrics of each client."""
 
     def why_they_end(self) -> str:
-        """Why the rounds end at this evaluation, by the first callback that says so; "" if they go on.
-
-        Of several processes the first one calls them, and its answer is that of all.
-        """
+        """Why the rounds end at this evaluation, by the first callback that says so; "" if they go on."""
+        # of several processes the first one calls them, and its answer is that of all
         why = self._first_answer() if is_first() else ""
         over = bool(process_allgather(bool(why))[0, 0])
         return why or ("ended by a callback of process 0" if over else "")
@@ -221,18 +217,8 @@ class RecordedRounds(Rounds):
 
 
 def loop(run: Rounds, clock: CompileClock, interrupted: Callable[[], bool]) -> str:
-    """All rounds that are left, in calls of about a second; why a callback ended them early, "" if none did.
-
-    What the clock and a signal decide is agreed upon among all processes.
-
-    Args:
-        run: whose rounds.
-        clock: counts what is compiled, which makes no call longer.
-        interrupted: whether to save and stop after the current call.
-
-    Raises:
-        Interrupted: `interrupted` said so, after everything was saved.
-    """
+    """All rounds that are left, in calls of about a second; why a callback ended them early, "" if none did."""
+    # what the clock and a signal decide is agreed upon among all processes
     with collection_paused():
         ended, length = run.begin(), CallLength(clock)
     while (done := run.done) < run.rounds and not ended:
@@ -265,11 +251,7 @@ def open_rounds(
     progress: Callable[[Progress], None] | None,
     callbacks: Sequence[Callback],
 ) -> Iterator[tuple[RunRounds, Interruptible]]:
-    """The rounds of a run from where the checkpoint in a folder is, and whether somebody asks them to stop.
-
-    Raises:
-        InvalidInput: the folder cannot be used, or holds a run that differs.
-    """
+    """The rounds of a run from where the checkpoint in a folder is, and whether somebody asks them to stop."""
     # what decides the results must agree with the checkpoint, and among processes
     known = out is not None or several()
     identity = prepared.identity | prepared.digests() if known else {}
@@ -327,7 +309,6 @@ class RunRounds(RecordedRounds):
 
     @property
     def done(self) -> int:
-        """Rounds done."""
         return self._done
 
     @property
@@ -354,16 +335,11 @@ class RunRounds(RecordedRounds):
         return ended
 
     def advance(self, rounds: int) -> dict[str, np.ndarray]:
-        """So many rounds; their logs."""
         self.state, logs = self._now.advance(self.state, rounds)
         return logs
 
     def record(self, logs: dict[str, np.ndarray]) -> None:
-        """Add the logs of the last call to the record.
-
-        Raises:
-            Diverged: no client returned a finite update, or the last model is not finite.
-        """
+        """Add the logs of the last call to the record."""
         before, self._done = self._done, int(self.state.round)
         self.recorder.log(before, self._done, logs, self.prepared.traffic, self.prepared.timeline)
         self._check_alive(self.seen)
@@ -384,7 +360,6 @@ class RunRounds(RecordedRounds):
         self._checkpoints.save(self.state, self.recorder)
 
     def report(self) -> None:
-        """Tell the progress."""
         if self._progress is not None:
             self._progress(Progress(self.label, self._done, self.rounds, self.recorder.latest))
 
@@ -412,13 +387,13 @@ class RunRounds(RecordedRounds):
         return Result(task.assemble(bare(model)), history, buffers, task.inference, prepared.timeline, own)
 
     def _react(self) -> str:
-        """Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''."""
+        # let callbacks and rates react to the last evaluation; why a callback ends the run, or ''
         ended = self.why_they_end()
         self._now = self.prepared.reacted(self.recorder, self.next_evaluation)
         return ended
 
     def _check_alive(self, state: RunState) -> None:
-        """Raise `Diverged` if no client returned a finite update, or the last model is not finite."""
+        # raise `Diverged` if no client returned a finite update, or the last model is not finite
         failed, run, recorder = int(state.failed), self._now, self.recorder
         if failed >= 0:
             what = "every client's update of {} is not finite"

@@ -194,7 +194,6 @@ class RunOptions:
             )
 
     def keywords(self) -> RunKeywords:
-        """The options as keywords of `fedsolve.run`."""
         return cast(RunKeywords, dict(vars(self)))
 
     def with_defaults(self, task: Task) -> RunOptions:
@@ -275,14 +274,10 @@ def exclusive_options() -> tuple[tuple[str, str], ...]:
 def shows_options(
     *, swept: bool, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Put the options in the place of `**options`: in the signature, in the docstring, and in what is refused.
-
-    Args:
-        swept: leave out what a sweep does not take.
-        renamed: former name -> name of a keyword; the former is refused with the other.
-
-    The docstring's line that begins with `**options` becomes a line an option.
-    """
+    """Put the options in the place of `**options`: in the signature, in the docstring, and in what is refused."""
+    # the docstring's line that begins with `**options` becomes a line an option
+    # swept: leave out what a sweep does not take
+    # renamed: former name -> name of a keyword; the former is refused with the other
 
     def unknown(function: str, name: str, known: Iterable[str]) -> Exception:
         if name in renamed:

@@ -61,12 +61,7 @@ class Placed:
 
 
 def place(requested: Requested) -> Placed:
-    """Method, model and clients of a run, put where they belong.
-
-    Raises:
-        InvalidInput: numbers that the run's type has not, rates that a run cannot use, clients that no memory holds,
-            a loss that does not fit the task's buffers.
-    """
+    """Method, model and clients of a run, put where they belong."""
     task, options = requested.task, requested.options
     dtype = jnp.dtype(options.dtype)
     algorithm = in_run(requested.algorithm.with_steps(requested.work.equal_steps), task, dtype)
@@ -127,12 +122,7 @@ class Plan:
 
 
 def plan(requested: Requested, placed: Placed) -> Plan:
-    """The rounds of a run.
-
-    Raises:
-        InvalidInput: methods of an algorithm that do not fit each other, a clock on which it cannot run, a chunk below
-            1, cohorts that no memory holds.
-    """
+    """The rounds of a run."""
     options = requested.options
     server = jax.eval_shape(placed.algorithm.init, placed.params)
     sent = traffic(placed.algorithm, requested.work, placed.clients, placed.key, server, placed.params)
@@ -156,7 +146,7 @@ def plan(requested: Requested, placed: Placed) -> Plan:
 
 
 def _timed(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
-    """What the clock of the run's fleet makes of it; None without one."""
+    # what the clock of the run's fleet makes of it; None without one
     if requested.fleet is None:
         return None
     method = (placed.algorithm, placed.sampling)
@@ -164,7 +154,7 @@ def _timed(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
 
 
 def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: int, variants: int) -> Program:
-    """What is static in a round: how many clients train side by side, in which groups, on which devices."""
+    # what is static in a round: how many clients train side by side, in which groups, on which devices
     task, options, work = requested.task, requested.options, requested.work
     devices, counts = requested.mesh.shape[CLIENT_AXIS], task.data.counts
     batch_size = options.local_work["batch_size"]
@@ -194,7 +184,7 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
 
 
 def _state_sharding(program: Program, placed: Placed, sampling: Sampling) -> StateSharding | None:
-    """Which device keeps which client's state, where several share a cohort and none has to have clients by size."""
+    # which device keeps which client's state, where several share a cohort and none has to have clients by size
     ordered = bool(program.groups) or not (program.work.in_step or program.chunk == 1)
     alone = program.num_shards == 1 or program.is_sharded or several()
     if not placed.state_bytes or placed.population is not None or ordered or alone:
@@ -226,11 +216,7 @@ class Budget:
 
 
 def budget(placed: Placed, plan: Plan) -> Budget:
-    """The memory that a run needs at least.
-
-    Raises:
-        InvalidInput: less is free; the largest part is named with its remedy.
-    """
+    """The memory that a run needs at least."""
     stream = plan.stream
     slots = placed.clients.population if stream is None else stream.num_slots
     needed = _needs(placed, plan, slots)
@@ -239,7 +225,7 @@ def budget(placed: Placed, plan: Plan) -> Budget:
 
 
 def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
-    """What a run needs beside the clients that lie on its first device."""
+    # what a run needs beside the clients that lie on its first device
     program, method, stream = plan.program, plan.algorithm, plan.stream
     # CPU devices share one memory
     devices = len(own_devices(program.mesh)) if jax.default_backend() == "cpu" else 1

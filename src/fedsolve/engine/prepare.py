@@ -72,12 +72,10 @@ class PreparedRun(RunEvaluation):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run."""
         return self.options.rounds
 
     @property
     def eval_every(self) -> int:
-        """Rounds between evaluations."""
         return self.options.eval_every or self.options.rounds
 
     @property
@@ -195,11 +193,7 @@ def check_all_begin(algorithms: Iterable[Algorithm], task: Task, options: RunOpt
 
 @collection_paused()
 def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> PreparedRun:
-    """A run made ready; call it with 64-bit types enabled where the run's type needs them.
-
-    Raises:
-        InvalidInput: a method, a task or options that cannot be used, or that do not fit each other.
-    """
+    """A run made ready; call it with 64-bit types enabled where the run's type needs them."""
     use_compile_cache()
     make_room()
     requested = request(algorithm, task, options, label)
@@ -242,7 +236,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
 
 
 def _on_method(requested: Requested, placed: Placed) -> Iterator[str]:
-    """What is to be said of the method, the fleet that it is on or is not on, and its solver."""
+    # what is to be said of the method, the fleet that it is on or is not on, and its solver
     algorithm, options = placed.algorithm, requested.options
     if algorithm.traits.personal:
         yield _OWN.format(name_of(algorithm))

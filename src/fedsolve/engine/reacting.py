@@ -26,20 +26,10 @@ def reacts(method: Any) -> bool:
 
 
 def reacted(method: Algorithm, evaluations: Columns, versions: int = 1, stop: int | None = None) -> Algorithm:
-    """The method of the rounds that follow the last evaluation; itself where nothing in it reacts.
-
-    It has the same structure, shapes and types after every evaluation: rounds are compiled once.
-
-    Args:
-        method: as the run was given it, its numbers arrays.
-        evaluations: all so far.
-        versions: broadcasts that clients at work may have begun with: each goes on at the rate of its own.
-        stop: rounds done at the next evaluation; None where that is after one round.
-
-    Raises:
-        InvalidInput: a metric that is not measured, a schedule that makes another kind of schedule of itself, or whose
-            rate of one of the next rounds is negative or not finite though the model is.
-    """
+    """The method of the rounds that follow the last evaluation; itself where nothing in it reacts."""
+    # it has the same structure, shapes and types after every evaluation: rounds are compiled once
+    # method: as the run was given it, its numbers arrays
+    # stop: rounds done at the next evaluation; None where that is after one round
     known = _repeatable(evaluations)
 
     def after(path: Any, node: Any) -> Any:
@@ -67,12 +57,8 @@ def with_reacting(method: Algorithm, of: Algorithm) -> Algorithm:
 
 
 def changes(method: Algorithm, evaluations: Columns) -> tuple[str, ...]:
-    """What became of each rate that reacts, in words: after which rounds it changed, and to what.
-
-    Args:
-        method: as the run was given it.
-        evaluations: all so far.
-    """
+    """What became of each rate that reacts, in words: after which rounds it changed, and to what."""
+    # method: as the run was given it
     notes, known = [], _repeatable(evaluations)
     for path, node in jax.tree_util.tree_leaves_with_path(method, is_leaf=_reacts):
         if not _reacts(node):
@@ -104,7 +90,6 @@ class _Versions(Schedule):
     schedules: Any
 
     def __call__(self, round: Scalar) -> Scalar:
-        """The rate in a round."""
         latest = jnp.maximum(jnp.sum(self.rounds <= round) - 1, 0)
         return jax.tree.map(lambda x: x[latest], self.schedules)(round)
 
@@ -114,7 +99,7 @@ def _reacts(node: Any) -> bool:
 
 
 def _repeatable(evaluations: Columns) -> Columns:
-    """What a run that is repeated finds again."""
+    # what a run that is repeated finds again
     return {name: column for name, column in evaluations.items() if name != "seconds"}
 
 
@@ -123,7 +108,7 @@ def _first(evaluations: Columns, count: int) -> Columns:
 
 
 def _after(node: Reacting, evaluations: Columns) -> Reacting:
-    """The schedule that follows, its leaves of the types that they had."""
+    # the schedule that follows, its leaves of the types that they had
     following, name = node.after(evaluations), type(node).__name__
     if jax.tree.structure(following) != jax.tree.structure(node):
         raise InvalidInput(

@@ -71,16 +71,8 @@ class EvaluationSetup:
         return {"eval_every": self.eval_every, "callbacks": [*self.deciding, *self.others]}
 
     def changed(self, path: Path, before: Mapping[str, Any], done: int) -> list[str]:
-        """What differs from the part of a run that a checkpoint has, in words; nothing that decides a number may.
-
-        Args:
-            path: the checkpoint.
-            before: its `facts`.
-            done: rounds until there.
-
-        Raises:
-            InvalidInput: other rounds are evaluated, and a rate or a callback follows from that.
-        """
+        """What differs from the part of a run that a checkpoint has, in words; nothing that decides a number may."""
+        # before: its `facts`
         notes = []
         if before["eval_every"] != self.eval_every:
             follows = "its rate reacts to evaluations" if self.reacting else ""
@@ -106,12 +98,12 @@ class EvaluationSetup:
 
 
 def _without_digest(words: str) -> str:
-    """A callback's words without the digest of what it does."""
+    # a callback's words without the digest of what it does
     return words.partition("#")[0]
 
 
 def _words(callback: Any) -> str:
-    """A callback as it was made: fields that are given, or the function and what it does."""
+    # a callback as it was made: fields that are given, or the function and what it does
     if dataclasses.is_dataclass(callback) and not isinstance(callback, type):
         given = (f for f in dataclasses.fields(callback) if f.init)
         parts = ", ".join(f"{f.name}={describe(getattr(callback, f.name))}" for f in given)
@@ -146,8 +138,7 @@ def traffic(
 
 @module
 class _FirstClient:
-    """Makes the first client's oracle, of shapes alone where the type of the loss is given."""
-
+    # makes the first client's oracle, of shapes alone where the type of the loss is given
     packed: PackedClients
     key: Any
     loss_type: Any = static()
@@ -182,7 +173,7 @@ class _OfShapes(WrappedOracle):
 
 
 def _loss_type(work: LocalWork, packed: PackedClients, params: Params) -> Any:
-    """The type of a loss, traced as checks of a task do; None where it has buffers, which only calling it writes."""
+    # the type of a loss, traced as checks of a task do; None where it has buffers, which only calling it writes
     if "buffers" in asked(work.loss):
         return None
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ROWS, *a.shape[1:]), a.dtype), packed.examples)
@@ -244,16 +235,13 @@ class Recorder:
 
     @property
     def evaluated(self) -> bool:
-        """Whether there is an evaluation."""
         return self.evaluations.count > 0
 
     @property
     def latest(self) -> dict[str, float]:
-        """The last evaluation."""
         return {name: values[-1] for name, values in self.evaluations.columns.items()}
 
     def evaluation(self, round: int, seconds: float, metrics: dict[str, float]) -> None:
-        """Add an evaluation after `round` rounds."""
         self.evaluations.add({"round": round, "seconds": seconds, **metrics})
         if self.sums:
             self.totals.add({"round": round, **self.sums})
@@ -322,7 +310,6 @@ class Recorder:
     def history(
         self, label: str, task: str, settings: dict[str, Any], compile_seconds: float, notes: tuple[str, ...]
     ) -> History:
-        """The finished record."""
         rounds = self.rounds.arrays() or {"round": np.zeros(0, np.int64)}
         totals = self.totals.arrays()
         if self.sums and (not totals or totals["round"][-1] != rounds["round"][-1]):
@@ -355,15 +342,10 @@ class RecordFile:
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self._log.path
 
     def append(self, recorder: Recorder) -> dict[str, Any]:
-        """Write the rows that are new; what a checkpoint keeps of it, for `restore`.
-
-        Raises:
-            InvalidInput: the disk is full, or the file cannot be written.
-        """
+        """Write the rows that are new; what a checkpoint keeps of it, for `restore`."""
         parts = {name: getattr(recorder, name) for name in _PARTS}
         self._log.append(_encode({name: part.arrays(self._counts[name]) for name, part in parts.items()}))
         self._counts = {name: part.count for name, part in parts.items()}
@@ -371,11 +353,7 @@ class RecordFile:
         return {**facts, "seconds": recorder.seconds, "sums": dict(recorder.sums)}
 
     def restore(self, facts: dict[str, Any]) -> Recorder:
-        """The record that a checkpoint speaks of; what is appended next follows it.
-
-        Raises:
-            InvalidInput: the file is missing, cut short or damaged.
-        """
+        """The record that a checkpoint speaks of; what is appended next follows it."""
         log = AppendLog(self.path, facts["bytes"], facts["checksum"])
         text = log.read("the record")
         recorder = Recorder()
@@ -391,7 +369,8 @@ class RecordFile:
 
 
 def _encode(parts: dict[str, dict[str, np.ndarray]]) -> bytes:
-    """Rows as bytes: a line that names the columns of each part, their types and their number of rows; the columns."""
+    # rows as bytes: a line that names the columns of each part, their types and their number of rows; the
+    # columns
     columns = [x for part in parts.values() for x in part.values()]
     line = {
         part: {name: [x.dtype.str, len(x)] for name, x in columns.items()} for part, columns in parts.items()
@@ -400,7 +379,7 @@ def _encode(parts: dict[str, dict[str, np.ndarray]]) -> bytes:
 
 
 def _decode(text: bytes, at: int, parts: dict[str, Rows]) -> int:
-    """Add the rows that were written at a place; the place after them."""
+    # add the rows that were written at a place; the place after them
     end = text.index(b"\n", at)
     line, at = loads(text[at:end]), end + 1
     for part, columns in line.items():

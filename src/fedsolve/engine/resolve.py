@@ -65,7 +65,6 @@ class Requested:
 
     @property
     def eval_every(self) -> int:
-        """Rounds between evaluations."""
         return self.options.eval_every or self.options.rounds
 
     @property
@@ -92,11 +91,6 @@ class Requested:
 
 
 def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> Requested:
-    """What a run is asked for.
-
-    Raises:
-        InvalidInput: a method that cannot be used, options that do not fit the task or the devices.
-    """
     sampling = choose_sampling(options, task)
     devices, remark = choose_devices(options, task, sampling)
     mesh = mesh_of(devices, options.mesh)
@@ -119,16 +113,7 @@ def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
 
 
 def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple[int | None, str]:
-    """The devices of a run, those of the layout where none are given, and what is to be said of it ('' if nothing).
-
-    Args:
-        options: of the run, with every default of its local work.
-        task: the problem.
-        sampling: who takes part.
-
-    Raises:
-        InvalidInput: several devices for a loss or a metric that calls Python.
-    """
+    """The devices of a run, those of the layout where none are given, and what is to be said of it ('' if nothing)."""
     given = options.devices is not None or options.mesh is not None
     if not given:
         make_cores_devices()
@@ -150,7 +135,7 @@ def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple
 
 
 def _model_shapes(task: Task, seed: int, dtype: Any) -> Params:
-    """The shapes of a task's model, in the run's type; an `init` that cannot be traced is called."""
+    # the shapes of a task's model, in the run's type; an `init` that cannot be traced is called
     with np.errstate(over="ignore"):  # what is too large is said later
         try:
             given = jax.eval_shape(task.init, jax.eval_shape(jax.random.key, 0))
@@ -160,12 +145,7 @@ def _model_shapes(task: Task, seed: int, dtype: Any) -> Params:
 
 
 def choose_sampling(options: RunOptions, task: Task) -> Sampling:
-    """Who takes part: as given, else a uniform cohort of a size, else all clients.
-
-    Raises:
-        InvalidInput: no task, no sampling, one that does not fit the task's clients, or one with which none
-            takes part in any round.
-    """
+    """Who takes part: as given, else a uniform cohort of a size, else all clients."""
     if not isinstance(task, Task):
         raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
     sampling, population = options.sampling, task.data.num_clients

@@ -147,12 +147,7 @@ def begin_on_cores(options: RunKeywords) -> None:
 
 
 def save_results(results: Result | Seeds | Results, out: str | Path | None, title: str) -> None:
-    """Write records, models and a page into the folder of finished runs, if there is one: process 0 of several.
-
-    Raises:
-        InvalidInput: the folder cannot be written.
-        Diverged: all runs of several diverged; their records are written.
-    """
+    """Write records, models and a page into the folder of finished runs, if there is one: process 0 of several."""
     if out is not None and is_first():
         results.save(out)
         notes = () if isinstance(results, Result) else results.failures
@@ -163,11 +158,7 @@ def save_results(results: Result | Seeds | Results, out: str | Path | None, titl
 
 
 def seeds_of(seeds: int | Sequence[int] | None, options: RunKeywords) -> tuple[tuple[int, ...], RunOptions]:
-    """The seeds of some runs, and their options; without `seeds` the one of the options.
-
-    Raises:
-        InvalidInput: both are given, or what is no seed.
-    """
+    """The seeds of some runs, and their options; without `seeds` the one of the options."""
     given = RunOptions(**options)
     if seeds is None:
         return (given.seed,), given
@@ -189,11 +180,7 @@ def check_outside(task: object, out: object, label: object) -> None:
 
 
 def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
-    """The callbacks of each seed's run, checked: those of one run as they are, of several from a function of the seed.
-
-    Raises:
-        InvalidInput: what is given does not fit.
-    """
+    """The callbacks of each seed's run, checked; of several seeds from a function of the seed."""
     if several and callable(callbacks):
         if not takes(callbacks, ["seed"]):
             raise InvalidInput(f"callbacks = {shown(callbacks)} must be a function of the seed")
@@ -329,7 +316,6 @@ def compare(
 
 
 def _labelled(algorithms: object) -> dict[str, Algorithm]:
-    """The methods by label."""
     if isinstance(algorithms, Mapping):
         methods = dict(algorithms)
     elif isinstance(algorithms, Sequence) and not isinstance(algorithms, str):
@@ -351,7 +337,8 @@ def _labelled(algorithms: object) -> dict[str, Algorithm]:
 
 
 def _callbacks(callbacks: object, by_seed: bool) -> CallbacksOfMethodAndSeed:
-    """What makes the callbacks of a run, from its label and, where the user's function takes it, its seed; checked."""
+    # what makes the callbacks of a run, from its label and, where the user's function takes it, its seed;
+    # checked
     if callbacks is None:
         return lambda label, seed: ()
     names = ("label", "seed") if by_seed else ("label",)

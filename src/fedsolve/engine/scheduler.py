@@ -157,7 +157,7 @@ class SeedProgress:
     seed: int
 
     def __call__(self, at: Progress) -> None:
-        """The run has come further."""
+        # the run has come further
         self.told.tell(self.seed, at)
 
     def compiling(self, label: str) -> None:
@@ -196,7 +196,6 @@ _SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is
 
 @contextlib.contextmanager
 def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
-    """See `in_turn.running`."""
     check_alone("a run with several seeds" if len(methods) == 1 else "a comparison")
     at_once = batches_at_once()
     with Interruptible() as interrupt:
@@ -219,8 +218,7 @@ def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptio
 
 @dataclass
 class _Call:
-    """What the runs of a call share."""
-
+    # what the runs of a call share
     task: Task
     options: RunOptions
     interrupt: Interruptible
@@ -232,14 +230,9 @@ class _Call:
 
 
 class _UnderWay:
-    """The runs of a method under way: one program, which the first of them makes."""
-
+    # the runs of a method under way: one program, which the first of them makes
     def __init__(self, call: _Call, method: MethodRuns, before: _UnderWay | None) -> None:
-        """Get ready, after the method `before`.
-
-        Raises:
-            InvalidInput: the folder holds other runs.
-        """
+        # get ready, after the method `before`
         self._call, self._method, self._before = call, method, before
         self._seeds = (call.options.seed,) if method.seeds is None else tuple(method.seeds)
         out = method.out
@@ -255,13 +248,13 @@ class _UnderWay:
         self._futures: list[Future[Result | None]] = []
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Let its runs begin, after those of the methods before."""
+        # let its runs begin, after those of the methods before
         with self._clock:
             context = copy_context()  # what its threads compile counts for its clock
         self._futures = [pool.submit(context.copy().run, self._run, i) for i in range(len(self._seeds))]
 
     def finish(self, progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
-        """Wait for its runs, and tell their progress meanwhile."""
+        # wait for its runs, and tell their progress meanwhile
         self._progress.begin(progress)
         while wait(self._futures, _SECONDS_ASLEEP).not_done:
             pass
@@ -274,7 +267,7 @@ class _UnderWay:
         )
 
     def _check_free(self) -> None:
-        """Raise `InvalidInput` unless the folder is free, or holds runs with seeds that go on."""
+        # raise `InvalidInput` unless the folder is free, or holds runs with seeds that go on
         out, begun = self._method.out, any(self._begun)
         if out is None or self._method.seeds is None:  # of one run its checkpoints say so
             return
@@ -282,7 +275,7 @@ class _UnderWay:
             raise occupied(out, "run with seeds" if begun else "run with one seed")
 
     def _run(self, place: int) -> Result | None:
-        """The run with a seed; None if it was interrupted."""
+        # the run with a seed; None if it was interrupted
         seed, options = self._seeds[place], self._call.options
         callbacks: Sequence[Callback] = ()
         result: Result | None = None
@@ -325,7 +318,7 @@ class _UnderWay:
                     self._prepared = None  # the data and the first state
 
     def _first(self) -> PreparedRun | None:
-        """The first run, made ready once the method before is compiled; None where it shall not begin."""
+        # the first run, made ready once the method before is compiled; None where it shall not begin
         before = self._before
         if before is not None:
             before._progress.compiled.wait()  # code of a user is traced by one thread at a time
@@ -338,12 +331,11 @@ class _UnderWay:
         return prepared
 
     def _wait_for_the_first(self) -> PreparedRun | None:
-        """The first run, once it has compiled the program; None where no other shall begin."""
+        # the first run, once it has compiled the program; None where no other shall begin
         self._progress.compiled.wait()
         return None if self._asked() else self._prepared
 
     def _with_seed(self, first: PreparedRun, seed: int) -> PreparedRun:
-        """The first run with another seed."""
         if first.timed is None and first.stream is None:
             return _reseeded(first, seed)
         return self._prepare(seed)  # with cohorts of its own
@@ -355,8 +347,7 @@ class _UnderWay:
         return prepare(method.algorithm, self._call.task, options, method.label)
 
     def _one_by_one(self, callback: Callback) -> Callback:
-        """A callback that waits for those of the other runs."""
-
+        # a callback that waits for those of the other runs
         def call(at: Evaluated) -> str | None:
             with self._call.lock:
                 return callback(at)
@@ -368,12 +359,12 @@ class _UnderWay:
 
 
 def _is_alone(prepared: PreparedRun) -> bool:
-    """Whether a run takes several devices, or as much memory as it may."""
+    # whether a run takes several devices, or as much memory as it may
     return prepared.program.mesh.size > 1 or prepared.stream is not None
 
 
 def _reseeded(prepared: PreparedRun, seed: int) -> PreparedRun:
-    """The same run with another seed: its start and its key."""
+    # the same run with another seed: its start and its key
     task = prepared.task
     params = start_params(task, seed, prepared.dtype)
     return replace(
@@ -394,19 +385,9 @@ _MOST_BYTES = 2**26  # of examples, which lie on the device once for each method
 
 @contextlib.contextmanager
 def running(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
-    """The runs of each method, in order: what is called for each in turn, and gives the results with each of its seeds.
-
-    A run that diverged has no model and says why. What is under way when the block ends is asked to stop.
-
-    Args:
-        methods: in the order in which they are asked for.
-        task: the problem.
-        options: of every run.
-
-    Raises, when the method's turn comes:
-        InvalidInput: as `fedsolve.run`.
-        Interrupted: Ctrl-C, after each run's state was saved.
-    """
+    # the runs of each method, in order: what is called for each in turn, and gives the results with each of its
+    # seeds
+    # a run that diverged has no model and says why. What is under way when the block ends is asked to stop.
     if len(methods) > 1 and _is_small(task):
         with running_at_once(methods, task, options) as finish:
             yield finish
@@ -432,15 +413,8 @@ def run_one(
     options: RunOptions,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """The run with the seed of the options; of its folder it writes the checkpoints alone.
-
-    Of several processes the first one writes, tells and calls back.
-
-    Raises:
-        InvalidInput: as `fedsolve.run`.
-        Diverged: the run did.
-        Interrupted: Ctrl-C, after the state was saved.
-    """
+    """The run with the seed of the options; of its folder it writes the checkpoints alone."""
+    # of several processes the first one writes, tells and calls back
     callbacks: Sequence[Callback] = method.callbacks_of(options.seed) if is_first() else ()
     result: Result | None = None
     try:

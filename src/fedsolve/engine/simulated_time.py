@@ -82,11 +82,7 @@ def with_versions(algorithm: Algorithm, timed: Timed | None) -> Algorithm:
 
 
 def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
-    """The fleet that an option gives or names.
-
-    Raises:
-        InvalidInput: an unknown name, no fleet, or one of another number of clients.
-    """
+    """The fleet that an option gives or names."""
     fleet = profile(systems, population, seed) if isinstance(systems, str) else systems
     if not isinstance(fleet, Fleet):
         raise InvalidInput(
@@ -108,24 +104,11 @@ def schedule_cohorts(
     steps: np.ndarray,
     sent: Traffic,
 ) -> Timed:
-    """The run's updates on the clock of its fleet.
-
-    Where the clock only measures, cohorts are drawn by `sampling` inside the program as ever, and no bit of the model
-    changes; where it chooses (a quorum, a deadline, dropouts, a trace) they are written down here.
-
-    Args:
-        fleet: devices, links, who is there when.
-        algorithm: it may refuse cohorts that the clock chooses.
-        sampling: who is asked.
-        options: of the run.
-        key: of all rounds.
-        steps: local steps of each client, shape (clients,).
-        sent: bytes of a client; of a message with several lengths the longest counts.
-
-    Raises:
-        InvalidInput: a trace with a sampling that it cannot limit, a quorum above the cohort, a refusal, a clock on
-            which no client ever takes part.
-    """
+    """The run's updates on the clock of its fleet."""
+    # where the clock only measures, cohorts are drawn by `sampling` inside the program as ever, and no bit of
+    # the model changes; where it chooses (a quorum, a deadline, dropouts, a trace) they are written down here
+    # steps: local steps of each client, shape (clients,)
+    # sent: bytes of a client; of a message with several lengths the longest counts
     population = len(steps)
     check_outermost(algorithm)
     if fleet.available is not None and not isinstance(sampling, Uniform):
@@ -156,7 +139,7 @@ def schedule_cohorts(
 
 
 def _nobody(fleet: Fleet, options: RunOptions, seconds: np.ndarray) -> str:
-    """Why no message of a run is in time."""
+    # why no message of a run is in time
     soonest = float(seconds.min())
     if options.deadline is not None and soonest > options.deadline:
         return (
@@ -190,7 +173,7 @@ def _asynchronous(
     joules: np.ndarray | None,
     sent: Traffic,
 ) -> Timed:
-    """The updates of a method whose clients come when they come."""
+    # the updates of a method whose clients come when they come
     at_work = _at_work(algorithm, sampling, options)
     timeline = asynchronous(
         fleet, seconds, options.rounds, options.seed, buffer=algorithm.traits.buffer, concurrency=at_work,
@@ -200,7 +183,7 @@ def _asynchronous(
 
 
 def _at_work(algorithm: Algorithm, sampling: Sampling, options: RunOptions) -> int:
-    """The number of clients at work at a time; options of synchronous rounds are refused."""
+    # the number of clients at work at a time; options of synchronous rounds are refused
     name = name_of(algorithm)
     if not isinstance(sampling, Uniform):
         raise InvalidInput(
@@ -220,7 +203,7 @@ def _scheduled(
     population: int,
     sent: Traffic,
 ) -> Timed:
-    """What a timeline of late messages makes of a run."""
+    # what a timeline of late messages makes of a run
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)
     latest = int((np.arange(len(versions))[:, None] - versions).max())
     # the least power of two above it: more rounds are mostly the same program
@@ -241,7 +224,7 @@ def _scheduled(
 def _cohorts(
     sampling: Sampling, key: Array, population: int, size: int, options: RunOptions
 ) -> Callable[[int, np.ndarray | None], np.ndarray]:
-    """(round, who is there or None) -> the clients that it asks: as the program draws them, or among those there."""
+    # (round, who is there or None) -> the clients that it asks: as the program draws them, or among those there
     block = min(options.rounds, max(1, _BLOCK // size))
     drawn: tuple[int, np.ndarray, np.ndarray] = (-1, np.zeros(0), np.zeros(0))
 
@@ -262,5 +245,5 @@ def _cohorts(
 
 @partial(jax.jit, static_argnums=3)
 def _draws(sampling: Sampling, key: Array, rounds: Array, population: int) -> Any:
-    """The cohorts of some rounds, as `fedsolve.engine.compute.round` draws them."""
+    # the cohorts of some rounds, as `fedsolve.engine.compute.round` draws them
     return jax.vmap(lambda t: sampling.draw(jax.random.fold_in(key, t), t, population))(rounds)

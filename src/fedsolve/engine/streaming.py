@@ -78,16 +78,7 @@ class Population:
 def place_clients(
     requested: Requested, dtype: Any, state_bytes: int
 ) -> tuple[PackedClients, Population | None, str]:
-    """Clients on the device, the population where only some lie there, and what is to be said of it.
-
-    Args:
-        requested: the run.
-        dtype: its floating-point type.
-        state_bytes: of a client's own state.
-
-    Raises:
-        InvalidInput: clients that shall lie on a device without the memory, or that cannot be streamed.
-    """
+    """Clients on the device, the population where only some lie there, and what is to be said of it."""
     task, options, mesh = requested.task, requested.options, requested.mesh
     streamed, remark = is_streamed(options, task.data, dtype, state_bytes)
     frozen = on_device(task.frozen, dtype)
@@ -100,19 +91,8 @@ def place_clients(
 
 
 def is_streamed(options: RunOptions, data: FederatedData, dtype: Any, state_bytes: int) -> tuple[bool, str]:
-    """Whether clients are streamed, as asked, else by their size; and what is to be said of it.
-
-    By the memory that the device has, not by what is free at the moment: so a run that goes on decides alike.
-
-    Args:
-        options: of the run.
-        data: the clients.
-        dtype: the run's floating-point type.
-        state_bytes: of a client's own state.
-
-    Raises:
-        InvalidInput: they shall lie on the device, which has not that much memory free.
-    """
+    """Whether clients are streamed, as asked, else by their size; and what is to be said of it."""
+    # by the memory that the device has, not by what is free at the moment: so a run that goes on decides alike
     on_cpu = jax.default_backend() == "cpu"  # CPU devices of a process share one memory
     copies = (options.devices or 1) // jax.process_count() if on_cpu else 1
     examples = copies * data.num_examples * row_bytes(data, dtype)
@@ -137,7 +117,7 @@ class Packer:
     """
 
     def __init__(self, population: Population, slots: int, rows: int) -> None:
-        """Parts with room for so many clients and rows."""
+        # parts with room for so many clients and rows
         self.population, self.slots, self.rows = population, slots, rows
         leaves = jax.tree.leaves(population.data.examples)
         self._buffers = [[_aligned((rows, *a.shape[1:]), a.dtype) for a in leaves] for _ in range(2)]
@@ -175,7 +155,7 @@ def first_clients(population: Population) -> PackedClients:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Zeros that a CPU device needs no copy of; the system gives no pages of what is not written."""
+    # zeros that a CPU device needs no copy of; the system gives no pages of what is not written
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     content = np.zeros(size + _ALIGNED, np.uint8)
     start = -content.ctypes.data % _ALIGNED
@@ -210,14 +190,8 @@ class ClientStates(RowFile):
     ONE = "the state of client"
 
     def __init__(self, folder: Path, first: Any, population: int, *, lasting: bool) -> None:
-        """No states yet: `begin`, or `restore` those of a checkpoint; and `close` them.
-
-        Args:
-            folder: where the file lies.
-            first: the state of a client that never took part, a pytree of arrays.
-            population: clients in all.
-            lasting: whether there will be checkpoints.
-        """
+        # no states yet: `begin`, or `restore` those of a checkpoint; and `close` them
+        # folder: where the file lies
         leaves = [np.asarray(x) for x in jax.tree.leaves(first)]
         self._forms = [(x.shape, x.dtype, x.nbytes) for x in leaves]
         self._structure = jax.tree.structure(first)
@@ -226,28 +200,16 @@ class ClientStates(RowFile):
         super().__init__(folder / ROWS, row, population, in_background if lasting else None)
 
     def read(self, clients: np.ndarray, slots: int) -> Any:
-        """The states of clients, stacked, with room for so many in all; `write` will replace them.
-
-        Raises:
-            InvalidInput: a row is not what was written; the client is named.
-        """
+        """The states of clients, stacked, with room for so many in all; `write` will replace them."""
         self._clients = clients
         return self.peek(clients, slots)
 
     def peek(self, clients: np.ndarray, slots: int) -> Any:
-        """What `read` gives, of clients whose states will not change.
-
-        Raises:
-            InvalidInput: a row is not what was written; the client is named.
-        """
+        """What `read` gives, of clients whose states will not change."""
         return self._unpacked(self.read_rows(clients), slots)
 
     def write(self, states: Any) -> None:
-        """Replace the states of the clients that were read last; further ones are left out.
-
-        Raises:
-            InvalidInput: the disk is full.
-        """
+        """Replace the states of the clients that were read last; further ones are left out."""
         clients = self._clients
         parts = [_as_bytes(np.asarray(x)[: len(clients)]) for x in jax.tree.leaves(states)]
         self.write_rows(clients, np.concatenate(parts, axis=1))
@@ -263,7 +225,7 @@ class ClientStates(RowFile):
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    """Rows of an array as bytes, shape (rows, bytes)."""
+    # rows of an array as bytes, shape (rows, bytes)
     size = int(np.prod(array.shape[1:], dtype=np.int64))
     return np.ascontiguousarray(array).reshape(len(array), size).view(np.uint8)
 
@@ -274,8 +236,7 @@ _COPIES = 4  # of a window: on the host and on the device, this one and the next
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A window on the device: its clients, ascending, and the rounds first .. stop - 1 that it serves."""
-
+    # a window on the device: its clients, ascending, and the rounds first .. stop - 1 that it serves.
     packed: PackedClients
     clients: np.ndarray
     first: int
@@ -300,19 +261,7 @@ class Stream:
         cohort: int,
         state_bytes: int,
     ) -> None:
-        """Windows of about `WINDOW_BYTES`.
-
-        Args:
-            population: the clients.
-            program: of a round, by which cohorts are shared among devices.
-            sampling, key: who comes.
-            rounds: of the run.
-            cohort: clients of a round, about.
-            state_bytes: of a client's own state.
-
-        Raises:
-            InvalidInput: no memory holds a cohort's window.
-        """
+        # windows of about `WINDOW_BYTES`
         self.population, data = population, population.data
         self._sampling, self._key, self._rounds_in_all = sampling, key, rounds
         self._cohort = cohort
@@ -377,7 +326,7 @@ class Stream:
         return self._states.peek(clients, slots)
 
     def _window(self, done: int) -> _Loaded:
-        """The window that serves the next round, once it is read."""
+        # the window that serves the next round, once it is read
         if self._current is not None and self._current.first <= done < self._current.stop:
             return self._current
         if self._next is None:
@@ -385,7 +334,7 @@ class Stream:
         return self._next.result()
 
     def _load(self, first: int) -> _Loaded:
-        """Draw cohorts from a round on, as many as fit, and read their clients; all clients where there is room."""
+        # draw cohorts from a round on, as many as fit, and read their clients; all clients where there is room
         population, data = self.population, self.population.data
         with jax.enable_x64(population.dtype == jnp.float64):
             if self._devices == 1 and self.num_slots == data.num_clients:
@@ -405,12 +354,12 @@ class Stream:
             return _Loaded(packed, clients, first, min(first + rounds, self._rounds_in_all))
 
     def _everyone(self, first: int) -> _Loaded:
-        """The whole population: the program is that of clients that lie on the device."""
+        # the whole population: the program is that of clients that lie on the device
         everyone = np.arange(self.num_slots)
         return _Loaded(self._pack(everyone, [everyone]), everyone, first, self._rounds_in_all)
 
     def _pack(self, clients: np.ndarray, shares: Sequence[np.ndarray]) -> PackedClients:
-        """A window's clients; on each device of this process the examples of those that it trains."""
+        # a window's clients; on each device of this process the examples of those that it trains
         population, mesh = self.population, self.population.mesh
         local_devices = [i for i, d in enumerate(mesh.devices.flat) if d in own_devices(mesh)]
         if not self._packers or (self._packers[0].slots, self._packers[0].rows) != (
@@ -430,7 +379,7 @@ class Stream:
         return PackedClients(examples, offsets, counts, steps, replicate(population.frozen, mesh))
 
     def _fitting(self, ids: np.ndarray, present: np.ndarray) -> tuple[list[np.ndarray], int]:
-        """Each device's clients, ascending, of as many cohorts as have room, at least one; and how many cohorts."""
+        # each device's clients, ascending, of as many cohorts as have room, at least one; and how many cohorts
         counts, devices = self.population.data.counts, self._devices
         seen, by_device = np.zeros((devices, len(counts)), bool), [[] for _ in range(devices)]
         clients, rows, fits = 0, np.zeros(devices, int), len(ids)
@@ -450,7 +399,7 @@ class Stream:
         return [np.sort(np.concatenate(new_clients)) for new_clients in by_device], fits
 
     def _grow(self, clients: int, rows: int) -> None:
-        """Make room for a larger cohort."""
+        # make room for a larger cohort
         data = self.population.data
         self.num_slots = min(data.num_clients, max(self.num_slots, math.ceil(1.25 * clients)))
         self._rows = min(data.num_examples, max(self._rows, math.ceil(1.25 * rows)))
@@ -483,7 +432,7 @@ class Stream:
 
 
 def _rounds_in(slots: int, cohort: int, population: int) -> int:
-    """About as many rounds as have so many different clients together, 2^31 where all fit."""
+    # about as many rounds as have so many different clients together, 2^31 where all fit
     if slots >= population:
         return 2**31
     expected = math.log1p(-slots / population) / math.log1p(-cohort / population)
@@ -494,8 +443,7 @@ def _rounds_in(slots: int, cohort: int, population: int) -> int:
 def _cohorts(
     sampling: Sampling, key: Array, first: Array, *, population: int, rounds: int
 ) -> tuple[Array, Array]:
-    """Who comes in each of so many rounds, as `one_round` draws it."""
-
+    # who comes in each of so many rounds, as `one_round` draws it
     def one(round: Array) -> tuple[Array, Array]:
         return sampling.draw(jax.random.fold_in(key, round), round, population)
 

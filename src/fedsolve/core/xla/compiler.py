@@ -30,17 +30,13 @@ _ON_ONE_CORE = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
 def compiler_options(on_one_core: bool = False) -> dict[str, Any]:
-    """Options of the default backend's compiler, but for those that XLA_FLAGS gives.
-
-    Measured on a CPU (benchmarks/FINDINGS.md): at the first level of optimisation programs run as fast as at the
-    default level and compile in four fifths of the time; copies that an analysis of loops shows to be needless are left
-    out; vectors are as wide as the processor has them, up to 512 bits. They are part of a program, as the processor's
-    type is: sums in wider vectors round otherwise. On a GPU no operation adds in an order that depends on time, and
-    none is chosen by timing candidates: the same seed gives the same bits in every process.
-
-    Args:
-        on_one_core: whether a CPU's loops are each computed by one core. The bits are the same.
-    """
+    """Options of the default backend's compiler, but for those that XLA_FLAGS gives."""
+    # measured on a CPU (benchmarks/FINDINGS.md): at the first level of optimisation programs run as fast as at
+    # the default level and compile in four fifths of the time; copies that an analysis of loops shows to be
+    # needless are left out; vectors are as wide as the processor has them, up to 512 bits. They are part of a
+    # program, as the processor's type is: sums in wider vectors round otherwise. On a GPU no operation adds in
+    # an order that depends on time, and none is chosen by timing candidates: the same seed gives the same bits
+    # in every process.
     on_cpu = _ON_CPU | _ON_ONE_CORE if on_one_core else _ON_CPU
     usual = {"cpu": on_cpu, "gpu": _ON_GPU}.get(jax.default_backend(), {})
     given = os.environ.get("XLA_FLAGS", "")
@@ -49,7 +45,8 @@ def compiler_options(on_one_core: bool = False) -> dict[str, Any]:
 
 @cache
 def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-    """The options that XLA as it is installed has: with another it refuses to compile. Takes 10 milliseconds once."""
+    # the options that XLA as it is installed has: with another it refuses to compile. Takes 10 milliseconds
+    # once.
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=dict(options))
     except RuntimeError:
@@ -58,12 +55,7 @@ def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function, compiled when it is first called: `compiler_options` are those of the backend that is then known.
-
-    Args:
-        function: of arrays.
-        options: of `jax.jit`, such as `static_argnums`.
-    """
+    """The function, compiled when it is first called, with `compiler_options` of the backend that is then known."""
     program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
     return wraps(function)(lambda *args: program()(*args))
 
@@ -85,11 +77,10 @@ def made_once(make: Callable[[], T]) -> Callable[[], T]:
 
 
 def make_room() -> None:
-    """Drop what the process has compiled once it holds half of the memory mappings that Linux allows it, 65,530.
-
-    Beyond them the compiler aborts the process, as a long series of runs would, each of a shape of its own. What is
-    needed again is compiled again. Counting takes 5 microseconds a mapping, so that an empty process is seldom asked.
-    """
+    """Drop what the process has compiled once it holds half of the memory mappings that Linux allows it, 65,530."""
+    # beyond them the compiler aborts the process, as a long series of runs would, each of a shape of its own.
+    # What is needed again is compiled again. Counting takes 5 microseconds a mapping, so that an empty process
+    # is seldom asked.
     _AHEAD["runs"] -= 1
     if _AHEAD["runs"] > 0 or not _ALLOWED.exists():
         return
@@ -114,14 +105,10 @@ _ZLIB = b"\x78"
 
 @functools.cache
 def use_compile_cache() -> Path | None:
-    """Let JAX keep the programs that it compiles from here on; once a process.
-
-    The folder is `~/.cache/fedsolve/jax`, or what `FEDSOLVE_CACHE` names. JAX's own settings stand: a folder that it
-    has been given already, or `jax_enable_compilation_cache`.
-
-    Returns:
-        The folder that JAX uses, None where nothing is kept.
-    """
+    """Let JAX keep the programs that it compiles from here on; once a process."""
+    # the folder is `~/.cache/fedsolve/jax`, or what `FEDSOLVE_CACHE` names. JAX's own settings stand: a folder
+    # that it has been given already, or `jax_enable_compilation_cache`.
+    # returns the folder that JAX uses, None where nothing is kept
     if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     if given := jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
@@ -139,15 +126,11 @@ def use_compile_cache() -> Path | None:
 
 
 def tidy(folder: Path, most_bytes: int = _MOST_BYTES) -> None:
-    """Remove entries that are damaged, and those not used for longest once all have more than `most_bytes`.
-
-    Only entries that are newer than the last call are read. A process that was killed leaves a damaged entry, which JAX
-    would neither load nor replace. Other processes may use the folder meanwhile: they compile what is gone.
-
-    Args:
-        folder: of JAX's entries.
-        most_bytes: of all entries; the most recently used ones that have three quarters of it stay.
-    """
+    """Remove entries that are damaged, and those not used for longest once all have more than `most_bytes`."""
+    # only entries that are newer than the last call are read. A process that was killed leaves a damaged entry,
+    # which JAX would neither load nor replace. Other processes may use the folder meanwhile: they compile what
+    # is gone.
+    # most_bytes: of all entries; the most recently used ones that have three quarters of it stay
     stamp, now = folder / _CHECKED, time.time()
     since = stamp.stat().st_mtime if stamp.exists() else 0.0
     entries = []
@@ -169,7 +152,7 @@ def tidy(folder: Path, most_bytes: int = _MOST_BYTES) -> None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Files of compiled programs; those that another process removes meanwhile are left out."""
+    # files of compiled programs; those that another process removes meanwhile are left out
     for path in folder.glob("*-cache"):
         try:
             yield path, path.stat()
@@ -178,7 +161,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether an entry can be decompressed; one that JAX did not compress by zlib is taken as it is."""
+    # whether an entry can be decompressed; one that JAX did not compress by zlib is taken as it is
     try:
         data = path.read_bytes()
         if data[:1] in (b"", _ZLIB):
@@ -189,7 +172,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _writable_folder() -> Path | None:
-    """The folder for compiled programs, the user's alone; None where it cannot be written."""
+    # the folder for compiled programs, the user's alone; None where it cannot be written
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         given = os.environ.get(CACHE_VARIABLE)
@@ -226,11 +209,8 @@ def is_number_given() -> bool:
 
 
 def make_cores_devices() -> bool:
-    """Let each core of a CPU be a device of JAX, where nobody gave another number and JAX has not begun.
-
-    Returns:
-        Whether it could: False where JAX has begun.
-    """
+    """Let each core of a CPU be a device of JAX, where nobody gave another number and JAX has not begun."""
+    # returns whether it could: False where JAX has begun
     if is_number_given():
         return True
     try:

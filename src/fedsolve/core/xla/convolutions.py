@@ -37,11 +37,9 @@ _CALLS = ("jit", "pjit")
 
 
 def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, its convolutions and max-pools in the forms that are fast on this backend.
-
-    A function that has no such operation is called as it is. Meant for use inside a trace: `function` is traced anew at
-    each call.
-    """
+    """`function`, its convolutions and max-pools in the forms that are fast on this backend."""
+    # a function that has no such operation is called as it is. Meant for use inside a trace: `function` is
+    # traced anew at each call.
     if jax.default_backend() not in BACKENDS:
         return function
 
@@ -65,7 +63,7 @@ def _inside(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
 
 
 def _form_of(equation: core.JaxprEqn) -> Callable[..., Array] | None:
-    """The fast form of an equation, None if it is fast or has none."""
+    # the fast form of an equation, None if it is fast or has none
     p, inputs = equation.params, cast("list[Any]", [v.aval for v in equation.invars])
     if equation.primitive.name == _CONVOLUTION:
         kernel, spec = inputs[1].shape, p["dimension_numbers"].rhs_spec
@@ -98,7 +96,7 @@ def _convolve(
     preferred_element_type: Any,
     **_: Any,
 ) -> Array:
-    """A convolution of any axes, strides, padding and dilation in the form that suits it."""
+    # a convolution of any axes, strides, padding and dilation in the form that suits it
     batch, channels, *space = dimension_numbers.lhs_spec
     out, into, *window = dimension_numbers.rhs_spec
     x, kernel = jnp.transpose(x, (batch, *space, channels)), jnp.transpose(kernel, (*window, into, out))
@@ -123,7 +121,7 @@ def _maximum(
     padding: Sequence[tuple[int, int]],
     **_: Any,
 ) -> Array:
-    """The maximum over windows, place after place; the first of equal entries wins, and NaN does."""
+    # the maximum over windows, place after place; the first of equal entries wins, and NaN does
     x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), [(a, b, 0) for a, b in padding])
     last = [(n - w) // t * t for n, w, t in zip(x.shape, window_dimensions, window_strides, strict=True)]
     best = None

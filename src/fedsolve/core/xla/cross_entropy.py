@@ -27,32 +27,24 @@ _FEW = 128  # classes: with more, a program of rows takes long to compile
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """-log softmax(logits)[label] of each example.
-
-    Args:
-        logits: shape (classes, n).
-        labels: integers, shape (n,). With one that is no class the result is log(sum(exp(logits))).
-
-    Returns:
-        Shape (n,).
-
-    Raises:
-        ValueError: not one label for each example.
-    """
+    """-log softmax(logits)[label] of each example."""
+    # logits: shape (classes, n)
+    # labels: integers, shape (n,). With one that is no class the result is log(sum(exp(logits)))
+    # returns shape (n,)
     if logits.shape[1:] != labels.shape:
         raise ValueError(f"logits of shape {logits.shape} for labels of shape {labels.shape}")
     return _cross_entropy.bind(logits, labels, gradient=False)[0]
 
 
 def _plainly(logits: Array, labels: Array, gradient: bool) -> list[Array]:
-    """The result, shape (n,), and where asked its gradient softmax(logits) - is label, shape (classes, n)."""
+    # the result, shape (n,), and where asked its gradient softmax(logits) - is label, shape (classes, n)
     is_label, total = _is_label(logits, labels), jax.nn.logsumexp(logits, axis=0)
     result = total - jnp.sum(jnp.where(is_label, logits, 0), axis=0)
     return [result, jnp.exp(logits - total) - is_label] if gradient else [result]
 
 
 def _in_vectors(logits: Array, labels: Array, gradient: bool) -> list[Array]:
-    """The same in steps that are functions of their own."""
+    # the same in steps that are functions of their own
     with set_xla_metadata(inlineable="false"):
         largest, own = _largest_and_own(logits, labels)
         powers = _powers(logits, largest)
@@ -89,7 +81,7 @@ def _is_label(logits: Array, labels: Array) -> Array:
 
 
 def _over_classes(reduction: Callable[..., Array], operation: Callable[..., Array], x: Array) -> Array:
-    """A reduction of the first axis: of few classes row by row, in vectors of examples."""
+    # a reduction of the first axis: of few classes row by row, in vectors of examples
     if len(x) > _FEW:
         return reduction(x, axis=0)
     return reduce(operation, [lax.index_in_dim(x, i, keepdims=False) for i in range(len(x))])
@@ -114,7 +106,7 @@ def _derivatives(
 def _side_by_side(
     values: Sequence[Array], axes: Sequence[Any], gradient: bool
 ) -> tuple[list[Array], list[int]]:
-    """The examples of all as one axis: logits (classes, many n), labels (many n,)."""
+    # the examples of all as one axis: logits (classes, many n), labels (many n,)
     many = next(x.shape[axis] for x, axis in zip(values, axes, strict=True) if axis is not None)
     logits = batching.bdim_at_front(values[0], axes[0], many)
     labels = batching.bdim_at_front(values[1], axes[1], many)
@@ -130,7 +122,7 @@ def _lowered(context: mlir.LoweringRuleContext, *values: Any, gradient: bool) ->
 
 
 def _may_divide(axes: Any) -> bool:
-    """Whether XLA may divide arrays among devices: the rows of divided classes would be sent around one by one."""
+    # whether XLA may divide arrays among devices: the rows of divided classes would be sent around one by one
     if hasattr(axes, "manual_axes"):  # in `shard_map` the other axes' devices compute parts of their own
         return not axes.manual_axes.issuperset(axes.mesh.axis_names)
     return axes.num_devices > 1

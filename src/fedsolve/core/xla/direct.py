@@ -57,7 +57,7 @@ _STEP, _TILE = 4, 6  # places of the result and entries of the input of a tile, 
 
 
 def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A' (4, 6), G (6, 3) and B' (6, 6) of the points, as Toom and Cook have them."""
+    # A' (4, 6), G (6, 3) and B' (6, 6) of the points, as Toom and Cook have them
     others = [np.delete(_POINTS, i) for i in range(len(_POINTS))]
     scale = [np.prod(point - rest) for point, rest in zip(_POINTS, others, strict=True)]
     infinity = np.eye(6)[-1:]
@@ -102,12 +102,12 @@ def number(y: Sequence[int]) -> int:
 
 
 def _tiles(y: Sequence[int]) -> tuple[int, int]:
-    """How many tiles lie below and beside one another: at the ends they may have places that are not asked for."""
+    # how many tiles lie below and beside one another: at the ends they may have places that are not asked for
     return -(-y[1] // _STEP), -(-y[2] // _STEP)
 
 
 def _of_input(x: Array, y: Sequence[int], before: Sequence[int]) -> list[Array]:
-    """B' x B: 36 matrices (tiles, c)."""
+    # B' x B: 36 matrices (tiles, c)
     covered = [_STEP * tiles + _TILE - _STEP for tiles in _tiles(y)]
     x = _padded(x, [(b, has - n - b) for b, has, n in zip(before, covered, x.shape[1:3], strict=True)])
     rows = _times(_INPUT, _every_fourth(x, 1, y))
@@ -115,13 +115,13 @@ def _of_input(x: Array, y: Sequence[int], before: Sequence[int]) -> list[Array]:
 
 
 def _every_fourth(x: Array, axis: int, y: Sequence[int]) -> list[Array]:
-    """The entries of all tiles along an axis: the first of each, the second of each, ..."""
+    # the entries of all tiles along an axis: the first of each, the second of each, ...
     span = _STEP * (_tiles(y)[axis - 1] - 1) + 1
     return [lax.slice_in_dim(x, i, i + span, _STEP, axis) for i in range(_TILE)]
 
 
 def _of_result(y: Array) -> list[Array]:
-    """A y A': 36 matrices (tiles, out)."""
+    # A y A': 36 matrices (tiles, out)
     y = _padded(y, [(0, _STEP * tiles - n) for tiles, n in zip(_tiles(y.shape), y.shape[1:3], strict=True)])
     rows = _times(_OUTPUT.T, [y[:, i::_STEP] for i in range(_STEP)])
     columns = ([row[:, :, j::_STEP] for j in range(_STEP)] for row in rows)
@@ -129,17 +129,16 @@ def _of_result(y: Array) -> list[Array]:
 
 
 def _of_kernel(kernel: Array) -> list[Array]:
-    """G kernel G': 36 matrices (c, out)."""
+    # G kernel G': 36 matrices (c, out)
     return [k for row in _times(_KERNEL, list(kernel)) for k in _times(_KERNEL, list(row))]
 
 
 def _joined(
     matrix: np.ndarray, tiles: Sequence[Array], gathered: Callable[[Sequence[Array], int], Sequence[Array]]
 ) -> Array:
-    """M t M' of 36 arrays (n, down, right, c) as pictures (n, 4 down, 4 right, c): of what is `gathered` along an axis.
-
-    The second sum is a product: else XLA works the first out again for each of its places.
-    """
+    # M t M' of 36 arrays (n, down, right, c) as pictures (n, 4 down, 4 right, c): of what is `gathered` along
+    # an axis
+    # the second sum is a product: else XLA works the first out again for each of its places
     columns = [
         jnp.stack(_times(matrix, gathered(tiles[i : i + _TILE], 2))) for i in range(0, len(tiles), _TILE)
     ]
@@ -150,13 +149,12 @@ def _joined(
 
 
 def _and_the_one_before(arrays: Sequence[Array], axis: int) -> list[Array]:
-    """Arrays by tile, and the same of the tile before, of which there is one more."""
+    # arrays by tile, and the same of the tile before, of which there is one more
     sides = ([(0, 0)] * axis + [ends] for ends in ((0, 1), (1, 0)))
     return [jnp.pad(a, [*side, *[(0, 0)] * (a.ndim - axis - 1)]) for side in sides for a in arrays]
 
 
 def _times(matrix: np.ndarray, arrays: Sequence[Array]) -> list[Array]:
-    """A matrix times a vector of arrays."""
     terms = (
         [a if m == 1 else a * m for m, a in zip(row, arrays, strict=True) if m] for row in matrix.tolist()
     )
@@ -164,7 +162,7 @@ def _times(matrix: np.ndarray, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _padded(x: Array, ends: Sequence[tuple[int, int]]) -> Array:
-    """x (n, h, w, c) with zeros at both ends of its middle axes, or without so many entries."""
+    # x (n, h, w, c) with zeros at both ends of its middle axes, or without so many entries
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((a, b, 0) for a, b in ends), (0, 0, 0)])
 
 
@@ -181,8 +179,7 @@ _FLIPPED_AXES = ("", "W", "HW", "DHW")
 
 
 class _Form(NamedTuple):
-    """The shapes of all three arrays, and of each axis its stride, padding and dilation of the kernel."""
-
+    # the shapes of all three arrays, and of each axis its stride, padding and dilation of the kernel
     x: tuple[int, ...]
     kernel: tuple[int, ...]
     y: tuple[int, ...]
@@ -217,7 +214,7 @@ def _given(of: str) -> tuple[str, ...]:
 
 
 def _compute(*values: Array, of: str, form: _Form) -> Array:
-    """The derivative of the form in the argument `of`, from the other two, as a convolution with channels last."""
+    # the derivative of the form in the argument `of`, from the other two, as a convolution with channels last
     given = dict(zip(_given(of), values, strict=True))
     if _tiles_pay(form):
         return _by_tiles(given, of, form)
@@ -230,7 +227,7 @@ def _compute(*values: Array, of: str, form: _Form) -> Array:
 
 
 def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
-    """A convolution of y, as far apart as the strides, with the kernel from its end."""
+    # a convolution of y, as far apart as the strides, with the kernel from its end
     ends = [
         (d * (w - 1) - before, n - (places - 1) * stride - 1 + before)
         for d, w, (before, _), n, places, stride in zip(
@@ -243,11 +240,9 @@ def _gradient_of_input(y: Array, kernel: Array, form: _Form) -> Array:
 
 @partial(jax.jit, inline=False, static_argnames="form")
 def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
-    """A convolution of x with y, whose examples are its channels.
-
-    To be compiled as a function of its own: XLA would work out what x and y are made of again, in the order of their
-    transposes, which is slow.
-    """
+    # a convolution of x with y, whose examples are its channels
+    # to be compiled as a function of its own: XLA would work out what x and y are made of again, in the order
+    # of their transposes, which is slow
     window, axes = form.kernel[:-2], x.ndim - 2
     ends = [
         (before, (places - 1) * stride + 1 + d * (w - 1) - n - before)
@@ -263,7 +258,8 @@ def _gradient_of_kernel(x: Array, y: Array, form: _Form) -> Array:
 
 
 def _tiles_pay(form: _Form) -> bool:
-    """Whether minimal filtering is the fastest form: of 3x3 kernels without strides, many channels and many tiles."""
+    # whether minimal filtering is the fastest form: of 3x3 kernels without strides, many channels and many
+    # tiles
     *window, c, out = form.kernel
     simple = window == [3, 3] and {*form.strides, *form.dilation} == {1}
     return simple and c * out >= _TILE_PAIRS and number(form.y) >= _TILES
@@ -279,10 +275,10 @@ def _by_tiles(given: Mapping[str, Array], of: str, form: _Form) -> Array:
 
 
 def _along_rows(x: Array, y: Array, ends: Sequence[tuple[int, int]], form: _Form) -> Array:
-    """The kernel's gradient with the places and channels of a row as one axis: x (h, w, c, n), y (places, n, out).
-
-    The result's last axis is what the library multiplies at once: window times c places, where it would be the window.
-    """
+    # the kernel's gradient with the places and channels of a row as one axis: x (h, w, c, n), y (places, n,
+    # out)
+    # the result's last axis is what the library multiplies at once: window times c places, where it would be
+    # the window
     h, w, c, n = x.shape
     wide = (c * ends[1][0], c * ends[1][1])
     apart = (form.strides[0], c * form.strides[1])
@@ -298,7 +294,8 @@ def _widened(
     dilation: tuple[int, ...],
     dilation_of_x: tuple[int, ...] | None = None,
 ) -> Array:
-    """`_convolve`; few channels of the result as two or four neighbouring places at once, by a kernel as much wider."""
+    # `_convolve`; few channels of the result as two or four neighbouring places at once, by a kernel as much
+    # wider
     *window, c, out = kernel.shape
     row = x.shape[-2] + sum(ends[-1]) - window[-1] + 1
     simple = strides[-1] == dilation[-1] == (dilation_of_x or (1,))[-1] == 1
@@ -331,8 +328,6 @@ def _convolve(
 
 
 def _plainly(*values: Array, of: str, form: _Form) -> Array:
-    """The same by patches."""
-
     def convolved(x: Array, kernel: Array) -> Array:
         return by_patches(x, kernel, strides=form.strides, padding=form.padding, dilation=form.dilation)
 
@@ -348,7 +343,7 @@ def _plainly(*values: Array, of: str, form: _Form) -> Array:
 def _side_by_side(
     values: Sequence[Array], dims: Sequence[int | None], *, of: str, form: _Form
 ) -> tuple[Array, int]:
-    """Under vmap: of one kernel all examples in one batch; of several the products of patches, which batch well."""
+    # under vmap: of one kernel all examples in one batch; of several the products of patches, which batch well
     # the gradient of the kernel sums over examples, which one batch would mix between clients: by patches below
     if of != "kernel" and dims[_given(of).index("kernel")] is None:
         at = 1 - _given(of).index("kernel")
@@ -362,7 +357,7 @@ def _side_by_side(
 
 
 def _transposed(wrt: int, cotangent: Array, *values: Any, of: str, form: _Form) -> Array:
-    """The derivative in argument number `wrt`: the cotangent takes the place of the result."""
+    # the derivative in argument number `wrt`: the cotangent takes the place of the result
     roles = _given(of)
     known: Mapping[str, Any] = {of: cotangent, roles[1 - wrt]: values[1 - wrt]}
     return _derivative.bind(*(known[r] for r in _given(roles[wrt])), of=roles[wrt], form=form)
@@ -388,10 +383,8 @@ def by_patches(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
-    """One product of the patches, (batch places, window c), with the kernel.
-
-    x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out).
-    """
+    """One product of the patches, (batch places, window c), with the kernel."""
+    # x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out)
     *window, c, out = kernel.shape
     strides, dilation = strides or [1] * len(window), dilation or [1] * len(window)
     if padding is not None and any(map(any, padding)):

@@ -28,11 +28,9 @@ _OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call")
 
 
 def with_half_products(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, every product of float32 arrays in it from operands in bfloat16.
-
-    Meant for use inside a trace: `function` is traced anew at each call. The result is not to be differentiated again:
-    give the gradient's function, whose products are then all treated alike.
-    """
+    """`function`, every product of float32 arrays in it from operands in bfloat16."""
+    # meant for use inside a trace: `function` is traced anew at each call. The result is not to be
+    # differentiated again: give the gradient's function, whose products are then all treated alike.
 
     def half(*arguments: Any) -> Any:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -63,7 +61,7 @@ def _has_products(program: core.ClosedJaxpr | core.Jaxpr) -> bool:
 
 
 def _in_bf16(value: Any) -> Any:
-    """A parameter of an operation, the programs in it rewritten; they keep their types."""
+    # a parameter of an operation, the programs in it rewritten; they keep their types
     if isinstance(value, core.ClosedJaxpr):
         return jax.make_jaxpr(lambda *given: evaluate(value, given, _half_product))(*value.in_avals)
     if isinstance(value, core.Jaxpr):
@@ -105,13 +103,9 @@ def with_client_products(function: Callable[..., Any], common: int = 1) -> Calla
     * Of (..., k), the same for all clients, and (clients, n, k) with its last two axes transposed: a product with rows.
 
     Those in loops and calls inside too. On a CPU; elsewhere it is the function itself. Meant for use inside a trace,
-    and for what is not differentiated again: `function` is traced anew at each call.
-
-    Args:
-        function: of arrays.
-        common: the most leading axes of both factors of a sum: 1 for clients, 2 for clients and trials. Products with
-            more, such as those of attention's heads, stay. The first factor may have further axes, such as trials that
-            meet the same examples.
+    and for what is not differentiated again: `function` is traced anew at each call. Products with more than `common`
+    leading axes, such as those of attention's heads, stay: 1 for clients, 2 for clients and trials. The first factor
+    may have further axes, such as trials that meet the same examples.
     """
     if jax.default_backend() != "cpu":
         return function
@@ -125,7 +119,7 @@ def with_client_products(function: Callable[..., Any], common: int = 1) -> Calla
 
 
 def _rewritten(value: Any, common: int) -> Any:
-    """A program, or what else an operation has as a parameter; itself where nothing in it changes."""
+    # a program, or what else an operation has as a parameter; itself where nothing in it changes
     if isinstance(value, Jaxpr):  # first: JAX 0.12 has one class for both
         rows = {e.outvars[0]: e.invars[0] for e in value.eqns if _transposes_rows(e)}
         equations = [_changed(equation, common, rows) for equation in value.eqns]
@@ -141,13 +135,8 @@ def _rewritten(value: Any, common: int) -> Any:
 
 
 def _changed(equation: JaxprEqn, common: int, rows: Mapping[Any, Any]) -> JaxprEqn:
-    """The equation, or another one that gives the same.
-
-    Args:
-        equation: of a program.
-        common: as above.
-        rows: what the program transposes, by the transposed variable.
-    """
+    # the equation, or another one that gives the same
+    # common: as above
     if equation.primitive.name == "dot_general":
         x, y = equation.invars
         if _is_of_few(equation, common):
@@ -161,17 +150,15 @@ def _changed(equation: JaxprEqn, common: int, rows: Mapping[Any, Any]) -> JaxprE
 
 
 def _call_of(equation: JaxprEqn, function: Callable[..., Any], *factors: Any) -> JaxprEqn:
-    """A call of a compiled function of these factors in place of an equation."""
+    # a call of a compiled function of these factors in place of an equation
     types: list[Any] = [v.aval for v in factors]
     (call,) = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in types)).eqns
     return call.replace(invars=list(factors), outvars=equation.outvars)
 
 
 def _is_of_few(equation: JaxprEqn, common: int) -> bool:
-    """Whether it is over the last axis but one of both factors: there rows lie side by side.
-
-    Along the last axis the library is fast.
-    """
+    # whether it is over the last axis but one of both factors: there rows lie side by side
+    # along the last axis the library is fast
     types: list[Any] = [v.aval for v in (*equation.invars, *equation.outvars)]
     x, y, result = types
     leading = tuple(range(y.ndim - 2))
@@ -183,7 +170,7 @@ def _is_of_few(equation: JaxprEqn, common: int) -> bool:
 
 
 def _is_of_all_clients(equation: JaxprEqn) -> bool:
-    """Whether one factor is the same for all clients, over its last axis and the second axis of the clients' own."""
+    # whether one factor is the same for all clients, over its last axis and the second axis of the clients' own
     factors: list[Any] = [v.aval for v in equation.invars]
     x, y = factors
     over = ((x.ndim - 1,), (1,))
@@ -191,7 +178,7 @@ def _is_of_all_clients(equation: JaxprEqn) -> bool:
 
 
 def _transposes_rows(equation: JaxprEqn) -> bool:
-    """Whether it swaps the last two of three axes."""
+    # whether it swaps the last two of three axes
     return equation.primitive.name == "transpose" and equation.params["permutation"] == (0, 2, 1)
 
 
@@ -221,7 +208,7 @@ def _product_of_rows(
 
 
 def _one_by_one(decompose: Callable[[Array], Any]) -> Callable[[Array], Any]:
-    """A decomposition of one matrix that is never a batch of them on a CPU."""
+    # a decomposition of one matrix that is never a batch of them on a CPU
     in_turn = sequential_vmap(decompose)
 
     @jax.custom_jvp

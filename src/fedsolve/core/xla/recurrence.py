@@ -42,15 +42,8 @@ def recur(
     inputs: Float[Array, "time n gates"],
     start: Any,
 ) -> tuple[Float[Array, "time n hidden"], Any]:
-    """Outputs h_t = state_t[0] of state_t = cell(state_(t-1), inputs_t, h_(t-1) weight' + bias), and the last state.
-
-    Args:
-        cell: what the gates make of a state.
-        weight: recurrent weights of all gates.
-        bias: of the recurrent part, None for none.
-        inputs: each time's own part of the gates.
-        start: the first state, a tuple of arrays (n, hidden).
-    """
+    """Outputs h_t = state_t[0] of state_t = cell(state_(t-1), inputs_t, h_(t-1) weight' + bias), and the last state."""
+    # bias: of the recurrent part, None for none; start: the first state, a tuple of arrays (n, hidden)
     return _recur(cell, weight, bias, inputs, start)
 
 
@@ -105,11 +98,9 @@ own_part.defvjp(lambda weight, bias, x: (own_part(weight, bias, x), (weight, x))
 
 
 def _of_weight(gates: Array, x: Array) -> Array:
-    """gates' x over all times and examples, (gates, in).
-
-    XLA on a CPU would fold the transposition into the product, which then takes up to twice as long: what is turned is
-    turned before. Of few inputs that is x, and the product x' gates.
-    """
+    # gates' x over all times and examples, (gates, in)
+    # XLA on a CPU would fold the transposition into the product, which then takes up to twice as long: what is
+    # turned is turned before. Of few inputs that is x, and the product x' gates.
     gates, x = gates.reshape(-1, gates.shape[-1]), x.reshape(-1, x.shape[-1])
     if x.shape[-1] >= _WIDE:
         return lax.optimization_barrier(gates.T) @ x
@@ -162,8 +153,7 @@ def _gru_recurrent(gates: Any, of_own: Array) -> Array:
 
 
 def _elman_cell(activation: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Cell:
-    """The cell of an activation, whose `slope` is a function of what it gives."""
-
+    # the cell of an activation, whose `slope` is a function of what it gives
     def forward(state: Any, own: Array, recurrent: Array) -> tuple[Any, Array]:
         h = activation(own + recurrent)
         return (h,), h

@@ -40,18 +40,14 @@ _REMEDY = (
 def check_gathers(
     name: str, loss: Callable[..., Any], model: Params, sets: Mapping[str, Batch]
 ) -> tuple[str, ...]:
-    """A loss must not depend on entries beyond the end of an axis that it looks up by labels or tokens.
-
-    It is evaluated on the rows with the smallest and largest integers, by JAX's own checks of indices (`checkify`).
-    Where its value is that of the entry which JAX reads instead, it is refused. Where it differs, the loss may mask
-    such rows, and a note says so, but of fedsolve's own losses, which mask on purpose.
-
-    Args:
-        name: what errors and notes call it.
-        loss: as `fedsolve.tasks.loss_arguments` has it; also a metric.
-        model: the initial one, as the loss takes it.
-        sets: examples by name, as NumPy arrays; None where there are none.
-    """
+    """A loss must not depend on entries beyond the end of an axis that it looks up by labels or tokens."""
+    # it is evaluated on the rows with the smallest and largest integers, by JAX's own checks of indices
+    # (`checkify`). Where its value is that of the entry which JAX reads instead, it is refused. Where it
+    # differs, the loss may mask such rows, and a note says so, but of fedsolve's own losses, which mask on
+    # purpose.
+    # loss: as `fedsolve.tasks.loss_arguments` has it; also a metric
+    # model: the initial one, as the loss takes it
+    # sets: examples by name, as NumPy arrays; None where there are none
     notes = []
     put = partial(on_device, dtype=dtype_of(model))
     for where, examples in sets.items():
@@ -80,8 +76,7 @@ def check_gathers(
 
 
 def _axis_exceeded(loss: Any, model: Params, rows: Batch, put: Callable[[Batch], Batch]) -> int | None:
-    """The length of an axis that the rows' integers exceed, None if they exceed none."""
-
+    # the length of an axis that the rows' integers exceed, None if they exceed none
     def lowered(a: np.ndarray) -> np.ndarray:
         if not _is_whole(a):
             return a
@@ -98,10 +93,8 @@ def _axis_exceeded(loss: Any, model: Params, rows: Batch, put: Callable[[Batch],
 
 
 def _reads_others(loss: Any, model: Params, rows: Batch, size: int, put: Callable[[Batch], Batch]) -> bool:
-    """Whether a loss's value is that of the entries which JAX reads instead, or NaN, and not that of any entries.
-
-    At a model around the initial one, since predictions of the initial one are often equal for all classes.
-    """
+    # whether a loss's value is that of the entries which JAX reads instead, or NaN, and not that of any entries
+    # at a model around the initial one, since predictions of the initial one are often equal for all classes
     value = _compiled()[1]
     moved = jax.tree.map(lambda p, d: p + d, model, steps_of(jax.tree.map(np.asarray, model)))
     leaves, structure = jax.tree.flatten(rows)
@@ -130,8 +123,7 @@ def _reads_others(loss: Any, model: Params, rows: Batch, size: int, put: Callabl
 
 @cache
 def _compiled() -> tuple[Any, Any]:
-    """(loss, model, rows) -> the first index beyond an end; and (the same) -> the loss's value."""
-
+    # (loss, model, rows) -> the first index beyond an end; and (the same) -> the loss's value
     def index_error(loss: Callable[..., Any], model: Params, rows: Batch) -> checkify.Error:
         def program(*leaves: Any) -> list[Any]:
             return evaluate(of_call.trace(loss, model, rows).jaxpr, leaves, _without_checkpoint)
@@ -151,7 +143,7 @@ def _without_checkpoint(equation: core.JaxprEqn, values: list[Any]) -> list[Any]
 
 
 def _is_on_purpose(equation: core.JaxprEqn) -> bool:
-    """Whether a gather says what it gives for an entry that is not there: the nearest one, or a number."""
+    # whether a gather says what it gives for an entry that is not there: the nearest one, or a number
     if equation.primitive.name != "gather":
         return False
     params = equation.params
@@ -162,22 +154,22 @@ def _is_on_purpose(equation: core.JaxprEqn) -> bool:
 
 
 def _is_whole(a: np.ndarray) -> bool:
-    """Whether a field may be of labels or tokens."""
+    # whether a field may be of labels or tokens
     return a.dtype.kind in "iu" or (a.dtype.kind == "f" and a.ndim == 1 and bool(np.all(a == np.rint(a))))
 
 
 def _range_beyond(rows: Batch, size: int) -> str:
-    """The smallest and the largest integer of a field that exceeds an axis, and its length."""
+    # the smallest and the largest integer of a field that exceeds an axis, and its length
     fields = [a for a in jax.tree.leaves(rows) if _is_whole(a)]
     a = next((a for a in fields if a.min() < 0 or a.max() >= size), fields[0])
     return f"entries {int(a.min())} to {int(a.max())} of an axis of {size}"
 
 
 def _rows_of_extremes(examples: Batch) -> np.ndarray:
-    """The rows with the largest and the smallest integers of each field, and with every label as far as there is room.
-
-    A row may be told by another field to count for nothing: of each extreme the first and the last row are there.
-    """
+    # the rows with the largest and the smallest integers of each field, and with every label as far as there is
+    # room
+    # a row may be told by another field to count for nothing: of each extreme the first and the last row are
+    # there
     leaves = [np.asarray(a) for a in jax.tree.leaves(examples)]
     total = len(leaves[0])
     columns = [a for a in leaves if a.size == total]

@@ -44,16 +44,8 @@ _LAST = {
 
 
 def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params, batch: Batch) -> None:
-    """A loss may draw from the key that it asks for, from none of its own; nor may two traces differ (`np.random`).
-
-    Args:
-        name: what the error calls it.
-        loss: as `fedsolve.tasks.loss_arguments` has it.
-        params, batch: shapes and types to trace it with.
-
-    Raises:
-        InvalidInput: it does, with what would work.
-    """
+    """A loss may draw from the key that it asks for, from none of its own; nor may two traces differ (`np.random`)."""
+    # loss: as `fedsolve.tasks.loss_arguments` has it; params, batch: shapes and types to trace it with
     leaves, structure = jax.tree.flatten((params, batch))
     source = _chance(loss, structure, tuple((a.shape, a.dtype) for a in leaves))
     if source == "np.random":
@@ -70,7 +62,8 @@ def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params
 
 @lru_cache(maxsize=64)
 def _chance(loss: Callable[[Params, Batch], Any], structure: Any, shapes: tuple[Any, ...]) -> str | None:
-    """Where a loss has its randomness from, None if it has none; kept, since tracing takes longer than a small run."""
+    # where a loss has its randomness from, None if it has none; kept, since tracing takes longer than a small
+    # run
     params, batch = structure.unflatten([jax.ShapeDtypeStruct(*one) for one in shapes])
     key = jax.eval_shape(jax.random.key, 0)
     first, again = (
@@ -82,7 +75,7 @@ def _chance(loss: Callable[[Params, Batch], Any], structure: Any, shapes: tuple[
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two programs have the same operations on the same constants."""
+    # whether two programs have the same operations on the same constants
     if a is b:
         return True
     consts = zip(getattr(a, "consts", ()), getattr(b, "consts", ()), strict=True)
@@ -116,7 +109,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _draws(jaxpr: Any, given: list[bool]) -> bool:
-    """Whether anything is drawn from constants alone; `given` says which inputs come from model or batch."""
+    # whether anything is drawn from constants alone; `given` says which inputs come from model or batch
     known = dict(zip(jaxpr.invars, given, strict=True))
     for equation in jaxpr.eqns:
         inputs = [not _literal(v) and known.get(v, False) for v in equation.invars]
@@ -149,15 +142,11 @@ def closes_over_floats(function: Function, params: Params, batch: Batch) -> bool
 
 
 def renew(functions: Iterable[Function], params: Params, batch: Batch) -> None:
-    """Drop what was compiled, where a function's arrays were in a program of other types before.
-
-    JAX makes float32 or float64 of a NumPy array once and takes that for the next program too, whether this has types
-    of 64 bits or not; the program then fails, or computes with rounded constants.
-
-    Args:
-        functions: losses and metrics, as `fedsolve.tasks.loss_arguments` has them.
-        params, batch: shapes and types to trace them with, those of the run.
-    """
+    """Drop what was compiled, where a function's arrays were in a program of other types before."""
+    # JAX makes float32 or float64 of a NumPy array once and takes that for the next program too, whether this
+    # has types of 64 bits or not; the program then fails, or computes with rounded constants
+    # functions: losses and metrics, as `fedsolve.tasks.loss_arguments` has them
+    # params, batch: shapes and types to trace them with, those of the run
     if not any([closes_over_floats(function, params, batch) for function in functions]):
         return
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
@@ -198,18 +187,14 @@ def few_rows(examples: Batch, params: Params) -> Batch:
 
 
 def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
-    """The functions whose value on the rows is not the mean of their values on single rows, with what was seen.
-
-    Where a function gives each example's own value, each is compared; where it takes weights, the mean over half of the
-    rows too. They are compared at two models around `params`, so that predictions differ, and at `params` itself where
-    neither gives a finite number. In float64, unless a function takes only the parameters' type or closes over a NumPy
-    array of floats. fedsolve's own functions are not looked at.
-
-    Args:
-        functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in evaluation.
-        params: the initial model.
-        rows: a few examples, as NumPy arrays.
-    """
+    """The functions whose value on the rows is not the mean of their values on single rows, with what was seen."""
+    # where a function gives each example's own value, each is compared; where it takes weights, the mean over
+    # half of the rows too. They are compared at two models around `params`, so that predictions differ, and at
+    # `params` itself where neither gives a finite number. In float64, unless a function takes only the
+    # parameters' type or closes over a NumPy array of floats. fedsolve's own functions are not looked at.
+    # functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in
+    # evaluation
+    # rows: a few examples, as NumPy arrays
     by_name = {name: _by_example(f) for name, f in functions.items() if not built_in(f)}
     if not by_name or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
@@ -225,7 +210,7 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
 
 
 def _by_example(function: Function) -> Function:
-    """What is compared of a function: of one that is pooled over parts, or follows from sums, each example's own."""
+    # what is compared of a function: of one that is pooled over parts, or follows from sums, each example's own
     if hasattr(function, "of_sums"):
         return _Added(function)
     return getattr(function, "each", function) if hasattr(function, "counts") else function
@@ -233,23 +218,21 @@ def _by_example(function: Function) -> Function:
 
 @dataclasses.dataclass(frozen=True)
 class _Added:
-    """What each example adds to a function of sums, as one number that any of the sums would change, shape (n,)."""
-
+    # what each example adds to a function of sums, as one number that any of the sums would change, shape (n,)
     function: Any
 
     @property
     def asks(self) -> frozenset[str]:
-        """What the function asks for, but for weights."""
+        # what the function asks for, but for weights
         return asked(self.function.each)
 
     def __call__(self, params: Params, batch: Batch, **given: Any) -> Array:
-        """The numbers of a batch."""
         sums = self.function.each(params, batch, **given)
         return sums @ (1 + jnp.sqrt(jnp.arange(sums.shape[1], dtype=sums.dtype)))
 
 
 def _doubled(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
-    """The functions of sums that change when every example is given twice, with what was seen."""
+    # the functions of sums that change when every example is given twice, with what was seen
     differences = {}
     for name, f in functions.items():
         if isinstance(f, _Added) and not hasattr(f.function, "columns"):  # counts double, and may
@@ -278,7 +261,7 @@ def _floats(tree: Any, dtype: Any) -> Any:
 
 
 def _traces(function: Function, params: Params, batch: Batch) -> str | None:
-    """Why a function does not take a batch, None if it does."""
+    # why a function does not take a batch, None if it does
     try:
         of_call.eval_shape(function, params, batch)
     except Exception as error:  # whatever the user's code raises
@@ -347,12 +330,12 @@ def compile_options() -> dict[str, Any]:
 
 
 def _own(function: Function, params: Params, one: Batch) -> Array:
-    """The value of a batch of one example, by the function's `each` where it has that, as the engine takes it."""
+    # the value of a batch of one example, by the function's `each` where it has that, as the engine takes it
     return mean_of(call(getattr(function, "each", function), params, one)[0])
 
 
 def _together(function: Function, params: Params, rows: Batch, own: Array) -> tuple[Array, Array, Array]:
-    """The value of all rows, the mean over the first half of them (by weights where it takes those), and `own`."""
+    # the value of all rows, the mean over the first half of them (by weights where it takes those), and `own`
     value, half = call(function, params, rows)[0], _half(len(own))
     if "weights" not in asked(function):
         return value, jnp.mean(own[half]), own
@@ -365,7 +348,7 @@ def _half(count: int) -> np.ndarray:
 
 
 def _difference(value: np.ndarray, weighted: float, own: np.ndarray, units: float) -> str | None:
-    """How values on a batch differ from the examples' own, None if they do not."""
+    # how values on a batch differ from the examples' own, None if they do not
     words = None if value.ndim else _mean_difference(float(value), own, units)
     if words is not None:
         return words
@@ -383,7 +366,7 @@ def _difference(value: np.ndarray, weighted: float, own: np.ndarray, units: floa
 
 
 def _mean_difference(value: float, own: np.ndarray, units: float) -> str | None:
-    """How a value on a batch differs from the mean of the examples' own, None if it does not."""
+    # how a value on a batch differs from the mean of the examples' own, None if it does not
     mean, count = float(np.mean(own)), len(own)
     size = max(abs(value), float(np.mean(np.abs(own))))
     if np.isfinite(value) and np.isfinite(own).all() and abs(value - mean) <= units * size:
@@ -395,7 +378,7 @@ def _mean_difference(value: float, own: np.ndarray, units: float) -> str | None:
 
 
 def _rounding(program: Any) -> float:
-    """The unit of rounding of the coarsest floating-point type that a program computes in."""
+    # the unit of rounding of the coarsest floating-point type that a program computes in
     values = (v.aval for e in all_equations(program) for v in (*e.invars, *e.outvars))
     types = {getattr(aval, "dtype", None) for aval in values}
     floating = [t for t in types if t is not None and jnp.issubdtype(t, jnp.floating)]
@@ -403,16 +386,10 @@ def _rounding(program: Any) -> float:
 
 
 def calls_host(task: Task, params: Params, dtype: Any) -> bool:
-    """Whether the loss or a metric that is a mean over examples calls Python, as a module that is not translated.
-
-    On several devices of one process JAX (0.10.2) never ends such a program: each device's call waits for a copy of its
-    arguments, which the threads that wait in the calls would have to make.
-
-    Args:
-        task: whose they are.
-        params: shapes of the model, with buffers where the task has some.
-        dtype: the run's floating-point type.
-    """
+    """Whether the loss or a metric that is a mean over examples calls Python, as a module that is not translated."""
+    # on several devices of one process JAX (0.10.2) never ends such a program: each device's call waits for a
+    # copy of its arguments, which the threads that wait in the calls would have to make
+    # params: shapes of the model, with buffers where the task has some
     functions = [f for f in (task.loss, *task.metrics.values()) if not built_in(f)]
     if not functions:
         return False

@@ -63,18 +63,8 @@ def check_method(algorithm: Any) -> None:
 def check_interface(
     algorithm: Algorithm, server: Any, params: Params, population: int, oracle: Callable[[], Oracle]
 ) -> Sent:
-    """Try a round on shapes, and tell what travels; nothing is computed, and equal shapes are tried once.
-
-    Args:
-        algorithm: the method.
-        server: its first server state.
-        params: the initial model.
-        population: clients in all.
-        oracle: () -> an oracle of one client; a pytree.
-
-    Raises:
-        InvalidInput: what `broadcast` or `train` returns is not what the next step needs, with the remedy.
-    """
+    """Try a round on shapes, and tell what travels; nothing is computed, and equal shapes are tried once."""
+    # oracle: () -> an oracle of one client; a pytree
     _check_arrays(f"the server state of {name_of(algorithm)}", server)
     number = jax.ShapeDtypeStruct((), jnp.int32)
     return Sent(*_one_round.eval_shape(algorithm, server, params, population, oracle, number))
@@ -89,7 +79,7 @@ def _one_round(
     oracle: Callable[[], Oracle],
     number: Scalar,
 ) -> tuple[Any, Any]:
-    """The broadcast and a client's message; every result on the way is checked."""
+    # the broadcast and a client's message; every result on the way is checked
     name = name_of(algorithm)
     # round and size are traced, as in a run: how many a cohort has is not known here
     cohort = Cohort(number, number, population, jax.random.key(0))
@@ -140,7 +130,8 @@ def _check_same(what: str, old: Any, new: Any) -> None:
 
 
 def _first_change(old: Any, new: Any) -> tuple[Any, str] | None:
-    """The first leaf whose shape or type changes, by its path, and how; None if none does. Both have one structure."""
+    # the first leaf whose shape or type changes, by its path, and how; None if none does. Both have one
+    # structure.
     pairs = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
     for (path, a), b in pairs:
         before, after = (
@@ -152,7 +143,7 @@ def _first_change(old: Any, new: Any) -> tuple[Any, str] | None:
 
 
 def _check_delta(name: str, message: Any, params: Params) -> None:
-    """A client update of other shapes than the model's would be spread over it."""
+    # a client update of other shapes than the model's would be spread over it
     delta = getattr(message, "delta", None)
     if delta is None:
         return
@@ -169,11 +160,7 @@ def _form(tree: Any) -> str:
 
 
 def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None:
-    """A round must keep the shapes and types of everything that is carried to the next.
-
-    Raises:
-        InvalidInput: the first leaf that would change, with both shapes.
-    """
+    """A round must keep the shapes and types of everything that is carried to the next."""
     after = jax.eval_shape(one_round, state)[0]
     if jax.tree.structure(after) != jax.tree.structure(state):
         raise InvalidInput("the update changes the structure of the server or client state: keep its fields")
@@ -185,17 +172,8 @@ def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None
 
 
 def check_buffers(task: Task, work: LocalWork, model: Any, examples: Batch) -> None:
-    """A loss asks for buffers where the task has some, keeps their form, and can leave out padding.
-
-    Args:
-        task: loss, metrics and buffers.
-        work: of the clients.
-        model: the first one as the loss takes it.
-        examples: of the clients, or some of them.
-
-    Raises:
-        InvalidInput: it does not, with the first leaf that differs.
-    """
+    """A loss asks for buffers where the task has some, keeps their form, and can leave out padding."""
+    # model: the first one as the loss takes it
     for what, function in {"the loss": task.loss, **task.metrics}.items():
         if task.buffers is None and "buffers" in asked(function, what):
             raise InvalidInput(f"{what} of task {task.name} asks for buffers: give the task buffers=...")
@@ -245,31 +223,17 @@ _AT_ONCE = 2**16  # rounds
 
 
 def check_rates(method: Any, rounds: int) -> None:
-    """Evaluate every schedule of a method, compiled as in a run, over all rounds; those that react come later.
-
-    Args:
-        method: an algorithm.
-        rounds: of the run.
-
-    Raises:
-        InvalidInput: the first rate that is negative, infinite or NaN, with its round.
-    """
+    """Evaluate every schedule of a method, compiled as in a run, over all rounds; those that react come later."""
     for path, node in jax.tree_util.tree_leaves_with_path(method, is_leaf=is_schedule):
         if is_schedule(node) and not isinstance(node, Reacting):
             check_schedule(path, node, 0, rounds)
 
 
 def check_schedule(path: Any, schedule: Schedule, start: int, stop: int) -> None:
-    """Raise `InvalidInput` unless a schedule gives rates in rounds start .. stop - 1.
-
-    An argument of an optax function that is no learning rate may be negative. A rate that a run's evaluations have made
-    infinite ends it as `Diverged`, which tells it.
-
-    Args:
-        path: of the schedule in its method, as JAX gives it.
-        schedule: it.
-        start, stop: rounds, from 0.
-    """
+    """Raise `InvalidInput` unless a schedule gives rates in rounds start .. stop - 1."""
+    # an argument of an optax function that is no learning rate may be negative. A rate that a run's evaluations
+    # have made infinite ends it as `Diverged`, which tells it.
+    # path: of the schedule in its method, as JAX gives it; start, stop: rounds, from 0
     names = [jax.tree_util.keystr((key,), simple=True) for key in path]
     least = 0.0 if "values" not in names or names[-1] == "learning_rate" else -np.inf
     length = min(_AT_ONCE, 1 << max(0, stop - start - 1).bit_length())  # powers of two: few programs
@@ -319,15 +283,8 @@ class Need(NamedTuple):
 
 
 def check_memory(needs: Sequence[Need], there: int) -> str:
-    """What is to be said of a run's memory, '' if it needs little.
-
-    Args:
-        needs: what is not in memory yet.
-        there: bytes of the examples that are.
-
-    Raises:
-        InvalidInput: less is free; the largest part is named with its remedy.
-    """
+    """What is to be said of a run's memory, '' if it needs little."""
+    # needs: what is not in memory yet
     needed, free = sum(need.bytes for need in needs), free_bytes()
     if needed > free:
         largest = max(needs, key=lambda need: need.bytes)
@@ -397,16 +354,9 @@ def divergence_hint(
 
 
 def rates(part: Any, round: int, path: tuple[str, ...] = ()) -> dict[str, float]:
-    """The rates of a method, its solver, its server optimiser and what it wraps, in a round (from 0).
-
-    Args:
-        part: the method, or what lies at `path` in it.
-        round: the round.
-        path: names of the fields that lead to `part`.
-
-    Returns:
-        Rates by the name of the argument that each comes from; of two of one name the first.
-    """
+    """The rates of a method, its solver, its server optimiser and what it wraps, in a round (from 0)."""
+    # part: the method, or what lies at `path` in it; path: names of the fields that lead to `part`
+    # returns rates by the name of the argument that each comes from; of two of one name the first
     by_name: dict[str, float] = {}
     for field in dataclasses.fields(part):
         value, here = getattr(part, field.name), (*path, field.name)

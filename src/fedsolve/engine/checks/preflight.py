@@ -26,12 +26,9 @@ from fedsolve.tasks.task import Task
 def check_task(
     task: Task, params: Params, packed: PackedClients, test: Batch | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Loss and metrics must be one real number, or one an example, on any batch; the loss a mean over examples.
-
-    Returns:
-        The metrics that are no means over examples, each with what was seen: they are computed on whole sets. And
-        what is to be said of labels that the loss or a metric looks up and that are not there.
-    """
+    """Loss and metrics must be one real number, or one an example, on any batch; the loss a mean over examples."""
+    # returns the metrics that are no means over examples, each with what was seen: they are computed on whole
+    # sets. And what is to be said of labels that the loss or a metric looks up and that are not there
     refuse_state(params)
     params = packed.first_model(params, task.buffers)
     functions = {"loss": task.loss, **task.metrics}
@@ -62,17 +59,8 @@ def check_task(
 
 
 def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
-    """A loss must be a mean over examples, whatever the sizes of clients, and draw with no key of its own.
-
-    Args:
-        name: what the error calls it.
-        loss: as `fedsolve.tasks.loss_arguments` has it.
-        params: the initial model.
-        examples: some to try it on, as NumPy arrays.
-
-    Raises:
-        InvalidInput: it is not, with what was seen and what would work.
-    """
+    """A loss must be a mean over examples, whatever the sizes of clients, and draw with no key of its own."""
+    # loss: as `fedsolve.tasks.loss_arguments` has it; examples: some to try it on, as NumPy arrays
     if not built_in(loss):
         rows = few_rows(examples, params)
         batch = _shapes(on_device(rows, dtype_of(params)))
@@ -85,19 +73,9 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
 
 
 def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -> dict[str, str]:
-    """Metrics must be one real number, or one an example, on any batch.
-
-    Args:
-        metrics: functions of (params, batch) by name.
-        params: the model that they take.
-        examples: some to try them on, as NumPy arrays.
-
-    Returns:
-        Those that are no means over examples, each with what was seen.
-
-    Raises:
-        InvalidInput: one that is not, with the shape it has, or how it fails.
-    """
+    """Metrics must be one real number, or one an example, on any batch."""
+    # metrics: functions of (params, batch) by name; examples: some to try them on, as NumPy arrays
+    # returns those that are no means over examples, each with what was seen
     rows = few_rows(examples, params)
     batch = _shapes(on_device(rows, dtype_of(params)))
     own = {name: f for name, f in metrics.items() if not built_in(f)}
@@ -119,7 +97,7 @@ def _shapes(examples: Batch) -> Batch:
 
 
 def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None:
-    """A function's value is one real number or one an example: as training calls it, and as evaluation does."""
+    # a function's value is one real number or one an example: as training calls it, and as evaluation does
     count = jax.tree.leaves(batch)[0].shape[0]
     names = asked(function, what)
     key = jax.eval_shape(jax.random.key, 0) if "key" in names else None
@@ -164,7 +142,7 @@ def _value(function: Any, params: Params, batch: Batch, key: Any, weights: Any) 
 
 
 def _joined(train: Batch, test: Batch) -> Batch:
-    """The rows of both, where they have one shape, else those of training alone."""
+    # the rows of both, where they have one shape, else those of training alone
     pairs = zip(jax.tree.leaves(train), jax.tree.leaves(test), strict=True)
     if any(a.shape[1:] != b.shape[1:] for a, b in pairs):
         return train
@@ -175,11 +153,7 @@ Function = Callable[..., Any]
 
 
 def check_gradient(name: str, loss: Function, params: Params, batch: Batch) -> None:
-    """A loss must have a gradient, of which some part is not 0 whatever the model and the batch.
-
-    Raises:
-        InvalidInput: it has none, as a loop without a bound, or depends on no parameter.
-    """
+    """A loss must have a gradient, of which some part is not 0 whatever the model and the batch."""
     leaves, structure = jax.tree.flatten((params, batch))
     try:
         depends = _depends(loss, structure, tuple((np.shape(a), a.dtype) for a in leaves))
@@ -190,7 +164,7 @@ def check_gradient(name: str, loss: Function, params: Params, batch: Batch) -> N
 
 @lru_cache(maxsize=64)
 def _depends(loss: Function, structure: Any, shapes: tuple[Any, ...]) -> bool:
-    """Whether the gradient depends on anything, or is another constant than 0; kept, since tracing takes long."""
+    # whether the gradient depends on anything, or is another constant than 0; kept, since tracing takes long
     given = structure.unflatten([jax.ShapeDtypeStruct(*one) for one in shapes])
     floating, rest = _parts(given[0])
     gradient, key = _gradient(loss), jax.eval_shape(jax.random.key, 0)
@@ -220,8 +194,7 @@ def described(batch: Batch) -> str:
 
 
 def _gradient(loss: Function) -> Callable[..., Params]:
-    """(what is differentiated, other leaves, batch, key) -> the gradient of the mean over the batch."""
-
+    # (what is differentiated, other leaves, batch, key) -> the gradient of the mean over the batch
     def value(floating: Params, rest: Params, batch: Batch, key: Any) -> Any:
         leaf = lambda a, b: b if a is None else a  # noqa: E731
         params = jax.tree.map(leaf, floating, rest, is_leaf=lambda a: a is None)
@@ -231,21 +204,14 @@ def _gradient(loss: Function) -> Callable[..., Params]:
 
 
 def _parts(params: Params) -> tuple[Params, Params]:
-    """Floating-point leaves, and the others; None in their places."""
+    # floating-point leaves, and the others; None in their places
     trains = lambda a: bool(jnp.issubdtype(a.dtype, jnp.floating))  # noqa: E731
     floating = jax.tree.map(lambda a: a if trains(a) else None, params)
     return floating, jax.tree.map(lambda a: None if trains(a) else a, params)
 
 
 def on_solvers(algorithm: Any, params: Params, steps: int, rounds: int) -> Iterator[str]:
-    """What is to be said of a method, of its clients' solver and its server optimiser.
-
-    Args:
-        algorithm: the method, its numbers of the run's type.
-        params: the initial model.
-        steps: local steps of a client in a round, at most.
-        rounds: of the run.
-    """
+    """What is to be said of a method, of its clients' solver and its server optimiser."""
     ask = getattr(getattr(algorithm, "local", None), "why_it_stands_still", None)
     if ask is not None and (why := ask(params, steps, rounds)):
         yield f"the clients' solver {why}"

@@ -52,11 +52,7 @@ def argument_name(path: Sequence[str]) -> str:
 
 
 def cast(module: Any, dtype: Any) -> Any:
-    """A method, a sampling or diagnostics with every number as an array of the run's type.
-
-    Raises:
-        InvalidInput: a number that is infinite in that type, or so small that it is 0 or loses its digits.
-    """
+    """A method, a sampling or diagnostics with every number as an array of the run's type."""
     limits = jnp.finfo(dtype)
 
     def leaf(path: Any, x: Any) -> Any:
@@ -78,7 +74,7 @@ def cast(module: Any, dtype: Any) -> Any:
 
 
 def _largest(x: Any) -> float:
-    """A number, or that of an array's finite numbers whose size is largest."""
+    # a number, or that of an array's finite numbers whose size is largest
     if np.ndim(x) == 0:
         return float(x)
     finite = np.asarray(x)[np.isfinite(np.asarray(x))]
@@ -113,11 +109,7 @@ def in_run(algorithm: Algorithm, task: Task, dtype: Any) -> Algorithm:
 
 
 def in_type(task: Task, given: Params, dtype: Any) -> Params:
-    """What a task's `init` gives, in the type of a run.
-
-    Raises:
-        InvalidInput: no arrays of numbers, one that is infinite in this type, or one of 16 bits.
-    """
+    """What a task's `init` gives, in the type of a run."""
     for leaves in (given, task.frozen):
         refuse_halves(f"the model of task {task.name}", leaves)
 

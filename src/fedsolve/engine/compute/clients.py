@@ -82,7 +82,6 @@ class PackedClients:
 
     @property
     def population(self) -> int:
-        """Clients in all."""
         return self.counts.shape[0] if self.window is None else self.window.population
 
     def cohort(self, sampling: Sampling, key: Array, round: Scalar) -> tuple[Array, Array]:
@@ -144,11 +143,7 @@ def pack(
     local_steps: int | None,
     frozen: Params = (),
 ) -> tuple[PackedClients, LocalWork]:
-    """Put the data and the frozen leaves on the device in the run's type, and derive the local work.
-
-    Raises:
-        InvalidInput: both or neither of epochs and local_steps, or one that is not a positive integer.
-    """
+    """Put the data and the frozen leaves on the device in the run's type, and derive the local work."""
     work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
     first, counts, steps = (jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps))
     data.check_ranges(jax.tree.leaves(data.examples))
@@ -159,12 +154,7 @@ def pack(
 def local_work(
     counts: np.ndarray, loss: Loss, *, batch_size: int | None, epochs: int | None, local_steps: int | None
 ) -> tuple[LocalWork, np.ndarray]:
-    """The local work of clients with so many examples each, and the steps of each, shape (clients,).
-
-    Raises:
-        InvalidInput: both or neither of epochs and local_steps, one that is not a positive integer, or more steps
-            than `MOST_STEPS`.
-    """
+    """The local work of clients with so many examples each, and the steps of each, shape (clients,)."""
     if (epochs is None) == (local_steps is None):
         raise InvalidInput(f"epochs = {epochs}, local_steps = {local_steps}: give exactly one of them")
     for name, value in (("epochs", epochs), ("local_steps", local_steps), ("batch_size", batch_size)):
@@ -189,16 +179,8 @@ def local_work(
 
 
 def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}".format) -> Batch:
-    """Arrays on the device, floating-point ones in the run's type, integers of 64 bits in 32 where that is float32.
-
-    Args:
-        examples: arrays.
-        dtype: the run's type.
-        place: row -> where it stands, for an error.
-
-    Raises:
-        InvalidInput: a number that does not fit its type there.
-    """
+    """Arrays on the device, floating-point ones in the run's type, integers of 64 bits in 32 where that is float32."""
+    # place: row -> where it stands, for an error
 
     def put(path: Any, a: Any) -> Array:
         if not trees.is_not_traced(a):
@@ -230,19 +212,14 @@ def mean_loss(
     key: Array | None = None,
     buffers: Any = None,
 ) -> tuple[Scalar, Any]:
-    """The mean over the examples that count, and the new buffers (those given, where the loss has none).
-
-    One pass over the whole batch, unless a loss gives its mean alone and some examples do not count: that one is
-    applied to each example by itself.
-
-    Args:
-        loss: as `fedsolve.tasks.loss_arguments` has it.
-        params: the model.
-        batch: examples, arrays of shape (n, ...).
-        mask: which of them count, None for all.
-        key: for what is drawn; None in evaluation.
-        buffers: what the model keeps beside `params`.
-    """
+    """The mean over the examples that count, and the new buffers (those given, where the loss has none)."""
+    # one pass over the whole batch, unless a loss gives its mean alone and some examples do not count: that one
+    # is applied to each example by itself
+    # loss: as `fedsolve.tasks.loss_arguments` has it
+    # batch: examples, arrays of shape (n, ...)
+    # mask: which of them count, None for all
+    # key: for what is drawn; None in evaluation
+    # buffers: what the model keeps beside `params`
     if mask is None:
         value, buffers = _called(loss, params, batch, key=key, buffers=buffers)
         return mean_of(value), buffers
@@ -264,7 +241,7 @@ def per_example(
 
 
 def _each(loss: Loss, params: Params, batch: Batch, key: Array | None, buffers: Any) -> tuple[Array, Any]:
-    """Each example's own value: by its method `each`, as it gives it itself, or of each example alone."""
+    # each example's own value: by its method `each`, as it gives it itself, or of each example alone
     loss = getattr(loss, "each", loss)
     if _shape(loss, params, batch, key, buffers) != ():
         return _called(loss, params, batch, key=key, buffers=buffers)
@@ -300,8 +277,7 @@ def _called(
     weights: Array | None = None,
     buffers: Any = None,
 ) -> tuple[Array, Any]:
-    """`call`, with the loss's convolutions in their fast forms."""
-
+    # `call`, with the loss's convolutions in their fast forms
     def function(params: Params, batch: Batch, key: Any, weights: Any, buffers: Any) -> tuple[Array, Any]:
         return call(loss, params, batch, key=key, weights=weights, buffers=buffers)
 
@@ -354,7 +330,7 @@ class ClientOracle(Oracle):
         return self.work.batch_size
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on the minibatch of a local step."""
+        # loss and gradient on the minibatch of a local step
         buffers, value = self._buffers(), self._products(jax.value_and_grad(self._minibatch, has_aux=True))
         (loss, new), gradient = value(params, step, buffers)
         if self.memory is not None:  # clients with fewer steps than others of their chunk stand still
@@ -362,7 +338,6 @@ class ClientOracle(Oracle):
         return loss, gradient
 
     def remembering(self, memory: Memory) -> ClientOracle:
-        """This oracle with buffers."""
         return replace(self, memory=memory)
 
     def _buffers(self) -> Any:
@@ -379,7 +354,7 @@ class ClientOracle(Oracle):
         return loss, gradient
 
     def _products(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with the products that the local work asks for."""
+        # the function with the products that the local work asks for
         return with_half_products(function) if self.work.half else function
 
     def step_key(self, step: Scalar) -> Array | None:
@@ -390,7 +365,7 @@ class ClientOracle(Oracle):
         return jax.random.fold_in(own, step)
 
     def _minibatch(self, params: Params, step: Scalar, buffers: Any) -> tuple[Scalar, Any]:
-        """Loss on the minibatch of a local step, and the new buffers."""
+        # loss on the minibatch of a local step, and the new buffers
         key = self.step_key(step)
         if self.order is None:
             return self._mean(params, jnp.arange(self.work.rows), key=key, buffers=buffers)
@@ -411,7 +386,7 @@ class ClientOracle(Oracle):
         key: Array | None = None,
         buffers: Any = None,
     ) -> tuple[Scalar, Any]:
-        """Mean loss over the positions in the client's order that hold an example of it, and the new buffers."""
+        # mean loss over the positions in the client's order that hold an example of it, and the new buffers
         rows, params = index if rows is None else rows, self.packed.model(params)
         if self.work.even:
             batch = _rows(self.packed.examples, self.offset + rows)
@@ -427,7 +402,7 @@ def own_key(round_key: Array, client: Scalar) -> Array:
 
 
 def _flatten(oracle: ClientOracle) -> tuple[list[Any], tuple[Any, ...]]:
-    """Arrays are leaves; the work, and counts that all clients share, are part of the program."""
+    # arrays are leaves; the work, and counts that all clients share, are part of the program
     values = [(f.name, getattr(oracle, f.name)) for f in fields(oracle)]
     fixed = tuple((name, v) for name, v in values if isinstance(v, LocalWork | int))
     rest = [(name, v) for name, v in values if not isinstance(v, LocalWork | int)]
@@ -450,10 +425,8 @@ def client_oracle(
     bound: Scalar,
     slot: Scalar | None = None,
 ) -> ClientOracle:
-    """The oracle of one client in one round; its shuffles depend on the key and the client alone.
-
-    The client is at `slot` among the packed ones, by default at its number, where all are packed.
-    """
+    """The oracle of one client in one round; its shuffles depend on the key and the client alone."""
+    # the client is at `slot` among the packed ones, by default at its number, where all are packed
     slot = client if slot is None else slot
     count = packed.counts[slot]
     batch = work.batch_size

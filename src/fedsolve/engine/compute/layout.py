@@ -56,23 +56,13 @@ def chunk_size(
     devices: int,
     largest: int | None = None,
 ) -> int:
-    """Clients trained side by side: as asked, else by what a client's local step writes and the kind of device.
-
-    A model of work and no timing, so that the same run has the same layout, hence the same bits, on a busy machine.
-
-    Args:
-        chunk: what the user asks for, None to choose.
-        task: the loss and the clients' examples.
-        params: the model, or its shapes.
-        dtype: the run's floating-point type.
-        batch_size: examples of a local step, None for all of a client's.
-        sampling: who takes part.
-        devices: devices that share a cohort.
-        largest: examples of the largest client that is trained so, None for that of the task.
-
-    Raises:
-        InvalidInput: a chunk below 1.
-    """
+    """Clients trained side by side: as asked, else by what a client's local step writes and the kind of device."""
+    # a model of work and no timing, so that the same run has the same layout, hence the same bits, on a busy
+    # machine
+    # chunk: what the user asks for, None to choose
+    # params: the model, or its shapes
+    # batch_size: examples of a local step, None for all of a client's
+    # largest: examples of the largest client that is trained so, None for that of the task
     cohort = -(-cohort_size(sampling, task.data.num_clients) // devices)
     if chunk is not None:
         return min(check_integer("chunk", chunk, 1), cohort)
@@ -94,21 +84,14 @@ def is_on_one_core(
     batch_size: int | None,
     state_bytes: int,
 ) -> bool:
-    """Whether a CPU computes each loop of a device's rounds on one core.
-
-    It does where each core is a device. On fewer devices XLA may divide a loop among the cores. Clients side by side
-    that keep no states are faster without that while their models and steps are small: a core then finds in its own
-    cache what it wrote before, and the others are free for other seeds and methods. The bits are the same either way.
-
-    Args:
-        chunk: clients trained side by side; loops of one alone are divided.
-        devices: of this process, whose machine has the cores.
-        task: the loss and the clients' examples.
-        params: the model, or its shapes.
-        dtype: the run's floating-point type.
-        batch_size: examples of a local step, None for all of a client's.
-        state_bytes: of a client's own state between rounds.
-    """
+    """Whether a CPU computes each loop of a device's rounds on one core."""
+    # it does where each core is a device. On fewer devices XLA may divide a loop among the cores. Clients side
+    # by side that keep no states are faster without that while their models and steps are small: a core then
+    # finds in its own cache what it wrote before, and the others are free for other seeds and methods. The bits
+    # are the same either way.
+    # chunk: clients trained side by side; loops of one alone are divided
+    # params: the model, or its shapes
+    # batch_size: examples of a local step, None for all of a client's
     if jax.default_backend() != "cpu":
         return False
     if devices >= cores():
@@ -120,7 +103,8 @@ def is_on_one_core(
 
 
 def _limits() -> tuple[float, int]:
-    """Bytes beyond which a client's model and step have the device for themselves, and bytes of all side by side."""
+    # bytes beyond which a client's model and step have the device for themselves; bytes of all that train side
+    # by side
     if jax.default_backend() == "cpu":
         return _CPU_STEP_BYTES, _CPU_BYTES
     measured = json.loads(files("fedsolve.engine.compute").joinpath(_MEASURED).read_text())
@@ -131,7 +115,7 @@ def _limits() -> tuple[float, int]:
 def _task_step_bytes(
     task: Task, params: Params, dtype: Any, batch_size: int | None, largest: int | None = None
 ) -> int:
-    """`step_bytes` of a task's minibatch, of all of the largest client's examples where no size is given."""
+    # `step_bytes` of a task's minibatch, of all of the largest client's examples where no size is given
     largest = largest or int(task.data.counts.max())
     rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     batch = largest if batch_size is None else min(batch_size, largest)
@@ -141,19 +125,12 @@ def _task_step_bytes(
 def devices_by_layout(
     task: Task, params: Params, dtype: Any, batch_size: int | None, sampling: Sampling
 ) -> tuple[int, str]:
-    """Devices of a run that names none, and what is to be said of it ('' if nothing).
-
-    On a CPU where clients train one after another, each core trains some of them: its share of a cohort is a device's.
-    Like `chunk_size` a model of work and no timing. One device where clients train side by side, where the cohort is
-    one client, and where a copy of the examples for each core is much of the memory that the machine has.
-
-    Args:
-        task: the loss and the clients' examples.
-        params: the shapes of the model.
-        dtype: the run's floating-point type.
-        batch_size: examples of a local step, None for all of a client's.
-        sampling: who takes part.
-    """
+    """Devices of a run that names none, and what is to be said of it ('' if nothing)."""
+    # on a CPU where clients train one after another, each core trains some of them: its share of a cohort is a
+    # device's. Like `chunk_size` a model of work and no timing. One device where clients train side by side,
+    # where the cohort is one client, and where a copy of the examples for each core is much of the memory that
+    # the machine has.
+    # params: the shapes of the model; batch_size: examples of a local step, None for all of a client's
     wanted = min(cores(), cohort_size(sampling, task.data.num_clients))
     if several() or jax.default_backend() != "cpu" or wanted == 1:
         return 1, ""
@@ -175,11 +152,9 @@ def devices_by_layout(
 
 
 def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
-    """Bytes of the results of all operations of the loss on a minibatch.
-
-    The body of a loop counts once on a CPU, whose cache has to hold what is written before it is read again, and
-    elsewhere as often as it runs, as all is kept in memory for the gradient.
-    """
+    """Bytes of the results of all operations of the loss on a minibatch."""
+    # the body of a loop counts once on a CPU, whose cache has to hold what is written before it is read again,
+    # and elsewhere as often as it runs, as all is kept in memory for the gradient
     every_pass = jax.default_backend() != "cpu"
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
     key = jax.eval_shape(jax.random.key, 0)
@@ -199,11 +174,9 @@ def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples
 
 
 def cohort_size(sampling: Sampling, population: int) -> int:
-    """Clients of a round to lay out for: where their number is random, as many as nearly every round has.
-
-    Two standard deviations of independent clients beyond the mean: a rare larger cohort takes a second chunk, while a
-    chunk of the whole population would train as many absent clients in every round.
-    """
+    """Clients of a round to lay out for: where their number is random, as many as nearly every round has."""
+    # two standard deviations of independent clients beyond the mean: a rare larger cohort takes a second chunk,
+    # while a chunk of the whole population would train as many absent clients in every round
     size, expected = getattr(sampling, "size", None), sampling.expected(population)
     if size is not None or expected is None:
         return population if size is None else int(size)
@@ -222,13 +195,9 @@ def batches_at_once() -> int:
 def parallel_trials(
     trials: int | None, total: int, params: Params, chunk: int, state: Any
 ) -> tuple[int, str]:
-    """Trials of a sweep in one program, and what is to be said of it ('' if nothing).
-
-    As asked, else what is fast and fits: a trial holds its `state` twice and `chunk` clients' models in training.
-
-    Raises:
-        InvalidInput: parallel_trials below 1.
-    """
+    """Trials of a sweep in one program, and what is to be said of it ('' if nothing)."""
+    # as asked, else what is fast and fits: a trial holds its `state` twice and `chunk` clients' models in
+    # training
     if trials is not None:
         return min(check_integer("parallel_trials", trials, 1), total), ""
     model = trees.nbytes(params)
@@ -272,11 +241,7 @@ def _meminfo(name: str) -> int:
 
 
 def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
-    """The devices of a run: `devices` in a row, or the first ones as a table of those that share a cohort and a model.
-
-    Raises:
-        InvalidInput: more devices than there are, some of those of several processes, or a model that two would share.
-    """
+    """The devices of a run: `devices` in a row, or a table of those that share a cohort and a model."""
     if table is None or table[MODEL_AXIS] == 1:
         return first_devices(devices if table is None else table[CLIENT_AXIS])
     own = len(jax.local_devices())
@@ -290,11 +255,7 @@ def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
 
 
 def first_devices(devices: int | None) -> Mesh:
-    """The first `devices` devices in a row: one where none are asked for, and all that several processes have.
-
-    Raises:
-        InvalidInput: more devices than there are, or some of those of several processes.
-    """
+    """The first `devices` devices in a row: one where none are asked for, and all that several processes have."""
     available = jax.devices()
     if several():
         if devices not in (None, len(available)):

@@ -60,11 +60,7 @@ class RunState:
 def start(
     algorithm: Algorithm, params: Params, population: int, program: Program, slots: int | None = None
 ) -> RunState:
-    """The state before the first round, on all devices; every client is enrolled, `slots` of them on the devices.
-
-    Raises:
-        InvalidInput: the clients' states do not fit the memory that is free.
-    """
+    """The state before the first round, on all devices; every client is enrolled, `slots` of them on the devices."""
     server, one = _first(algorithm, params, population)
     mesh, state_sharding = program.mesh, program.state_sharding
     slots = state_sharding.rows if state_sharding else population if slots is None else slots
@@ -76,16 +72,10 @@ def start(
 
 
 def shard_state(state: RunState, mesh: Mesh, state_sharding: StateSharding | None = None) -> RunState:
-    """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it.
-
-    The dimension that is divided is the longest of those that can be, never that of clients; arrays without one, and
-    all where there is no such axis, lie on every device.
-
-    Args:
-        state: it, whole.
-        mesh: the devices.
-        state_sharding: which device keeps which client's state; `state` has them by client, or as rows of devices.
-    """
+    """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it."""
+    # the dimension that is divided is the longest of those that can be, never that of clients; arrays without
+    # one, and all where there is no such axis, lie on every device
+    # state_sharding: which device keeps which client's state; `state` has them by client, or as rows of devices
     if state_sharding is not None:
         clients = put_sharded(
             state_sharding.by_device(state.clients), lambda x: NamedSharding(mesh, P(CLIENT_AXIS))
@@ -114,19 +104,18 @@ def client_state_bytes(algorithm: Algorithm, params: Params, population: int) ->
 
 
 def initial(algorithm: Algorithm, params: Params, population: int) -> RunState:
-    """The body of `start`."""
+    """Initial state of server and clients, without placement."""
     return _enrolled(algorithm, *_first(algorithm, params, population), population)
 
 
 def _first(algorithm: Algorithm, params: Params, population: int) -> tuple[Any, Any]:
-    """The server's state at the start, and that of a client."""
     server = algorithm.init(params)
     first = Cohort(jnp.int32(0), jnp.int32(population), population)
     return server, algorithm.enrol(algorithm.broadcast(server, first), params)
 
 
 def _check_room(state: int, population: int, devices: int) -> None:
-    """Refuse states of so many bytes a client that no memory holds, before the system ends the process for them."""
+    # refuse states of so many bytes a client that no memory holds, before the system ends the process for them
     copies = devices if jax.default_backend() == "cpu" else 1  # CPU devices share one memory
     needed, free = copies * state * population, free_bytes()
     if needed > free:
@@ -139,7 +128,6 @@ def _check_room(state: int, population: int, devices: int) -> None:
 
 
 def _enrolled(algorithm: Algorithm, server: Any, one: Any, population: int) -> RunState:
-    """The first state of a run, all clients alike."""
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
     return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
 
@@ -162,13 +150,7 @@ _ADVANCE = {on_one_core: made_once(partial(_advance, on_one_core)) for on_one_co
 
 
 def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) -> Any:
-    """`simulate` or `one_round` on every device of the program's mesh.
-
-    Args:
-        body: it.
-        program: its first argument.
-        arguments: its others, the clients third and the state fifth among them.
-    """
+    """`simulate` or `one_round` on every device of the program's mesh."""
     specs: list[Any] = [P()] * len(arguments)
     specs[2], specs[4] = _client_specs(arguments[2]), _state_specs(program, arguments[4])
     # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
@@ -184,7 +166,7 @@ def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) 
 
 
 def _client_specs(packed: PackedClients) -> Any:
-    """How clients lie on the devices: all on each, or of a window on each the examples of those that it trains."""
+    # how clients lie on the devices: all on each, or of a window on each the examples of those that it trains
     if packed.window is None:
         return P()
     whole = jax.tree.map(lambda _: P(), packed)
@@ -194,7 +176,7 @@ def _client_specs(packed: PackedClients) -> Any:
 
 
 def _state_specs(program: Program, state: RunState) -> Any:
-    """How a state lies on the devices: whole on each, but for clients' states that are sharded."""
+    # how a state lies on the devices: whole on each, but for clients' states that are sharded
     if program.state_sharding is None:
         return P()
     whole = jax.tree.map(lambda _: P(), replace(state, clients=()))

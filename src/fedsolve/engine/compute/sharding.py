@@ -59,12 +59,8 @@ def replicate(tree: Any, mesh: Mesh, *, may_alias: bool | None = None) -> Any:
 
 
 def put_by_device(parts: Sequence[Any], mesh: Mesh) -> Any:
-    """Arrays of which each device of the mesh has a part, one behind another along the first axis.
-
-    Args:
-        parts: those of this process's own devices, pytrees of arrays of one shape.
-        mesh: devices in a row.
-    """
+    """Arrays of which each device of the mesh has a part, one behind another along the first axis."""
+    # parts: those of this process's own devices, pytrees of arrays of one shape
     sharding = NamedSharding(mesh, P(*mesh.axis_names))
 
     def put(*own: Any) -> jax.Array:
@@ -88,10 +84,9 @@ def put_sharded(tree: Any, sharding: Callable[[jax.Array], NamedSharding]) -> An
 
 
 def local_copy(tree: Any) -> Any:
-    """What lies on all devices as this process's first ones have it, which takes no further memory.
-
-    That is the copy on one device, or where some arrays lie in parts, the parts on the first that have a whole model.
-    """
+    """What lies on all devices as this process's first ones have it, which takes no further memory."""
+    # that is the copy on one device, or where some arrays lie in parts, the parts on the first that have a
+    # whole model
     leaves = jax.tree.leaves(tree)
     if all(x.is_fully_replicated for x in leaves):
         return jax.tree.map(lambda x: x.addressable_data(0) if len(x.sharding.device_set) > 1 else x, tree)
@@ -129,7 +124,7 @@ def broadcast_from_first(numbers: Mapping[str, float]) -> dict[str, float]:
 
 @cache
 def _allgather_program() -> tuple[Mesh, Any]:
-    """One device of each process, and the program that makes known to all what each has."""
+    # one device of each process, and the program that makes known to all what each has
     firsts = {d.process_index: d for d in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[i] for i in sorted(firsts)]), ("processes",))
     return mesh, jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
@@ -156,11 +151,7 @@ def check_alone(what: str) -> None:
 
 @contextlib.contextmanager
 def report_lost_process(last: Callable[[], str]) -> Iterator[None]:
-    """Say it plainly where another process of the run is gone; `last` says where the last checkpoint is.
-
-    Raises:
-        Unavailable: a meeting failed.
-    """
+    """Say it plainly where another process of the run is gone; `last` says where the last checkpoint is."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
@@ -206,15 +197,8 @@ class StateSharding:
     def of(
         cls, clients: int, capacity: int, devices: int, state_bytes: int, always: bool
     ) -> StateSharding | None:
-        """The sharding of states of so many bytes a client, None where all devices may keep all of them.
-
-        Args:
-            clients: in all.
-            capacity: of a cohort.
-            devices: that share it.
-            state_bytes: of a client.
-            always: whether every client takes part in every round; then nothing is moved.
-        """
+        """The sharding of states of so many bytes a client, None where all devices may keep all of them."""
+        # always: whether every client takes part in every round; then nothing is moved
         places = -(-capacity // devices)
         return (
             cls(clients, devices, 0 if always else places) if places * state_bytes > _GATHER_BYTES else None
@@ -227,16 +211,13 @@ class StateSharding:
 
     @property
     def rows(self) -> int:
-        """Rows of the states of all devices."""
         return self.devices * (self.block + self.spare)
 
     def assign(
         self, ids: Int[Array, " capacity"], present: Bool[Array, " capacity"], places: int
     ) -> tuple[Int[Array, "devices places"], Bool[Array, "devices places"], StateRows]:
-        """Each device's part of a cohort: equally many clients, whose states it keeps as far as that is possible.
-
-        Absent clients have no place: where nobody is present the id is 0.
-        """
+        """Each device's part of a cohort: equally many clients, whose states it keeps as far as that is possible."""
+        # absent clients have no place: where nobody is present the id is 0
         owner, owner_row = ids // self.block, ids % self.block
         here = present & (owner == jnp.arange(self.devices)[:, None])  # (devices, capacity)
         rank = jnp.cumsum(here, axis=1)[owner, jnp.arange(len(ids))] - 1
@@ -322,7 +303,7 @@ def return_states(states: Any, state_rows: StateRows) -> Any:
 
 
 def _move(states: Any, state_rows: StateRows, back: bool) -> Any:
-    """Send the moved states, some at once, from where they are."""
+    # send the moved states, some at once, from where they are
     places, me = state_rows.rows.shape[1], lax.axis_index(CLIENT_AXIS)
     row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in jax.tree.leaves(states))
     at_once = max(1, min(places, _MOVE_BYTES // max(1, row_bytes)))
@@ -351,14 +332,9 @@ def _move(states: Any, state_rows: StateRows, back: bool) -> Any:
 
 
 def all_gather_rows(rows: Any) -> Any:
-    """The rows of all devices, one behind another; small ones meet as one matrix, since every meeting costs a wait.
-
-    Of a matrix all axes of a row stay joined: XLA on a CPU (JAX 0.10.2) copies columns into rows of several axes number
-    by number.
-
-    Args:
-        rows: arrays whose first axis is that of a device's clients.
-    """
+    """The rows of all devices, one behind another; small ones meet as one matrix, since every meeting costs a wait."""
+    # of a matrix all axes of a row stay joined: XLA on a CPU (JAX 0.10.2) copies columns into rows of several
+    # axes number by number
     leaves, structure = jax.tree.flatten(rows)
     clients, alike = len(leaves[0]), {x.dtype for x in leaves}
     if len(alike) > 1 or trees.nbytes(rows) > _GATHER_BYTES:
@@ -370,14 +346,8 @@ def all_gather_rows(rows: Any) -> Any:
 
 
 def scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
-    """Write the cohort's states back; padding rows point outside and are dropped.
-
-    Args:
-        clients: the states of all.
-        ids: whose are written.
-        present: the others of these are dropped.
-        after: the new ones, of as many axes, or with all axes of a row joined.
-    """
+    """Write the cohort's states back; padding rows point outside and are dropped."""
+    # after: the new ones, of as many axes, or with all axes of a row joined
     if not jax.tree.leaves(clients):
         return clients
     if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
@@ -419,14 +389,10 @@ class Group:
 def group_clients(
     works: tuple[LocalWork, ...], counts: np.ndarray, cohort: float, side_by_side: Callable[..., int]
 ) -> tuple[Group, ...]:
-    """The groups of a round, from the longest clients to the shortest; none if all clients are trained alike.
-
-    Args:
-        works: as `works_by_size` gives them.
-        counts: examples of each client, shape (clients,).
-        cohort: clients of a round on one device, about.
-        side_by_side: how many clients train side by side, by the examples of the `largest`.
-    """
+    """The groups of a round, from the longest clients to the shortest; none if all clients are trained alike."""
+    # works: as `works_by_size` gives them
+    # counts: examples of each client, shape (clients,)
+    # side_by_side: how many clients train side by side, by the examples of the `largest`
     if len(works) == 1:
         return ()
     groups = []
@@ -440,12 +406,8 @@ def group_clients(
 
 
 def works_by_size(work: LocalWork, counts: np.ndarray, steps: np.ndarray) -> tuple[LocalWork, ...]:
-    """The local work of clients up to each of a few sizes, the largest first.
-
-    Args:
-        work: of all clients together.
-        counts, steps: examples and local steps of each client, shape (clients,).
-    """
+    """The local work of clients up to each of a few sizes, the largest first."""
+    # counts, steps: examples and local steps of each client, shape (clients,)
     works, sizes = [], _sizes(counts)
     for size, shorter in zip(sizes, [*sizes[1:], 0], strict=True):
         members = (counts > shorter) & (counts <= size)
@@ -467,7 +429,7 @@ def of_client(works: tuple[LocalWork, ...], count: int) -> LocalWork:
 
 
 def _sizes(counts: np.ndarray) -> list[int]:
-    """Sizes at which clients are grouped, the largest first: each cut is the one that leaves the least padding."""
+    # sizes at which clients are grouped, the largest first: each cut is the one that leaves the least padding
     chosen = [int(counts.max())]
     if chosen[0] <= _PADDED_UP_TO:
         return chosen
@@ -532,10 +494,8 @@ def shards(
     program: Program, packed: PackedClients, ids: Array, present: Array
 ) -> tuple[Array, Array, StateRows | None, int]:
     """Every device's part of the cohort, shape (devices, places), the rows of their states where these are sharded, and
-    how many clients share a chunk.
-
-    Parts are padded to whole chunks; clients of like length share a chunk.
-    """
+    how many clients share a chunk."""
+    # parts are padded to whole chunks; clients of like length share a chunk
     devices = program.num_shards
     per_device, chunk = _places(program, len(ids))
     if program.state_sharding is not None:
@@ -578,7 +538,7 @@ def clients_by_device(
 
 
 def _places(program: Program, capacity: int) -> tuple[int, int]:
-    """The places of a device's part of a cohort, in whole chunks, and those of a chunk."""
+    # the places of a device's part of a cohort, in whole chunks, and those of a chunk
     per_device = -(-capacity // program.num_shards)
     chunk = min(program.chunk, per_device)
     return -(-per_device // chunk) * chunk, chunk
@@ -612,7 +572,7 @@ def num_chunks(group: Group, first: Scalar, stop: Scalar) -> Scalar:
 
 @custom_vmap
 def _most(number: Scalar) -> Scalar:
-    """The number; of several trials the largest: loops of one length keep no trial's states aside."""
+    # the number; of several trials the largest: loops of one length keep no trial's states aside
     return number
 
 

@@ -69,10 +69,8 @@ class Totals:
 
 
 def sum_messages(message: Any, weight: Array, used: Array, variant: Array, present: Array) -> Totals:
-    """Sums over the first axis; a message that is not used counts for nothing, even if it is not finite.
-
-    `variant` is the one-hot form of each message, shape (clients, variants).
-    """
+    """Sums over the first axis; a message that is not used counts for nothing, even if it is not finite."""
+    # `variant` is the one-hot form of each message, shape (clients, variants)
 
     def total(by: str, x: Array) -> Array:
         keep = used.reshape(-1, *(1,) * (x.ndim - 1))
@@ -129,7 +127,7 @@ def all_reduce_sharded(totals: Totals, axis: str) -> Totals:
 
 
 def _sum_in_order(flat: Array, axis: str) -> Array:
-    """The sum over devices in their order; that of `lax.psum` depends on the processes that they are spread over."""
+    # the sum over devices in their order; that of `lax.psum` depends on the processes that they are spread over
     devices = lax.axis_size(axis)
     parts = jnp.pad(flat, (0, -len(flat) % devices)).reshape(devices, -1)
     part = jnp.sum(lax.all_to_all(parts, axis, 0, 0), axis=0)  # each device adds up one
@@ -159,7 +157,6 @@ class Stacked:
         return jnp.sum(self.used)
 
     def reduce(self) -> Any:
-        """The reduced message."""
         return self.reduction(self.message, self.weight, self.used)
 
 
@@ -200,16 +197,11 @@ def all_gather_messages(stacked: Stacked, axis: str) -> Stacked:
 
 
 def reduce_stacked(algorithm: Algorithm, messages: Any, weight: Array, used: Array) -> Any:
-    """The reduced message of a cohort whose messages, after `receive`, lie side by side.
-
-    By the algorithm's own reduction, else as each field says: what the engine makes of one chunk, to the bit.
-
-    Args:
-        algorithm: whose messages they are.
-        messages: leaves of shape (clients, ...).
-        weight: of each in a mean, shape (clients,), in the messages' type; 0 where not used.
-        used: booleans of shape (clients,); what a row holds that is not used does not matter.
-    """
+    """The reduced message of a cohort whose messages, after `receive`, lie side by side."""
+    # by the algorithm's own reduction, else as each field says: what the engine makes of one chunk, to the bit
+    # messages: leaves of shape (clients, ...)
+    # weight: of each in a mean, shape (clients,), in the messages' type; 0 where not used
+    # used: booleans of shape (clients,); what a row holds that is not used does not matter
     one = jnp.ones((len(used), 1), bool)
     if algorithm.traits.reduction is None:
         return sum_messages(messages, weight, used, one, used).reduce()
@@ -226,12 +218,10 @@ def train_cohort(
     ids: Array,
     present: Array,
 ) -> tuple[Totals | Stacked, Any]:
-    """Train the cohort's clients: this device's share in chunks; sums and client states of all devices.
-
-    Where the algorithm has a reduction of its own, messages are not summed as they come but kept, those of all
-    devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
-    and among `clients`, their states.
-    """
+    """Train the cohort's clients: this device's share in chunks; sums and client states of all devices."""
+    # where the algorithm has a reduction of its own, messages are not summed as they come but kept, those of
+    # all devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the
+    # packed clients and among `clients`, their states.
     *everyone, state_rows, chunk = shards(program, packed, ids, present)
     ids, present = own_shard(program, *everyone)
     rows = ids  # of their states
@@ -290,7 +280,6 @@ def train_cohort(
 
 
 def _totals_of_all(program: Program, totals: Any) -> Any:
-    """The totals of all devices."""
     if isinstance(totals, Stacked):
         return all_gather_messages(totals, CLIENT_AXIS)
     return (all_reduce_sharded if program.is_sharded else all_reduce)(totals, CLIENT_AXIS)
@@ -304,16 +293,11 @@ def _states_of_all(
     everyone: list[Array],
     state_rows: StateRows | None,
 ) -> Any:
-    """All clients' states after a round.
-
-    Args:
-        program: how many devices share the cohort.
-        before: those before it.
-        updated: those of this device's clients already written, where it trained them chunk by chunk.
-        rows: those of this device's clients, where it trained them all at once; else None.
-        everyone: places and presence of every device's clients, as `shards` gives them.
-        state_rows: where their states are while they are trained; None where each device has all.
-    """
+    # all clients' states after a round
+    # updated: those of this device's clients already written, where it trained them chunk by chunk
+    # rows: those of this device's clients, where it trained them all at once; else None
+    # everyone: places and presence of every device's clients, as `shards` gives them
+    # state_rows: where their states are while they are trained; None where each device has all
     ids, present = own_shard(program, *everyone)
     if state_rows is not None:
         own = own_shard(program, state_rows.rows, everyone[1])[0]
@@ -329,8 +313,7 @@ def _states_of_all(
 
 
 class _Shared(NamedTuple):
-    """What all clients of a round share."""
-
+    # what all clients of a round share
     algorithm: Algorithm
     packed: PackedClients
     key: Array
@@ -338,7 +321,7 @@ class _Shared(NamedTuple):
 
 
 def _train_some(work: LocalWork, shared: _Shared, ids: Array, present: Array, before: Any) -> Any:
-    """What clients side by side make of a round, a leading axis (len(ids),)."""
+    # what clients side by side make of a round, a leading axis (len(ids),)
     one, bound = partial(_train_one, work), work.max_steps
     if not work.in_step:
         bound = jnp.max(jnp.where(present, shared.packed.steps[ids], 0))
@@ -351,7 +334,7 @@ def _train_some(work: LocalWork, shared: _Shared, ids: Array, present: Array, be
 def _train_one(
     work: LocalWork, shared: _Shared, bound: Scalar, slot: Scalar, present: Scalar, before: Any
 ) -> tuple[Any, Any, Scalar, Scalar, Array]:
-    """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
+    # one client's message, state, weight, whether it is used (absent and non-finite ones are not), variant
     algorithm, packed, key, broadcast = shared
     number = packed.number(slot)
     oracle = client_oracle(work, packed, key, number, bound, slot)
@@ -367,12 +350,9 @@ def _train_one(
 
 
 def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
-    """`one(*common, *own)` for each client, `own` with a leading axis.
-
-    Vmapped again, over the trials of a sweep, clients stay the outer axis: all trials' weights of one client then lie
-    side by side and meet its examples in one matrix product, without a copy that turns the axes.
-    """
-
+    # `one(*common, *own)` for each client, `own` with a leading axis
+    # vmapped again, over the trials of a sweep, clients stay the outer axis: all trials' weights of one client
+    # then lie side by side and meet its examples in one matrix product, without a copy that turns the axes
     def each(common: Any, own: Any) -> Any:
         return one(*common, *own)
 
@@ -397,8 +377,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
 
 
 def _merge_sharded_states(before: Any, own: Any, ids: Array, present: Array) -> Any:
-    """All clients' states where those of each device's clients are its own: sums, which leave arrays in parts."""
-
+    # all clients' states where those of each device's clients are its own: sums, which leave arrays in parts
     def leaf(x: Array, y: Array) -> Array:
         mine = jnp.zeros(len(x), bool).at[jnp.where(present, ids, len(x))].set(True, mode="drop")
         rows = (-1,) + (1,) * (x.ndim - 1)

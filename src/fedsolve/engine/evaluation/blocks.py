@@ -49,7 +49,6 @@ class EvalClients:
 
     @classmethod
     def of(cls, packed: PackedClients, ids: np.ndarray) -> EvalClients:
-        """Clients that are packed already."""
         return cls(packed, ids, int(np.asarray(packed.counts).max()))
 
     @classmethod
@@ -142,7 +141,7 @@ class Blocks:
         return Blocks.of(self.evaluated, self.ids, self.state_bytes, population)
 
     def __iter__(self) -> Iterator[Block]:
-        """Each block; the next one is read meanwhile."""
+        # each block; the next one is read meanwhile
         spans = [np.arange(a, b) for a, b in pairwise(self.cuts)]
         evaluated, trained = self.evaluated.data, self.trained
         slots = max(map(len, spans)) + 1  # one that nobody takes: what pads the rows is its
@@ -171,6 +170,6 @@ class Blocks:
 
 
 def _ordered_by_owner(examples: Batch, owners: np.ndarray) -> tuple[Batch, np.ndarray, np.ndarray]:
-    """Examples owner after owner, the owners' numbers, ascending, and how many examples each has."""
+    # examples owner after owner, the owners' numbers, ascending, and how many examples each has
     order = np.argsort(owners, kind="stable")
     return jax.tree.map(lambda a: a[order], examples), *np.unique(owners, return_counts=True)

@@ -37,20 +37,9 @@ def client_metrics(
     steps: int = 0,
     solver: Any = None,
 ) -> ClientMetrics:
-    """Metrics that are means over examples, of each client's own, under its model at a state.
-
-    Args:
-        prepared: the run.
-        state: where it stands.
-        unseen: of the clients that never train.
-        validation: of those with validation examples, on these.
-        steps: local steps that each takes before, on its training examples; 0 for none.
-        solver: the local solver that takes them.
-
-    Raises:
-        InvalidInput: there are no such clients or examples, unseen clients that are asked for more, a number of steps
-            below 0, what is no solver.
-    """
+    """Metrics that are means over examples, of each client's own, under its model at a state."""
+    # state: where it stands
+    # steps: local steps that each takes before, on its training examples; 0 for none
     if unseen and (validation or steps):
         raise InvalidInput(
             "unseen clients have no examples to train on or hold out: evaluate them without fine-tuning"
@@ -77,7 +66,7 @@ def client_metrics(
 
 
 def _blocks(prepared: PreparedRun, clients: EvalClients | Blocks, tuned: bool) -> Iterable[Block]:
-    """The clients in blocks, with the examples that they train on where they are to be `tuned`."""
+    # the clients in blocks, with the examples that they train on where they are to be `tuned`
     stream = prepared.stream
     if isinstance(clients, Blocks):
         return clients.after_training(stream.population) if tuned and stream is not None else clients
@@ -89,7 +78,7 @@ def _blocks(prepared: PreparedRun, clients: EvalClients | Blocks, tuned: bool) -
 
 
 def _tuned_models(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> Models:
-    """The models of clients after so many local steps."""
+    # the models of clients after so many local steps
     if not callable(getattr(solver, "solve", None)):
         raise InvalidInput(
             f"solver = {shown(solver)} must be one such as fs.client.SGD(0.1), for {steps} steps"
@@ -139,11 +128,7 @@ class ClientModels:
         return cls(run.algorithm, run.algorithm.export(state.server), states, clients, task.assemble)
 
     def __call__(self, client: int) -> tuple[Params, Any]:
-        """A client's model, assembled, and its buffers, None if it keeps nothing beside its parameters.
-
-        Raises:
-            InvalidInput: no such client, or its state was streamed and is not in memory.
-        """
+        # a client's model, assembled, and its buffers, None if it keeps nothing beside its parameters
         if check_integer("client", client, 0) >= self.count:
             raise InvalidInput(f"client = {client} of {self.count} clients: give 0 to {self.count - 1}")
         if self.states is None:
@@ -200,7 +185,7 @@ def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
 
 
 def _nonfinite_clients(prepared: PreparedRun) -> np.ndarray:
-    """The clients whose loss at the initial model is not finite, shape (clients,); none if they are half or more."""
+    # the clients whose loss at the initial model is not finite, shape (clients,); none if they are half or more
     clients = EvalClients.of(prepared.packed, np.arange(prepared.task.data.num_clients))
     model = with_buffers(prepared.params, prepared.task.buffers)
     _, losses, parts = means_of(Metrics(prepared.task.loss, ()), clients, model)

@@ -37,16 +37,7 @@ class OnWholeSets:
         return bool(self.host or self.compiled)
 
     def __call__(self, params: Params, sets: Mapping[str, Batch], first: bool) -> dict[str, float]:
-        """`SET_NAME` of every set and metric; NaN where a model is not finite any more.
-
-        Args:
-            params: the model.
-            sets: examples on the device, by name.
-            first: whether this is the first look: what a metric raises then is reported, later it gives NaN.
-
-        Raises:
-            InvalidInput: a metric that fails at the first look, or does not give one number.
-        """
+        # `SET_NAME` of every set and metric; NaN where a model is not finite any more
         alive = bool(trees.all_finite(params))
         columns = {}
         for part, examples in sets.items():

@@ -80,13 +80,8 @@ class DividedExamples:
 
 
 def is_faster_divided(loss: Loss, model: Params, examples: Batch) -> bool:
-    """Whether a model is evaluated faster in parts, by its operations (measured: benchmarks/FINDINGS.md).
-
-    Args:
-        loss: of the model, as a task has it.
-        model: what the loss takes.
-        examples: of which it is evaluated.
-    """
+    """Whether a model is evaluated faster in parts, by its operations (measured: benchmarks/FINDINGS.md)."""
+    # loss: of the model, as a task has it
     program = jax.make_jaxpr(lambda model, rows: per_example(loss, model, rows))
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
     return any(e.primitive.name in _OF_ONE_CORE for e in all_equations(program(model, rows)))
@@ -151,13 +146,7 @@ class EvalSets:
         return {name: examples for name, examples in sets.items() if examples is not None}
 
     def divided_among(self, mesh: Mesh, loss: Loss, model: Params) -> Self:
-        """The same, with the examples divided among this process's devices of a mesh, where that is faster.
-
-        Args:
-            mesh: of the run.
-            loss: of the model.
-            model: what the loss takes.
-        """
+        """The same, with the examples divided among this process's devices of a mesh, where that is faster."""
         if len(own_devices(mesh)) == 1 or not isinstance(self.training, EvalClients):
             return self
         packed = self.training.packed
@@ -168,15 +157,7 @@ class EvalSets:
 
 
 def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tuple[str, ...]]:
-    """What the model is evaluated on, and what is to be said of it.
-
-    Args:
-        requested: the run, whose task has loss, metrics and held-out examples.
-        placed: its method, which may have diagnostics of its own, and its initial model, with which they are tried.
-
-    Raises:
-        InvalidInput: a loss or metric that cannot be used, or one that needs all examples where they are streamed.
-    """
+    """What the model is evaluated on, and what is to be said of it."""
     task, packed, population = requested.task, placed.clients, placed.population
     dtype, frozen = jnp.dtype(requested.options.dtype), placed.clients.frozen
     test = None if task.test is None else on_device(task.test, dtype, "row {} of the test set".format)
@@ -229,16 +210,11 @@ _BETTER_SMALL = {"loss", "error", "bits"}
 
 
 def pooled(function: Any, values: Array, counts: Array | None) -> Array:
-    """The mean over examples, or over their parts where these are counted; NaN if there is no part.
-
-    Args:
-        function: the loss or metric; one with `of_sums` makes the value of the sums.
-        values: the examples' own, shape (examples,), or what each adds, (examples, k).
-        counts: how many parts each example has, shape (examples,); None where they count alike.
-
-    Returns:
-        Shape (); of a function with `columns` (columns,).
-    """
+    """The mean over examples, or over their parts where these are counted; NaN if there is no part."""
+    # function: the loss or metric; one with `of_sums` makes the value of the sums
+    # values: the examples' own, shape (examples,), or what each adds, (examples, k)
+    # counts: how many parts each example has, shape (examples,); None where they count alike
+    # returns shape (); of a function with `columns` (columns,)
     if hasattr(function, "totals"):
         return function.of_sums(sums_of_all(function, values))
     if hasattr(function, "of_sums"):
@@ -258,14 +234,8 @@ def sums_of_all(function: Any, each: Array) -> Array:
 def client_values(
     metrics: Metrics, values: Mapping[str, Array], counts: Mapping[str, Array], packed: PackedClients
 ) -> tuple[Array, Array]:
-    """The clients' own values of every metric, and over how much each is a mean: (clients, columns) both.
-
-    Args:
-        metrics: the loss and the others.
-        values: of every example, as for `pooled`.
-        counts: as `Metrics.counts` gives them.
-        packed: whose examples they are.
-    """
+    """The clients' own values of every metric, and over how much each is a mean: (clients, columns) both."""
+    # values: of every example, as for `pooled`; counts: as `Metrics.counts` gives them
     functions = metrics.all
     plain = [name for name, f in functions.items() if not hasattr(f, "of_sums")]
     columns: dict[str, tuple[Array, Array]] = {}
@@ -285,21 +255,19 @@ def client_values(
 
 
 def _totals_by_client(values: Array, packed: PackedClients) -> Array:
-    """The sums of each client's examples, (clients, k), of values (examples, k)."""
+    # the sums of each client's examples, (clients, k), of values (examples, k)
     owner = _owners(packed, len(values))
     return jax.ops.segment_sum(values, owner, packed.counts.shape[0], indices_are_sorted=True)
 
 
 def _owners(packed: PackedClients, rows: int) -> Array:
-    """The place of each row's client, shape (rows,)."""
+    # the place of each row's client, shape (rows,)
     return jnp.repeat(jnp.arange(packed.counts.shape[0]), packed.counts, total_repeat_length=rows)
 
 
 def _of_sums(function: Any, each: Array, packed: PackedClients) -> tuple[Array, Array]:
-    """The clients' values from their sums, and over how much each is a mean: 0 where nothing counts.
-
-    Both are of shape (clients,), of a function with `columns` (clients, columns).
-    """
+    # the clients' values from their sums, and over how much each is a mean: 0 where nothing counts
+    # both are of shape (clients,), of a function with `columns` (clients, columns)
     if hasattr(function, "totals"):
         values, nothing = _of_totals(function, each, packed)
         return values, jnp.where(nothing, 0, packed.counts.astype(values.dtype)[:, None])
@@ -311,10 +279,9 @@ def _of_sums(function: Any, each: Array, packed: PackedClients) -> tuple[Array, 
 
 
 def _of_totals(function: Any, each: Array, packed: PackedClients) -> tuple[Array, Array]:
-    """The columns of each client by a metric of `fedsolve.tasks.metrics`, and where nothing counts: (clients, columns).
-
-    So many clients at a time that their sums take little memory.
-    """
+    # the columns of each client by a metric of `fedsolve.tasks.metrics`, and where nothing counts: (clients,
+    # columns)
+    # so many clients at a time that their sums take little memory
     owner, clients = _owners(packed, len(each)), packed.counts.shape[0]
     size = min(clients, max(1, _SUMS_AT_ONCE // function.width))
 
@@ -331,13 +298,9 @@ def _of_totals(function: Any, each: Array, packed: PackedClients) -> tuple[Array
 
 
 def client_percentiles(names: Iterable[str], means: np.ndarray, known: np.ndarray) -> dict[str, float]:
-    """Mean, 10th and 90th percentile and worst of the clients' means of every metric.
-
-    Args:
-        names: of the metrics.
-        means: of shape (clients, metrics).
-        known: which of them are means of anything, of that shape; all are NaN where none is.
-    """
+    """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
+    # means: of shape (clients, metrics)
+    # known: which of them are means of anything, of that shape; all are NaN where none is
     columns: dict[str, float] = {}
     for name, column, here in zip(names, means.T, known.T, strict=True):
         column = column[here] if here.any() else np.full(1, np.nan)
@@ -354,9 +317,7 @@ def client_percentiles(names: Iterable[str], means: np.ndarray, known: np.ndarra
 
 
 def as_part(part: str, columns: dict[str, float]) -> dict[str, float]:
-    """Columns `train_NAME` and `client_NAME` of other clients, or of other examples of theirs, as `PART_NAME`.
-
-    `PART_NAME` (and `_averaged`) is the mean over all their examples, `PART_NAME_mean`, `_p10`, `_p90` and
-    `_worst` describe their own means.
-    """
+    """Columns `train_NAME` and `client_NAME` of other clients, or of other examples of theirs, as `PART_NAME`."""
+    # `PART_NAME` (and `_averaged`) is the mean over all their examples, `PART_NAME_mean`, `_p10`, `_p90` and
+    # `_worst` describe their own means
     return {f"{part}_{name.partition('_')[2]}": value for name, value in columns.items()}

@@ -56,21 +56,11 @@ def evaluate(
     part: str = "train",
     divided: DividedExamples | None = None,
 ) -> dict[str, float]:
-    """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two.
-
-    `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples; `client_NAME_mean`,
-    `_p10`, `_p90` and `_worst` describe the clients' own means (worst: largest loss, error or bits, else smallest).
-    Of another part than `train` all are `PART_NAME` (see `as_part`).
-
-    Args:
-        metrics: what is measured.
-        clients: with their examples, on the device or in blocks.
-        sets: held-out examples by name, which the exported model is measured on.
-        last, previous: the exported model, and that of the round before.
-        models: the clients' own.
-        part: what the clients, or these examples of theirs, are called.
-        divided: the same examples by part and name on several devices; None where one has all.
-    """
+    """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two."""
+    # `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples;
+    # `client_NAME_mean`, `_p10`, `_p90` and `_worst` describe the clients' own means (worst: largest loss,
+    # error or bits, else smallest). Of another part than `train` all are `PART_NAME` (see `as_part`).
+    # divided: the same examples by part and name on several devices; None where one has all
     if isinstance(clients, EvalClients):
         if divided is None:
             results = _resident(metrics, clients.packed, sets, last, previous, models(Block(clients)))
@@ -92,10 +82,8 @@ def evaluate(
 def each_client(
     metrics: Metrics, blocks: Iterable[Block], model: Params, models: Models
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """The clients' numbers, how many examples each has, and every metric of each one's own; all of shape (clients,).
-
-    NaN where a client has nothing that the metric counts.
-    """
+    """The clients' numbers, how many examples each has, and every metric of each one's own; all of shape (clients,)."""
+    # NaN where a client has nothing that the metric counts
     rows = [(block.clients.ids, *means_of(metrics, block.clients, model, models(block))) for block in blocks]
     ids, counts, means, parts = (np.concatenate(column) for column in zip(*rows, strict=True))
     means = np.where(parts > 0, means, np.nan)
@@ -105,10 +93,8 @@ def each_client(
 def means_of(
     metrics: Metrics, clients: EvalClients, model: Params, own: OwnModels | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How many examples each client has, shape (clients,), every metric of its own, and over how many parts.
-
-    The last two are of shape (clients, columns), in the order of `metrics.columns`.
-    """
+    """How many examples each client has, shape (clients,), every metric of its own, and over how many parts."""
+    # the last two are of shape (clients, columns), in the order of `metrics.columns`
     alone = jax.tree.map(lambda a: jnp.asarray(a)[None], model)
     _, _, means, parts = _compiled_of_clients(metrics, clients.packed, alone, own)
     counts, means, parts = trees.on_host((clients.packed.counts, means, parts))
@@ -126,7 +112,7 @@ def sums_of(metrics: Metrics, packed: PackedClients, model: Params) -> dict[str,
 def _of_blocks(
     metrics: Metrics, blocks: Blocks, both: Params, models: Models
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """What `_of_clients` gives, on the host."""
+    # what `_of_clients` gives, on the host
     by_block: list[Any] = []
     for block in blocks:
         packed, length = block.clients.packed, len(block.clients.ids)
@@ -158,7 +144,7 @@ def _resident(
 def _pool(
     metrics: Metrics, packed: PackedClients, sets: dict[str, Batch], train: Any, others: dict[str, Any]
 ) -> tuple[dict[str, Array], Array, Array]:
-    """All columns, and the clients' own means, from the values of two models, (2, examples and padding, ...)."""
+    # all columns, and the clients' own means, from the values of two models, (2, examples and padding, ...)
     counts, train = metrics.counts(packed.examples), _without_padding(train, packed.examples)
     means, parts = _first_by_client(metrics, packed, train, counts)
     columns = _pool_all(metrics, "train", train, counts)
@@ -176,7 +162,8 @@ def _without_padding(values: Any, examples: Batch) -> Any:
 def _of_clients(
     metrics: Metrics, packed: PackedClients, both: Params, own: OwnModels | None
 ) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
-    """Every metric of stacked models by example, (models, examples, ...), their counts, the first's `client_values`."""
+    # every metric of stacked models by example, (models, examples, ...), their counts, the first's
+    # `client_values`
     train = of_each(lambda p: on_clients(metrics, packed, p, own), both)
     counts = metrics.counts(packed.examples)
     return train, counts, *_first_by_client(metrics, packed, train, counts)
@@ -190,7 +177,7 @@ def _first_by_client(
 
 
 def _held_out(metrics: Metrics, frozen: Params, name: str, examples: Batch, both: Params) -> dict[str, Array]:
-    """The metrics of two stacked models on a held-out set, by name."""
+    # the metrics of two stacked models on a held-out set, by name
     values = _on_set(metrics, frozen, examples, both)
     return _pool_all(metrics, name, values, metrics.counts(examples))
 
@@ -202,7 +189,7 @@ def _on_set(metrics: Metrics, frozen: Params, examples: Batch, both: Params) -> 
 def _pool_all(
     metrics: Metrics, part: str, values: dict[str, Any], counts: dict[str, Any], pool: Any = pooled
 ) -> dict[str, Array]:
-    """The metrics of two stacked models on all examples, from those by example, (2, examples, ...)."""
+    # the metrics of two stacked models on all examples, from those by example, (2, examples, ...)
     return {
         f"{part}_{name}{s}": value
         for k, v in values.items()
@@ -277,7 +264,7 @@ class RunEvaluation(EvalSets):
         return evaluate(self.metrics, clients, sets, model, state.previous, models, part, self.divided)
 
     def _on_all_examples(self, clients: EvalClients, state: RunState) -> dict[str, float]:
-        """Metrics of whole sets, of both iterates, and diagnostics."""
+        # metrics of whole sets, of both iterates, and diagnostics
         values, model = {}, self.algorithm.export(state.server)
         if self.whole:
             sets = {"train": clients.packed.examples} | self.held_out

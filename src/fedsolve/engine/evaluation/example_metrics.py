@@ -73,7 +73,6 @@ class OwnModels:
     rows: int = static()
 
     def model(self, exported: Params, index: Scalar) -> Params:
-        """Of the client at an index."""
         return self.algorithm.own_model(exported, jax.tree.map(lambda x: x[index], self.states))
 
 
@@ -153,7 +152,7 @@ def map_rows(function: Callable[[Params, Batch], Any], params: Params, examples:
 def _by_owner(
     function: Callable[[Params, Batch], Any], packed: PackedClients, exported: Params, own: OwnModels
 ) -> Any:
-    """The same by the model of each example's owner."""
+    # the same by the model of each example's owner
     total = jax.tree.leaves(packed.examples)[0].shape[0]
     size = min(total, own.rows, _rows_at_once(exported))
 
@@ -174,15 +173,14 @@ def _by_owner(
 
 
 def _empty(function: Callable[[Batch], Any], examples: Batch) -> Any:
-    """Zeros in the shapes of what a function gives for all examples."""
+    # zeros in the shapes of what a function gives for all examples
     one = jax.tree.map(lambda a: a[:1], examples)
     total = jax.tree.leaves(examples)[0].shape[0]
     return jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), jax.eval_shape(function, one))
 
 
 def _put(results: Any, values: Any, start: Scalar, mine: Array) -> Any:
-    """Values in their place and those that follow, where they are mine."""
-
+    # values in their place and those that follow, where they are mine
     def rows(a: Array, v: Array) -> Array:
         old = lax.dynamic_slice_in_dim(a, start, len(v))
         keep = mine.reshape(-1, *(1,) * (v.ndim - 1))

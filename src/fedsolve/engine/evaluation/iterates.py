@@ -106,7 +106,7 @@ def objective(
 def _of_sums(
     loss: Any, uniform: bool, packed: PackedClients, params: Params, needs_gradient: bool
 ) -> tuple[Scalar, Params]:
-    """The same where f_i follows from the sums of what client i's examples add; they are made first."""
+    # the same where f_i follows from the sums of what client i's examples add; they are made first
     clients, dtype = packed.counts.shape[0], trees.dtype_of(params)
     total = jax.tree.leaves(packed.examples)[0].shape[0]
     owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=total)
@@ -135,7 +135,7 @@ def _of_sums(
 
 
 def _over_rows(add: Callable[..., Any], packed: PackedClients, start: Any) -> Any:
-    """`add(carry, rows, their numbers, which of them are new)` over all examples, a few rows at a time."""
+    # `add(carry, rows, their numbers, which of them are new)` over all examples, a few rows at a time
     total = jax.tree.leaves(packed.examples)[0].shape[0]
     width = sum(trees.nbytes(a) for a in jax.tree.leaves(packed.examples)) // total
     size = min(total, max(1, _BYTES_AT_ONCE // max(width, 1)))
