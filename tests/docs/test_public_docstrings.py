@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -81,7 +82,10 @@ def gives(thing):
 
 
 def refuses(thing):
-    """Whether building or calling it raises `InvalidInput` in its own lines, or checks a number there."""
+    """Whether building or calling it raises `InvalidInput` in its own lines, or checks a number or a field there."""
+    own = vars(thing).get("__annotations__", {}) if dataclasses.is_dataclass(thing) else {}
+    if any("check" in field.metadata for name, field in getattr(thing, "__dataclass_fields__", {}).items() if name in own):
+        return True
     tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
     inside = tree.body if isinstance(tree, ast.ClassDef) else [tree]
     starts = ("__init__", "__post_init__", getattr(thing, "__name__", ""))

@@ -1,4 +1,4 @@
-"""What can be built by its name: tables of names, and the record of how an object was made."""
+"""What can be built by its name: tables of names, how an object was made, and what its fields may hold."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from fedsolve.core.errors import InvalidInput, check_known
+from fedsolve.core.errors import (
+    InvalidInput,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_known,
+    check_range,
+)
 
 T = TypeVar("T")
 
@@ -159,3 +166,123 @@ def made(built: T, by: Made) -> T:
     """An object that nobody else has yet, with how it was made."""
     object.__setattr__(built, "made_by", by)  # no argument: copies with other parts are made otherwise
     return built
+
+
+# What a field of a module may hold stands with the field, as data that `fedsolve.core.types.module` reads: a value is
+# checked, and converted, when a user builds the module, and never when JAX makes it anew from leaves.
+
+
+Check: TypeAlias = Callable[[str, Any], Any]
+"""Takes a field's name and its value, raises `InvalidInput` or returns the value to keep."""
+
+
+LATER = {"later": True}
+"""Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
+
+
+def is_at_later_default(f: dataclasses.Field[Any], value: object) -> bool:
+    """Whether a field that came later (`LATER`) is at its default: older records have none."""
+    if not f.metadata.get("later"):
+        return False
+    is_plain = type(value) is type(f.default) and isinstance(value, str | int | float)
+    return value is f.default or (is_plain and value == f.default)
+
+
+def checked(
+    check: Check,
+    *,
+    default: Any = dataclasses.MISSING,
+    name: str = "",
+    static: bool = False,
+    later: bool = False,
+) -> Any:
+    """A field whose value is passed through `check` when its module is built, under `name` if not its own.
+
+    A field that a subclass declares anew without a check keeps the one that it had. For `static` see
+    `fedsolve.core.types.static`, for `later` see `LATER`.
+    """
+    # by keyword alone, here and below: that is how type checkers know that a field has a default
+    metadata = {"check": check, "name": name, "static": static} | (LATER if later else {})
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def number(
+    *, default: Any = dataclasses.MISSING, name: str = "", later: bool = False, **bounds: float
+) -> Any:
+    """A hyper-parameter, a leaf: one finite number within its bounds (`check_range`); None passes if it is the default.
+
+    >>> from fedsolve.core.types import module
+    >>> @module
+    ... class Step:
+    ...     size: Any = number(default=0.1, above=0, at_most=1)
+    >>> Step(2)
+    Traceback (most recent call last):
+    ...
+    fedsolve.InvalidInput: size = 2 must be finite and > 0 and <= 1
+    """
+
+    def check(name: str, value: Any) -> Any:
+        check_range(name, value, optional=default is None, **bounds)  # pyright: ignore[reportArgumentType]
+        return value
+
+    return checked(check, default=default, name=name, later=later)
+
+
+def integer(
+    *,
+    at_least: int = 1,
+    bits: int | None = 31,
+    default: Any = dataclasses.MISSING,
+    name: str = "",
+    none: str = "",
+    later: bool = False,
+) -> Any:
+    """A count that is part of the program (`static`), by default one that JAX can count; see `check_integer`."""
+
+    def check(name: str, value: Any) -> Any:
+        return check_integer(name, value, at_least, bits=bits, none=none)
+
+    return checked(check, default=default, name=name, static=True, later=later)
+
+
+def choice(*texts: str | None, default: str | None, kind: str = "", later: bool = False) -> Any:
+    """One of some texts, which is part of the program (`static`); with `kind` an error names the nearest one."""
+
+    def check(name: str, value: Any) -> Any:
+        if kind:
+            check_known(kind, value, [text for text in texts if text])
+            return value
+        return check_choice(name, value, texts)
+
+    return checked(check, default=default, static=True, later=later)
+
+
+def flag(*, default: bool) -> Any:
+    """True or False, which is part of the program (`static`)."""
+    return checked(check_flag, default=default, static=True)
+
+
+def check_first(cls: type) -> None:
+    """Let a class that declares fields with checks check them before its `__post_init__`, its own or an inherited."""
+    if not any(isinstance(f, dataclasses.Field) and "check" in f.metadata for f in vars(cls).values()):
+        return
+    then = getattr(cls, "__post_init__", None)
+
+    def __post_init__(self: Any) -> None:
+        for field, name, check in _checks(type(self)):
+            object.__setattr__(self, field, check(name, getattr(self, field)))
+        if then is not None:
+            then(self)
+
+    cls.__post_init__ = __post_init__
+
+
+@functools.cache
+def _checks(cls: type) -> tuple[tuple[str, str, Check], ...]:
+    """The field, the name that errors show and the check of each field that is checked, in the order of the fields."""
+    known: dict[str, tuple[str, Check]] = {}
+    for base in reversed(cls.__mro__):
+        for f in vars(base).get("__dataclass_fields__", {}).values():
+            if "check" in f.metadata:
+                known[f.name] = f.metadata["name"] or f.name, f.metadata["check"]
+    return tuple((f.name, *known[f.name]) for f in dataclasses.fields(cls) if f.name in known)

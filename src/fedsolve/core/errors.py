@@ -270,10 +270,25 @@ def check_seed(value: Any) -> int:
     return check_integer("seed", value, bits=SEED_BITS)
 
 
-def check_flag(name: str, value: object) -> None:
-    """Raise `InvalidInput` unless `value` is True or False."""
+def check_flag(name: str, value: object) -> Any:
+    """`value`; `InvalidInput` unless it is True or False."""
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} = {shown(value)} must be true or false")
+    return value
+
+
+def check_choice(name: str, value: object, choices: Sequence[str | None]) -> Any:
+    """`value`; `InvalidInput` unless it is one of some texts, or None where that is one of the choices.
+
+    >>> check_choice("f", "middle", ("start", "end", "mean"))
+    Traceback (most recent call last):
+    ...
+    fedsolve.InvalidInput: f = 'middle' must be 'start', 'end' or 'mean'
+    """
+    if not (isinstance(value, str | None) and value in choices):
+        words = ", ".join(map(repr, choices[:-1]))
+        raise InvalidInput(f"{name} = {shown(value)} must be {words} or {choices[-1]!r}")
+    return value
 
 
 def check_number(name: str, value: Any, **bounds: float) -> float:

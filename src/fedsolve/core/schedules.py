@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range, is_plain_number, shown
 from fedsolve.core.metric_direction import improvements, signed
 from fedsolve.core.types import Scalar, is_module, module, replace, static
@@ -78,12 +79,8 @@ class Exponential(Schedule):
     0.025
     """
 
-    initial: Scalar
-    decay: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("initial", self.initial, above=0)
-        check_range("decay", self.decay, above=0, at_most=1)
+    initial: Scalar = number(above=0)
+    decay: Scalar = number(above=0, at_most=1)
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
@@ -104,10 +101,7 @@ class InverseSqrt(Schedule):
     0.05
     """
 
-    initial: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("initial", self.initial, above=0)
+    initial: Scalar = number(above=0)
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
@@ -200,20 +194,16 @@ class ReduceOnPlateau(Reacting):
     0.05
     """
 
-    initial: Scalar
+    initial: Scalar = number(above=0)
     metric: str = static()
-    patience: Scalar
-    factor: Scalar = 0.1
-    min_delta: Scalar = 0.0
+    patience: Scalar = number(at_least=1, whole=True)
+    factor: Scalar = number(default=0.1, above=0, below=1)
+    min_delta: Scalar = number(default=0.0, at_least=0)
     min_lr: Scalar = 1e-8
 
     def __post_init__(self) -> None:
-        check_range("initial", self.initial, above=0)
         if not isinstance(self.metric, str):
             raise InvalidInput(f"metric = {shown(self.metric)} must be a metric's name, such as 'train_loss'")
-        check_range("patience", self.patience, at_least=1, whole=True)
-        check_range("factor", self.factor, above=0, below=1)
-        check_range("min_delta", self.min_delta, at_least=0)
         most = float(self.initial) if is_plain_number(self.initial) else None
         check_range("min_lr", self.min_lr, above=0, at_most=most)
 

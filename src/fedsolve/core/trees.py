@@ -141,6 +141,15 @@ def named_leaves(tree: Params) -> tuple[list[str], list[Any]]:
     ]
 
 
+def as_patterns(name: str, value: Any, *, example: str, at_least: int = 1) -> tuple[str, ...]:
+    """One or more patterns of paths as a tuple; `InvalidInput` unless they are texts, `at_least` so many."""
+    patterns = (value,) if isinstance(value, str) else value
+    is_listed = isinstance(patterns, list | tuple) and all(isinstance(p, str) and p for p in patterns)
+    if not is_listed or len(patterns) < at_least:
+        raise InvalidInput(f"{name} = {shown(value)} must be patterns of paths, such as {example}")
+    return tuple(patterns)
+
+
 def all_matching(field: str, paths: list[str], patterns: Iterable[str]) -> set[int]:
     """The numbers of the paths that some patterns match."""
     chosen: set[int] = set()

@@ -3,7 +3,7 @@
 A hyper-parameter is a leaf, so it can be traced, swept and changed without recompiling; a field marked
 `static()` is part of the program. A field of a message says how it is reduced over the cohort
 (`reduced`) and what a number that comes from outside must be (`claimed`), a field of a server state whether the
-engine logs it (`reported`).
+engine logs it (`reported`), a hyper-parameter what it may be (`number`, `integer`, `choice`, `flag`, `checked`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fedsolve.core.errors import InvalidInput, is_one_of
+from fedsolve.core.building import LATER, check_first, checked, choice, flag, integer, number
+from fedsolve.core.errors import check_choice
 
 if TYPE_CHECKING:  # to type checkers jaxtyping's is an unknown type, which strict users are told of
     Params: TypeAlias = Any
@@ -42,16 +43,6 @@ Privacy = Literal["", "central", "distributed", "local"]
 T = TypeVar("T")
 _REDUCTIONS = ("mean", "average", "max", "sum")
 _MARK = "_fedsolve_module"
-LATER = {"later": True}
-"""Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
-
-
-def is_at_later_default(f: dataclasses.Field[Any], value: object) -> bool:
-    """Whether a field that came later (`LATER`) is at its default: older records have none."""
-    if not f.metadata.get("later"):
-        return False
-    is_plain = type(value) is type(f.default) and isinstance(value, str | int | float)
-    return value is f.default or (is_plain and value == f.default)
 
 
 def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
@@ -103,13 +94,17 @@ def reported(warn: str = "") -> Any:
 
 
 @dataclass_transform(
-    frozen_default=True, field_specifiers=(static, reduced, claimed, reported, given, dataclasses.field)
-)
+    frozen_default=True,
+    field_specifiers=(
+        static, checked, number, integer, choice, flag, reduced, claimed, reported, given, dataclasses.field
+    ),
+)  # fmt: skip
 def module(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree of its non-static fields.
 
-    What makes it anew from leaves (a transformation) does not call it: `__post_init__` sees what a user gives, and
-    may check and change it, but never tracers, stacked values or whatever else stands for a leaf.
+    Its fields are checked in their order (`checked`), then `__post_init__` runs, which may check and change the rest.
+    What makes a module anew from leaves (a transformation) calls neither: they see what a user gives, but never
+    stacked values or whatever else stands for a leaf.
 
     >>> @module
     ... class Point:
@@ -118,6 +113,7 @@ def module(cls: type[T]) -> type[T]:
     >>> jax.tree.map(lambda v: 2 * v, Point(1.0))
     Point(x=2.0, name='p')
     """
+    check_first(cls)
     cls = dataclasses.dataclass(frozen=True)(cls)
     setattr(cls, _MARK, cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -188,5 +184,4 @@ def reports(state: Any) -> dict[str, tuple[Array, str]]:
 
 def check_weighting(value: object) -> None:
     """Raise `InvalidInput` unless value is a known weighting."""
-    if not is_one_of(value, ("uniform", "examples")):
-        raise InvalidInput(f"weighting = {value!r} must be 'uniform' or 'examples'")
+    check_choice("weighting", value, ("uniform", "examples"))

@@ -24,10 +24,9 @@ import tomli_w
 from fedsolve.config.build import call_text, named, to_plain
 from fedsolve.core import __version__
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.building import Made
+from fedsolve.core.building import Made, is_at_later_default
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.sampling import Bernoulli
-from fedsolve.core.types import is_at_later_default
 from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.layout import cores
 from fedsolve.engine.compute.sharding import is_first

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from fedsolve.core import trees
+from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, given, module
 from fedsolve.core.wire import Index
@@ -30,11 +31,8 @@ class L1Ball(ProjectableSet):
         InvalidInput: a radius that is not positive and finite.
     """
 
-    radius: Scalar
+    radius: Scalar = number(above=0, name="radius of L1Ball")
     spreads_nan: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_range("radius of L1Ball", self.radius, above=0)
 
     def violation(self, w: Array) -> Scalar:
         """max(|w|_1 - radius, 0)."""
@@ -89,10 +87,7 @@ class L2Ball(ProjectableSet):
         InvalidInput: a radius that is not positive and finite.
     """
 
-    radius: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("radius of L2Ball", self.radius, above=0)
+    radius: Scalar = number(above=0, name="radius of L2Ball")
 
     def violation(self, w: Array) -> Scalar:
         """max(|w|_2 - radius, 0)."""
@@ -132,12 +127,9 @@ class LInfBall(ProjectableSet):
         InvalidInput: a radius that is not positive and finite.
     """
 
-    radius: Scalar
+    radius: Scalar = number(above=0, name="radius of LInfBall")
     separable: ClassVar[bool] = True
     propagates_nan: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_range("radius of LInfBall", self.radius, above=0)
 
     def violation(self, w: Array) -> Scalar:
         """max(max |w_j| - radius, 0)."""
@@ -234,11 +226,10 @@ class LpBall(ConvexSet):
         InvalidInput: p = 1 or infinity, which have sets of their own; p < 1, where no norm is.
     """
 
-    radius: Scalar
+    radius: Scalar = number(above=0, name="radius of LpBall")
     p: Scalar
 
     def __post_init__(self) -> None:
-        check_range("radius of LpBall", self.radius, above=0)
         if isinstance(self.p, Real) and float(self.p) in (1.0, math.inf):
             other = "L1Ball" if float(self.p) == 1.0 else "LInfBall"
             raise InvalidInput(f"p = {self.p} of LpBall: use {other}(radius), which is exact and sends less")

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput, check_range
+from fedsolve.core.building import number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import chosen_leaves
 from fedsolve.core.types import Params, Scalar, given, module, static
 from fedsolve.core.xla.products import singular_values
@@ -158,11 +159,10 @@ class ProxGradient(Diagnostic):
     """
 
     psi: Any = given(converter=with_prox)
-    step: Scalar = 1.0
+    step: Scalar = number(default=1.0, above=0, name="step of ProxGradient")
     needs_gradient = True
 
     def __post_init__(self) -> None:
-        check_range("step of ProxGradient", self.step, above=0)
         instead = "one with a prox, such as L1(0.1)"
         object.__setattr__(self, "psi", require("ProxGradient", self.psi, "prox", instead))
 
@@ -220,11 +220,8 @@ class Density(Diagnostic):
         InvalidInput: a negative zero; when a run begins, a pattern that matches no leaf.
     """
 
-    zero: Scalar = 1e-2
+    zero: Scalar = number(default=1e-2, at_least=0)
     on: str = static(default="*")
-
-    def __post_init__(self) -> None:
-        check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
         """The density, in [0, 1]."""
@@ -248,11 +245,8 @@ class Support(Diagnostic):
     """
 
     truth: Params
-    zero: Scalar = 1e-2
+    zero: Scalar = number(default=1e-2, at_least=0)
     on: str = static(default="*")
-
-    def __post_init__(self) -> None:
-        check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
         """The three values, each in [0, 1]."""
@@ -277,11 +271,8 @@ class Rank(Diagnostic):
         InvalidInput: a negative zero; when a run begins, a pattern that does not match one matrix.
     """
 
-    zero: Scalar = 1e-2
+    zero: Scalar = number(default=1e-2, at_least=0)
     on: str = static(default="*")
-
-    def __post_init__(self) -> None:
-        check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
         """The rank, a whole number as a float."""

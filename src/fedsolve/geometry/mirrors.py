@@ -17,7 +17,8 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput, check_range
+from fedsolve.core.building import number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.geometry.blocks import Blocks
 from fedsolve.geometry.regularizer import Penalty, require
@@ -236,10 +237,7 @@ class PNorm(Mirror):
         InvalidInput: a p that is not above 1.
     """
 
-    p: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("p", self.p, above=1)
+    p: Scalar = number(above=1)
 
     def forward(self, w: Params) -> Params:
         """sign(w) |w|^(p-1) |w|_p^(2-p)."""

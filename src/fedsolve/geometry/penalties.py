@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.core.errors import InvalidInput, check_range, is_integer
+from fedsolve.core.building import number
+from fedsolve.core.errors import InvalidInput, is_integer
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.xla.products import singular_values, svd
 from fedsolve.geometry.regularizer import Penalty
@@ -25,11 +26,8 @@ class L1(Penalty):
         InvalidInput: a weight that is negative or not finite.
     """
 
-    weight: Scalar
+    weight: Scalar = number(at_least=0, name="weight of L1")
     separable = True
-
-    def __post_init__(self) -> None:
-        check_range("weight of L1", self.weight, at_least=0)
 
     def value(self, w: Array) -> Scalar:
         """weight sum |w_j|."""
@@ -58,11 +56,8 @@ class SquaredL2(Penalty):
     [1.0, -2.0]
     """
 
-    weight: Scalar
+    weight: Scalar = number(at_least=0, name="weight of SquaredL2")
     separable = True
-
-    def __post_init__(self) -> None:
-        check_range("weight of SquaredL2", self.weight, at_least=0)
 
     def value(self, w: Array) -> Scalar:
         """(weight / 2) sum w_j^2."""
@@ -92,13 +87,9 @@ class ElasticNet(Penalty):
     [1.0, 0.0]
     """
 
-    weight: Scalar
-    l2: Scalar
+    weight: Scalar = number(at_least=0, name="weight of ElasticNet")
+    l2: Scalar = number(at_least=0, name="l2 of ElasticNet")
     separable = True
-
-    def __post_init__(self) -> None:
-        check_range("weight of ElasticNet", self.weight, at_least=0)
-        check_range("l2 of ElasticNet", self.l2, at_least=0)
 
     def value(self, w: Array) -> Scalar:
         """weight sum |w_j| + (l2 / 2) sum w_j^2."""
@@ -127,10 +118,7 @@ class LInf(Penalty):
     [2.0, -2.0, 1.0]
     """
 
-    weight: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("weight of LInf", self.weight, at_least=0)
+    weight: Scalar = number(at_least=0, name="weight of LInf")
 
     def value(self, w: Array) -> Scalar:
         """weight max |w_j|."""
@@ -208,11 +196,10 @@ class GroupL1(Penalty):
     [[2.4000000953674316, 3.200000047683716], [0.0, 0.0]]
     """
 
-    weight: Scalar
+    weight: Scalar = number(at_least=0, name="weight of GroupL1")
     axis: int | tuple[int, ...] = static(default=-1)
 
     def __post_init__(self) -> None:
-        check_range("weight of GroupL1", self.weight, at_least=0)
         axes = _axes(self.axis)
         if not axes or not all(map(is_integer, axes)):
             raise InvalidInput(f"axis of GroupL1 = {self.axis!r} must be an integer or a tuple of integers")
@@ -282,10 +269,7 @@ class NuclearNorm(Penalty):
     7.0
     """
 
-    weight: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("weight of NuclearNorm", self.weight, at_least=0)
+    weight: Scalar = number(at_least=0, name="weight of NuclearNorm")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
         """Raise `InvalidInput` unless it is a matrix.

@@ -11,7 +11,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput, check_integer, check_range
+from fedsolve.core.building import integer, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
@@ -75,11 +76,8 @@ class Simplex(ProjectableSet):
         InvalidInput: a radius that is not positive and finite.
     """
 
-    radius: Scalar = 1.0
+    radius: Scalar = number(default=1.0, above=0, name="radius of Simplex")
     spreads_nan: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_range("radius of Simplex", self.radius, above=0)
 
     def violation(self, w: Array) -> Scalar:
         """max(-min w, |sum w - radius|, 0)."""
@@ -212,11 +210,8 @@ class GroupL1Ball(ProjectableSet):
         InvalidInput: a radius that is not positive and finite.
     """
 
-    radius: Scalar
+    radius: Scalar = number(above=0, name="radius of GroupL1Ball")
     axis: int = static(default=-1)
-
-    def __post_init__(self) -> None:
-        check_range("radius of GroupL1Ball", self.radius, above=0)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
         """Raise `InvalidInput` unless there is such an axis."""
@@ -280,12 +275,8 @@ class KSupportBall(ConvexSet):
         InvalidInput: a radius that is not positive and finite, a k that is no integer from 1.
     """
 
-    radius: Scalar
-    k: int = static()
-
-    def __post_init__(self) -> None:
-        check_range("radius of KSupportBall", self.radius, above=0)
-        check_integer("k of KSupportBall", self.k, 1)
+    radius: Scalar = number(above=0, name="radius of KSupportBall")
+    k: int = integer(bits=None, name="k of KSupportBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
         """Raise `InvalidInput` if there are fewer than k entries."""

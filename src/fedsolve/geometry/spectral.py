@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.core.xla.products import eigh, singular_values, svd
@@ -169,14 +170,12 @@ class NuclearBall(ProjectableSet):
         InvalidInput: a radius that is not positive, a tolerance outside (0, 1), max_products below 1.
     """
 
-    radius: Scalar
-    tolerance: Scalar = 1e-6
+    radius: Scalar = number(above=0, name="radius of NuclearBall")
+    tolerance: Scalar = number(default=1e-6, above=0, below=1, name="tolerance of NuclearBall")
     max_products: int = static(default=1000)
     warm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_range("radius of NuclearBall", self.radius, above=0)
-        check_range("tolerance of NuclearBall", self.tolerance, above=0, below=1)
         check_range("max_products of NuclearBall", self.max_products, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
@@ -215,10 +214,7 @@ class SpectralBall(ProjectableSet):
         InvalidInput: a radius that is not positive and finite.
     """
 
-    radius: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("radius of SpectralBall", self.radius, above=0)
+    radius: Scalar = number(above=0, name="radius of SpectralBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
         """Raise `InvalidInput` unless it is a matrix."""

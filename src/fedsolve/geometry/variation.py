@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.geometry.regularizer import Penalty
@@ -37,13 +38,11 @@ class TotalVariation2D(Penalty):
     6.0
     """
 
-    weight: Scalar
-    tolerance: Scalar = 1e-6
+    weight: Scalar = number(at_least=0, name="weight of TotalVariation2D")
+    tolerance: Scalar = number(default=1e-6, above=0, name="tolerance of TotalVariation2D")
     max_iterations: int = static(default=2000)
 
     def __post_init__(self) -> None:
-        check_range("weight of TotalVariation2D", self.weight, at_least=0)
-        check_range("tolerance of TotalVariation2D", self.tolerance, above=0)
         check_range("max_iterations of TotalVariation2D", self.max_iterations, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
@@ -141,10 +140,7 @@ class TotalVariation(Penalty):
     [0.5, 0.5, 3.5, 3.5]
     """
 
-    weight: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("weight of TotalVariation", self.weight, at_least=0)
+    weight: Scalar = number(at_least=0, name="weight of TotalVariation")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
         """Raise `InvalidInput` unless it is a vector.

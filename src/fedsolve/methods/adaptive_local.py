@@ -12,22 +12,10 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_range, is_one_of
+from fedsolve.core.building import by_name, checked, choice, number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import (
-    Claim,
-    Params,
-    Scalar,
-    Traced,
-    Weighting,
-    claimed,
-    module,
-    reduced,
-    replace,
-    static,
-)
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reduced, replace
 from fedsolve.methods.client.solver import local_loop, mean_loss
 from fedsolve.methods.server.adaptive import quotient
 
@@ -82,10 +70,7 @@ class AggregatedMoments(Algorithm):
     weighting: ClassVar[Weighting] = "uniform"
     message: ClassVar[Any] = MomentMessage
 
-    lr: Rate
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
+    lr: Rate = checked(as_rate, name="client_lr")
 
     @abstractmethod
     def first_moment(self, params: Params) -> Any:
@@ -162,13 +147,8 @@ class AdaptiveMoments(AggregatedMoments):
     """
 
     _: KW_ONLY
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.999
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("beta1", self.beta1, at_least=0, below=1)
-        check_range("beta2", self.beta2, at_least=0, below=1)
+    beta1: Scalar = number(default=0.9, at_least=0, below=1)
+    beta2: Scalar = number(default=0.999, at_least=0, below=1)
 
     @abstractmethod
     def second_moment(self, broadcast: MomentBroadcast) -> Any:
@@ -223,18 +203,10 @@ class LocalAdamW(AdaptiveMoments):
     name: ClassVar[str] = "FedAdamW"
 
     _: KW_ONLY
-    alpha: Scalar = 0.5
-    eps: Scalar = 1e-8
-    weight_decay: Scalar = 0.01
-    partition: Partition = static(default="tensor")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("alpha", self.alpha, at_least=0, at_most=1)
-        check_range("eps", self.eps, above=0)
-        check_range("weight_decay", self.weight_decay, at_least=0)
-        if not is_one_of(self.partition, ("tensor", "row", "entry")):
-            raise InvalidInput(f"partition = {self.partition!r} must be 'tensor', 'row' or 'entry'")
+    alpha: Scalar = number(default=0.5, at_least=0, at_most=1)
+    eps: Scalar = number(default=1e-8, above=0)
+    weight_decay: Scalar = number(default=0.01, at_least=0)
+    partition: Partition = choice("tensor", "row", "entry", default="tensor")
 
     def first_moment(self, params: Params) -> Any:
         """v = 0."""
@@ -348,13 +320,8 @@ class LocalAMSGrad(AdaptiveMoments):
     name: ClassVar[str] = "FedLADA"
 
     _: KW_ONLY
-    alpha: Scalar = 0.1
-    eps: Scalar = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("alpha", self.alpha, above=0, at_most=1)
-        check_range("eps", self.eps, above=0)
+    alpha: Scalar = number(default=0.1, above=0, at_most=1)
+    eps: Scalar = number(default=1e-8, above=0)
 
     def first_moment(self, params: Params) -> Params:
         """v = eps^2."""

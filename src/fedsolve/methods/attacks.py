@@ -15,9 +15,10 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of
+from fedsolve.core.building import checked, choice, number
+from fedsolve.core.errors import InvalidInput, check_integer, check_range
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Scalar, Traced, module, reduced, static
+from fedsolve.core.types import Scalar, Traced, module, reduced
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.robust.reductions import Mean
 from fedsolve.methods.robust.vectors import column, joined, split, vector_of
@@ -80,11 +81,7 @@ class ALittleIsEnough(Collusion):
         InvalidInput: a z that is not finite.
     """
 
-    z: Scalar | None = None
-
-    def __post_init__(self) -> None:
-        if self.z is not None:
-            check_range("z", self.z)
+    z: Scalar | None = number(default=None)
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
         """The update mean - z std."""
@@ -108,10 +105,7 @@ class InnerProductManipulation(Collusion):
         InvalidInput: an epsilon that is negative or not finite.
     """
 
-    epsilon: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("epsilon", self.epsilon, at_least=0)
+    epsilon: Scalar = number(at_least=0)
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
         """The update -epsilon mean."""
@@ -134,11 +128,7 @@ class MinMax(Collusion):
         InvalidInput: another direction.
     """
 
-    direction: Direction = static(default="std")
-
-    def __post_init__(self) -> None:
-        if not is_one_of(self.direction, ("std", "mean", "sign")):
-            raise InvalidInput(f"direction = {self.direction!r} must be 'std', 'mean' or 'sign'")
+    direction: Direction = choice("std", "mean", "sign", default="std")
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
         """The update mean + gamma p."""
@@ -194,11 +184,7 @@ class Colluding(Wrapper):
     title: ClassVar[str] = "Colluding"
     inner: Algorithm
     attack: Collusion
-    attackers: Any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "attackers", client_numbers(self.attackers))
+    attackers: Any = checked(lambda _, given: client_numbers(given))
 
     @property
     def reduction(self) -> Any:
@@ -291,12 +277,8 @@ class Attack:
         InvalidInput: a factor or std that is not finite, a negative std.
     """
 
-    factor: Scalar
-    std: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("factor", self.factor)
-        check_range("std", self.std, at_least=0)
+    factor: Scalar = number()
+    std: Scalar = number(at_least=0)
 
 
 def SignFlip(scale: Scalar = 1.0) -> Attack:
@@ -365,11 +347,7 @@ class Attacked(Wrapper):
     title: ClassVar[str] = "Attacked"
     inner: Algorithm
     attack: Attack
-    attackers: Any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "attackers", client_numbers(self.attackers))
+    attackers: Any = checked(lambda _, given: client_numbers(given))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work, and change the update of attackers."""

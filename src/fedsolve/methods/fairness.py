@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_range, shown
+from fedsolve.core.building import by_name, checked, choice, number
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module, replace, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace
 from fedsolve.geometry.mirrors import Entropy
 from fedsolve.methods.client.sgd import SGD, ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, Solution, refuse_stateful, split_steps
@@ -80,13 +80,10 @@ class Reweighted(Algorithm):
     local: LocalSolver
     _: KW_ONLY
     server_optimizer: ServerOptimizer = ServerSGD()
-    weighting: Weighting = static(default="uniform")
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.local, LocalSolver):
-            raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
         refuse_stateful(self.traits.name, self.local)
-        check_weighting(self.weighting)
         rule = type(self.server_optimizer)
         asks = [
             getattr(rule, x, None) is not getattr(ServerOptimizer, x) for x in ("client_stats", "direction")
@@ -174,11 +171,7 @@ class Agnostic(Reweighted):
     only_mean: ClassVar[str] = "the server must know the mean of all clients' weights"
 
     _: KW_ONLY
-    dual_lr: Rate = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "dual_lr", as_rate("dual_lr", self.dual_lr))
+    dual_lr: Rate = checked(as_rate, default=0.01)
 
     def init_client(self, broadcast: Any) -> AgnosticClient:
         """theta_i = 0: all weights are 1 / N."""
@@ -364,13 +357,12 @@ class FairAveraging(Reweighted):
     name: ClassVar[str] = "QFedAvg"
 
     _: KW_ONLY
-    q: Scalar = 1.0
+    q: Scalar = number(default=1.0, at_least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.local, SGD):
             raise InvalidInput(f"QFedAvg takes L from the rate of local SGD, not from {shown(self.local)}")
-        check_range("q", self.q, at_least=0)
 
     def first_scale(self, zero: Traced) -> Any:
         """None: the server's step needs no memory."""
@@ -454,13 +446,8 @@ class TiltedAveraging(Reweighted):
     name: ClassVar[str] = "TERM"
 
     _: KW_ONLY
-    t: Scalar = 1.0
-    smoothing: Scalar = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("t", self.t)
-        check_range("smoothing", self.smoothing, above=0, at_most=1)
+    t: Scalar = number(default=1.0)
+    smoothing: Scalar = number(default=0.5, above=0, at_most=1)
 
     def weigh(self, loss: Traced, delta: Params, broadcast: Any, client: Any) -> tuple[Traced, Traced, Any]:
         """exp(t f_i) / z, twice; below the largest number of the type."""

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import Registry, by_name
+from fedsolve.core.building import Registry, by_name, checked, choice, number
 from fedsolve.core.errors import InvalidInput, check_range, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, Schedule, as_rate, rate_at
@@ -102,12 +102,8 @@ class Convex(FrankWolfeSteps):
     ([1.0, 0.5], [1.0, 0.5])
     """
 
-    lam0: Scalar = 0.01
-    participation: Scalar = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("lam0", self.lam0, above=0)
-        check_range("participation", self.participation, above=0, at_most=1)
+    lam0: Scalar = number(default=0.01, above=0)
+    participation: Scalar = number(default=1.0, above=0, at_most=1)
 
     def _clock(self, t: Scalar) -> Scalar:
         return self.participation * (t - 1) + 2
@@ -136,14 +132,9 @@ class NonConvex(FrankWolfeSteps):
         InvalidInput: rounds below 1, lam0 that is not positive, a participation outside (0, 1].
     """
 
-    rounds: Scalar
-    lam0: Scalar = 0.01
-    participation: Scalar | None = None
-
-    def __post_init__(self) -> None:
-        check_range("rounds of NonConvex", self.rounds, at_least=1)
-        check_range("lam0", self.lam0, above=0)
-        check_range("participation", self.participation, above=0, at_most=1, optional=True)
+    rounds: Scalar = number(at_least=1, name="rounds of NonConvex")
+    lam0: Scalar = number(default=0.01, above=0)
+    participation: Scalar | None = number(default=None, above=0, at_most=1)
 
     def _horizon(self) -> Scalar:
         horizon = self.rounds if self.participation is None else self.participation * self.rounds + 1
@@ -173,10 +164,7 @@ class Stochastic(FrankWolfeSteps):
         InvalidInput: lam0 that is not positive.
     """
 
-    lam0: Scalar = 0.01
-
-    def __post_init__(self) -> None:
-        check_range("lam0", self.lam0, above=0)
+    lam0: Scalar = number(default=0.01, above=0)
 
     def eta(self, t: Scalar) -> Scalar:
         """The step 9 / (t + 8)."""
@@ -201,15 +189,12 @@ class OwnSteps(FrankWolfeSteps):
         InvalidInput: a step or averaging outside (0, 1], at any of the first million rounds tried.
     """
 
-    step: Rate
-    weight: Rate
-    averaging: Rate = 1.0
-    lam0: Scalar = 0.01
+    step: Rate = checked(as_rate)
+    weight: Rate = checked(as_rate)
+    averaging: Rate = checked(as_rate, default=1.0)
+    lam0: Scalar = number(default=0.01, above=0)
 
     def __post_init__(self) -> None:
-        for field in ("step", "weight", "averaging"):
-            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
-        check_range("lam0", self.lam0, above=0)
         for field in ("step", "averaging"):
             value = getattr(self, field)
             if not isinstance(value, Schedule):
@@ -371,16 +356,12 @@ class FrankWolfe(Algorithm):
     steps: FrankWolfeSteps = Convex()
     split: SplitSets | None = None
     variant: Variant = static(default="plain")
-    start: Literal["given", "projected"] = static(default="given")
-    sends: Literal["code", "step"] = static(default="code", later=True)
+    start: Literal["given", "projected"] = choice("given", "projected", default="given")
+    sends: Literal["code", "step"] = choice("code", "step", default="code", later=True)
 
     def __post_init__(self) -> None:
         if not is_one_of(self.variant, _NAMES):
             raise InvalidInput(f"variant = {self.variant!r} must be one of {', '.join(_NAMES)}")
-        if not is_one_of(self.start, ("given", "projected")):
-            raise InvalidInput(f"start = {self.start!r} must be 'given' or 'projected'")
-        if not is_one_of(self.sends, ("code", "step")):
-            raise InvalidInput(f"sends = {self.sends!r} must be 'code' or 'step'")
         if not isinstance(self.steps, FrankWolfeSteps):
             raise InvalidInput(f"steps = {self.steps!r} must be step schedules such as Convex(lam0=0.01)")
         if self.split is not None and not isinstance(self.split, SplitSets):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -13,11 +14,11 @@ from jaxtyping import Array
 
 from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
-from fedsolve.core.building import class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
+from fedsolve.core.building import checked, choice, class_by_name, integer, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.trees import all_matching, named_leaves
-from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.types import Params, Scalar, module
 from fedsolve.core.wire import Initial
 from fedsolve.methods.compression.compressed import Compressed
 from fedsolve.methods.compression.compressors import is_compressed, updated_squared_norm, with_field
@@ -26,25 +27,6 @@ from fedsolve.methods.server.server_optimizer import ServerOptimizer
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 # What a low-rank wrapper accepts: its options, and which methods it can go around.
-
-
-def check_options(rank: Any, average: Any, leaves: Any, alpha: Any) -> tuple[str, ...]:
-    """The patterns of `leaves`.
-
-    Raises:
-        InvalidInput: an option out of its range.
-    """
-    check_integer("rank", rank, 1, bits=31)
-    if not is_one_of(average, ("both", "A", "exact", "stack")):
-        raise InvalidInput(f"average = {shown(average)} must be 'both', 'A', 'exact' or 'stack'")
-    check_range("alpha", alpha, above=0, optional=True)
-    given = (leaves,) if isinstance(leaves, str) else leaves
-    patterns = tuple(given) if isinstance(given, list | tuple) else ()
-    if not patterns or not all(isinstance(pattern, str) and pattern for pattern in patterns):
-        raise InvalidInput(
-            f"leaves = {shown(leaves)} must be patterns of paths, such as ('*.query.weight', 'head.*')"
-        )
-    return patterns
 
 
 def check_inner(inner: Algorithm, title: str, average: str) -> None:
@@ -154,8 +136,8 @@ def random_factors(chosen: Params, rank: int, *numbers: Any) -> Params:
     """
     leaves, structure = jax.tree.flatten(chosen)
     key = jax.random.key(_SEED)
-    for number in numbers:
-        key = jax.random.fold_in(key, jnp.asarray(number, jnp.uint32))
+    for folded in numbers:
+        key = jax.random.fold_in(key, jnp.asarray(folded, jnp.uint32))
     factors = []
     for i, w in enumerate(leaves):
         rows, columns = w.shape[0], math.prod(w.shape[1:])
@@ -244,16 +226,16 @@ class Factored(Wrapper):
     """
 
     inner: Algorithm
-    rank: int = static()
-    average: Average = static(default="both")
+    rank: int = integer()
+    average: Average = choice("both", "A", "exact", "stack", default="both")
     _: KW_ONLY
-    leaves: str | tuple[str, ...] = static(default="*")
-    alpha: Scalar | None = None
+    leaves: str | tuple[str, ...] = checked(
+        partial(trees.as_patterns, example="('*.query.weight', 'head.*')"), default="*", static=True
+    )
+    alpha: Scalar | None = number(default=None, above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        patterns = check_options(self.rank, self.average, self.leaves, self.alpha)
-        object.__setattr__(self, "leaves", patterns)
         check_inner(self.inner, self.title, self.average)
 
     @property

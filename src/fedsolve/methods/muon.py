@@ -11,11 +11,10 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import check_integer, check_range
+from fedsolve.core.building import by_name, checked, class_by_name, integer, number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, replace, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, replace
 from fedsolve.methods.adaptive_local import AggregatedMoments, MomentBroadcast
 from fedsolve.methods.client.muon import MuonRule, MuonState, paths_of, polar_of
 from fedsolve.methods.client.solver import local_loop, mean_loss
@@ -43,12 +42,7 @@ class AlignedMuon(MuonRule, AggregatedMoments):
     name: ClassVar[str] = "FedMuon"
     message: ClassVar[Any] = MomentumMessage
 
-    alpha: Scalar = 0.5
-
-    def __post_init__(self) -> None:
-        AggregatedMoments.__post_init__(self)
-        MuonRule.__post_init__(self)
-        check_range("alpha", self.alpha, at_least=0, at_most=1)
+    alpha: Scalar = number(default=0.5, at_least=0, at_most=1)
 
     def first_moment(self, params: Params) -> tuple[Array, ...]:
         """No momentum."""
@@ -213,15 +207,10 @@ class BiasCorrectedMuon(Algorithm):
     name: ClassVar[str] = "BiasCorrectedMuon"
     only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"
 
-    client_lr: Rate = 0.02
+    client_lr: Rate = checked(as_rate, default=0.02)
     _: KW_ONLY
-    momentum: Scalar = 0.1
-    newton_schulz: int = static(default=5)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "client_lr", as_rate("client_lr", self.client_lr))
-        check_range("momentum", self.momentum, at_least=0, below=1)
-        check_integer("newton_schulz", self.newton_schulz, 0, bits=31)
+    momentum: Scalar = number(default=0.1, at_least=0, below=1)
+    newton_schulz: int = integer(at_least=0, default=5)
 
     def on_leaves(self, params: Params) -> str:
         """Which leaves are no matrices, and what becomes of them; "" if all are.

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_known, of_type, shown
+from fedsolve.core.building import by_name, checked, choice, class_by_name, integer
+from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.trees import matching, named_leaves
-from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module, reported, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, SomeSteps, refuse_stateful
 from fedsolve.methods.server.sgd import FedAvg
@@ -223,21 +223,14 @@ class Clusters(Algorithm):
 
     local: LocalSolver
     _: KW_ONLY
-    clusters: int = static(default=2)
-    averaging: Averaging = static(default="models")
-    first_rounds: int = static(default=20)
-    server_lr: Rate = 1.0
-    weighting: Weighting = static(default="uniform")
+    clusters: int = integer(default=2)
+    averaging: Averaging = choice("models", "gradients", default="models", kind="averaging")
+    first_rounds: int = integer(at_least=0, default=20)
+    server_lr: Rate = checked(as_rate, default=1.0)
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.local, LocalSolver):
-            raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
         refuse_stateful(self.name, self.local)
-        object.__setattr__(self, "clusters", check_integer("clusters", self.clusters, 1, bits=31))
-        check_known("averaging", self.averaging, ("models", "gradients"))
-        object.__setattr__(self, "first_rounds", check_integer("first_rounds", self.first_rounds, 0, bits=31))
-        object.__setattr__(self, "server_lr", as_rate("server_lr", self.server_lr))
-        check_weighting(self.weighting)
 
     def init(self, params: Params) -> ClusterServer:
         """Every cluster begins with the initial model."""

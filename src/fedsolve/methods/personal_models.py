@@ -11,11 +11,11 @@ from jax import lax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_known, check_range
+from fedsolve.core.building import by_name, checked, choice, class_by_name, integer, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Params, Scalar, Weighting, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import OwnModels
@@ -124,15 +124,9 @@ class Meta(Adapts):
     title: ClassVar[str] = "PerFedAvg"
     inner: Algorithm
     _: KW_ONLY
-    alpha: Scalar = 0.01
-    variant: Variant = static(default="HF")
-    delta: Scalar = 0.001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("alpha", self.alpha, at_least=0)
-        check_known("variant", self.variant, ("HF", "FO"))
-        check_range("delta", self.delta, above=0)
+    alpha: Scalar = number(default=0.01, at_least=0)
+    variant: Variant = choice("HF", "FO", default="HF", kind="variant")
+    delta: Scalar = number(default=0.001, above=0)
 
     def train(self, broadcast: Any, client: AdaptedClient, oracle: Oracle) -> tuple[Any, AdaptedClient]:
         """Run the inner local work on the losses after a gradient step; adapt the model that came."""
@@ -279,17 +273,9 @@ class Moreau(Adapts):
     mutates_buffers: ClassVar[bool] = True
     inner: Algorithm
     _: KW_ONLY
-    lam: Scalar = 15.0
-    personal_lr: Rate = 0.1
-    personal_steps: int = static(default=5)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("lam", self.lam, above=0)
-        object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
-        object.__setattr__(
-            self, "personal_steps", check_integer("personal_steps", self.personal_steps, 1, bits=31)
-        )
+    lam: Scalar = number(default=15.0, above=0)
+    personal_lr: Rate = checked(as_rate, default=0.1)
+    personal_steps: int = integer(default=5)
 
     def train(self, broadcast: Any, client: AdaptedClient, oracle: Oracle) -> tuple[Any, AdaptedClient]:
         """Run the inner local work on the client's envelope."""

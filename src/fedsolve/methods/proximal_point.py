@@ -12,11 +12,11 @@ from jax import lax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_known, check_range, shown
+from fedsolve.core.building import by_name, choice, class_by_name, flag, number
+from fedsolve.core.errors import InvalidInput, check_integer, check_known, shown
 from fedsolve.core.oracle import CorrectedOracle, MappedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
-from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module, replace, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace
 from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import SGD, ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, Solution, SomeSteps, refuse_stateful, tosses
@@ -80,15 +80,11 @@ class ControlledProximal(Algorithm):
 
     local: LocalSolver
     _: KW_ONLY
-    lam: Scalar = 1.0
-    weighting: Weighting = static(default="uniform")
+    lam: Scalar = number(default=1.0, at_least=0)
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.local, LocalSolver):
-            raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
         refuse_stateful(self.traits.name, self.local)
-        check_range("lam", self.lam, at_least=0)
-        check_weighting(self.weighting)
 
     @abstractmethod
     def move(self, server: CenterServer, message: CenterMessage) -> CenterServer:
@@ -170,13 +166,12 @@ class DoublyRegularized(ControlledProximal):
     name: ClassVar[str] = "FedRed"
 
     _: KW_ONLY
-    p: Scalar = 0.25
+    p: Scalar = number(default=0.25, above=0, at_most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.local, SGD):
             raise InvalidInput(f"FedRed takes eta from the rate of local SGD, not from {shown(self.local)}")
-        check_range("p", self.p, above=0, at_most=1)
 
     def solve(self, center: Params, problem: Oracle, round: Scalar) -> Solution:
         """Steps with both regularisers: SGD with the rate 1 / (eta + lam), as many as the coin allows."""
@@ -251,14 +246,9 @@ class Stabilized(ControlledProximal):
     """
 
     _: KW_ONLY
-    mu: Scalar = 0.0
-    accelerated: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("lam", self.lam, above=0)
-        check_range("mu", self.mu, at_least=0)
-        check_flag("accelerated", self.accelerated)
+    lam: Scalar = number(default=1.0, above=0)
+    mu: Scalar = number(default=0.0, at_least=0)
+    accelerated: bool = flag(default=False)
 
     @property
     def name(self) -> str:
@@ -429,12 +419,11 @@ class ProximalPoint(Wrapper):
     parts: ClassVar[tuple[type, ...]] = (ProximalPointServer, ProximalPointBroadcast)
     inner: Algorithm
     _: KW_ONLY
-    gamma: Scalar = 1.0
+    gamma: Scalar = number(default=1.0, above=0)
     local_rounds: int = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("gamma", self.gamma, above=0)
         check_integer("local_rounds", self.local_rounds, 1, bits=31)
 
     def init(self, params: Params) -> ProximalPointServer:

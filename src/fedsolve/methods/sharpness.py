@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, round_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_range, shown
+from fedsolve.core.building import by_name, class_by_name, number
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import MappedOracle, Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module
@@ -71,11 +71,7 @@ class Sharpness(Wrapper):
 
     title: ClassVar[str] = "FedSAM"
     inner: Algorithm
-    rho: Scalar = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("rho", self.rho, at_least=0)
+    rho: Scalar = number(default=0.1, at_least=0)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work on the moved gradients."""
@@ -406,11 +402,10 @@ class SharpMomentum(Sharpness):
     parts: ClassVar[tuple[type, ...]] = (WithMomentum, WithRates)
     of_model_shape: ClassVar[bool] = True
     _: KW_ONLY
-    alpha: Scalar = 0.1
+    alpha: Scalar = number(default=0.1, above=0, at_most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("alpha", self.alpha, above=0, at_most=1)
         if not isinstance(self.local, SGD):
             raise InvalidInput(f"MoFedSAM needs local SGD, not {type(self.local or self.inner).__name__}")
 

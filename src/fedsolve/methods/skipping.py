@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, shown
+from fedsolve.core.building import by_name, integer, number
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced, static
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced
 from fedsolve.methods.client.sgd import SGD
 from fedsolve.methods.client.solver import SomeSteps, tosses
 from fedsolve.methods.compression.compressors import (
@@ -77,12 +77,11 @@ class ProbabilisticSkipping(Algorithm):
 
     local: SGD
     _: KW_ONLY
-    p: Scalar = 0.1
+    p: Scalar = number(default=0.1, above=0, at_most=1)
 
     def __post_init__(self) -> None:
         if not isinstance(self.local, SGD) or self.local.momentum is not None:
             raise InvalidInput(f"{self.name} takes client.SGD without momentum, not {shown(self.local)}")
-        check_range("p", self.p, above=0, at_most=1)
 
     def init(self, params: Params) -> SkippingServer:
         """w, and c = 0."""
@@ -202,12 +201,11 @@ class CompressedSkipping(ProbabilisticSkipping):
 
     compressor: Compressor
     _: KW_ONLY
-    smallest: int = static(default=256)
+    smallest: int = integer(default=256)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_compressor(self.name, self.compressor)
-        check_integer("smallest", self.smallest, 1, bits=31)
 
     def sent(self, end: Params, broadcast: SkippingBroadcast, client: Scalar, numbers: list[Any]) -> Any:
         """The code of a client's model, and the client update that it stands for."""

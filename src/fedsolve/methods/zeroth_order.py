@@ -14,21 +14,11 @@ from jax import lax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of
+from fedsolve.core.building import by_name, checked, choice, class_by_name, integer, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import (
-    Params,
-    Scalar,
-    Traced,
-    Weighting,
-    check_weighting,
-    module,
-    replace,
-    reported,
-    static,
-)
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, reported, static
 from fedsolve.core.wire import Index, Initial
 from fedsolve.methods.client.solver import LocalSolver, Solution, SomeSteps, local_loop, mean_loss
 from fedsolve.methods.server.fedopt import FedOpt
@@ -40,8 +30,8 @@ _SEED = 0x5EED  # of directions, which nobody need hide: the same on the server 
 def key_of(*numbers: Any) -> Any:
     """The key that follows from whole numbers of 0 .. 2^32 - 1, such as those of a round and a step."""
     key = jax.random.key(_SEED)
-    for number in numbers:
-        key = jax.random.fold_in(key, jnp.asarray(number, jnp.uint32))
+    for folded in numbers:
+        key = jax.random.fold_in(key, jnp.asarray(folded, jnp.uint32))
     return key
 
 
@@ -113,15 +103,10 @@ class ZerothOrderSGD(LocalSolver):
         InvalidInput: one of them out of its range.
     """
 
-    lr: Rate
+    lr: Rate = checked(as_rate, name="client_lr")
     _: KW_ONLY
-    directions: int = static(default=1)
-    mu: Scalar = 1e-3
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
-        check_integer("directions", self.directions, 1, bits=31)
-        check_range("mu", self.mu, above=0)
+    directions: int = integer(default=1)
+    mu: Scalar = number(default=1e-3, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """Run `oracle.steps` steps from `params`."""
@@ -207,20 +192,12 @@ class RebuiltModel(Algorithm):
 
     sends_client_update: ClassVar[bool] = False
 
-    client_lr: Rate = 1e-3
+    client_lr: Rate = checked(as_rate, default=1e-3)
     _: KW_ONLY
-    mu: Scalar = 1e-3
-    most_steps: int | None = static(default=None)
-    down: Literal["scalars", "model"] = static(default="scalars")
-    weighting: Weighting = static(default="uniform")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "client_lr", as_rate("client_lr", self.client_lr))
-        check_range("mu", self.mu, above=0)
-        check_integer("most_steps", self.most_steps, 1, none="where all clients take as many steps", bits=31)
-        if not is_one_of(self.down, ("scalars", "model")):
-            raise InvalidInput(f"down = {self.down!r} must be 'scalars' or 'model'")
-        check_weighting(self.weighting)
+    mu: Scalar = number(default=1e-3, above=0)
+    most_steps: int | None = integer(default=None, none="where all clients take as many steps")
+    down: Literal["scalars", "model"] = choice("scalars", "model", default="scalars")
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
 
     @property
     def rebuilds(self) -> bool:
@@ -372,13 +349,8 @@ class DeComFL(RebuiltModel):
     name: ClassVar[str] = "DeComFL"
 
     _: KW_ONLY
-    directions: int = static(default=1)
-    history: int = static(default=100)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("directions", self.directions, 1, bits=31)
-        check_integer("history", self.history, 1, bits=31)
+    directions: int = integer(default=1)
+    history: int = integer(default=100)
 
     def first_state(self, broadcast: DeComBroadcast) -> DeComClient:
         """The initial model, which has not moved."""
@@ -530,13 +502,9 @@ class FedKSeed(RebuiltModel):
     only_mean: ClassVar[str] = "clients step along different directions, whose slopes are added up"
 
     _: KW_ONLY
-    seeds: int = static(default=4096)
+    seeds: int = integer(default=4096)
     mu: Scalar = 5e-4
     weighting: Weighting = static(default="examples")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("seeds", self.seeds, 1, bits=31)
 
     def first_state(self, broadcast: KSeedBroadcast) -> tuple[()]:
         """Nothing: the initial model is part of every broadcast."""

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_known, check_range
+from fedsolve.core.building import by_name, number
+from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, given, module
@@ -75,17 +75,13 @@ class DouglasRachford(Algorithm):
     psi: Any = given(converter=with_prox)
     local: LocalSolver
     _: KW_ONLY
-    eta: Scalar = 1.0
-    alpha: Scalar = 1.0
+    eta: Scalar = number(default=1.0, above=0)
+    alpha: Scalar = number(default=1.0, above=0, below=2)
 
     def __post_init__(self) -> None:
         instead = "one with a prox, such as L1(0.1) or L1Ball(10.0)"
         object.__setattr__(self, "psi", require("FedDR", as_blocks(self.psi), "prox", instead))
-        if not isinstance(self.local, LocalSolver):
-            raise InvalidInput(f"local = {self.local!r} must be a local solver such as client.SGD(0.1)")
         refuse_stateful(self.name, self.local)
-        check_range("eta", self.eta, above=0)
-        check_range("alpha", self.alpha, above=0, below=2)
 
     def init(self, params: Params) -> FedDRServer:
         """xbar = xtilde = x^0."""

@@ -7,8 +7,7 @@ from typing import ClassVar, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_range, shown
+from fedsolve.core.building import by_name, number
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module
@@ -67,13 +66,10 @@ class DynamicRegularization(Algorithm):
 
     local: LocalSolver
     _: KW_ONLY
-    alpha: Scalar = 0.01
+    alpha: Scalar = number(default=0.01, above=0)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.local, LocalSolver):
-            raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
         refuse_stateful(self.name, self.local)
-        check_range("alpha", self.alpha, above=0)
 
     def init(self, params: Params) -> FedDynServer:
         """theta, and h = 0."""

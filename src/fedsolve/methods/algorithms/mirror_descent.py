@@ -10,22 +10,11 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import by_name, class_by_name
+from fedsolve.core.building import by_name, checked, choice, class_by_name
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import (
-    Claim,
-    Params,
-    Scalar,
-    Traced,
-    Weighting,
-    check_weighting,
-    claimed,
-    given,
-    module,
-    static,
-)
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, given, module, static
 from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror
@@ -56,21 +45,18 @@ class MirroredMethod(Algorithm):
     title: ClassVar[str] = ""
 
     psi: Annotated[Any, Geometry] = given(converter=with_prox)
-    client_lr: Rate = 0.1
+    client_lr: Rate = checked(as_rate, default=0.1)
     _: KW_ONLY
-    server_lr: Rate = 1.0
+    server_lr: Rate = checked(as_rate, default=1.0)
     mirror: Mirror = EUCLIDEAN
-    weighting: Weighting = static(default="uniform")
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
     server_only: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        check_weighting(self.weighting)
         object.__setattr__(self, "psi", as_blocks(self.psi))
         if not isinstance(self.mirror, Mirror):
             raise InvalidInput(f"mirror = {shown(self.mirror)} must be a mirror map such as PNorm(1.5)")
         self.mirror.check_composite(self.name, self.psi)
-        for field in ("client_lr", "server_lr"):
-            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
 
     @property
     def name(self) -> str:

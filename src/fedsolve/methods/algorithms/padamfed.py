@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.building import class_by_name
-from fedsolve.core.errors import check_integer, check_range
+from fedsolve.core.building import class_by_name, number
+from fedsolve.core.errors import check_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reported
 from fedsolve.methods.client.solver import local_loop, mean_loss
@@ -87,11 +87,10 @@ class PAdaMFed(Algorithm):
 
     horizon: int
     _: KW_ONLY
-    scale: Scalar = 1.0
+    scale: Scalar = number(default=1.0, above=0)
 
     def __post_init__(self) -> None:
         check_integer("horizon", self.horizon, 1, bits=31)
-        check_range("scale", self.scale, above=0)
 
     def init(self, params: Params) -> PAdaMFedServer:
         """The initial model; c = g = 0."""

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_integer
+from fedsolve.core.building import integer, number
+from fedsolve.core.errors import InvalidInput, is_integer
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, module, static
 from fedsolve.methods.client.solver import LocalSolver, Search, Solution, local_loop, mean_loss
@@ -58,18 +59,14 @@ class Armijo(LocalSolver):
     sums_gradients: ClassVar[bool] = True
     searches: ClassVar[bool] = True
 
-    eta_max: Scalar = 1.0
+    eta_max: Scalar = number(default=1.0, above=0)
     _: KW_ONLY
-    c: Scalar = 0.1
-    beta: Scalar = 0.9
-    delta: Scalar = 2.0
+    c: Scalar = number(default=0.1, above=0, below=1)
+    beta: Scalar = number(default=0.9, above=0, below=1)
+    delta: Scalar = number(default=2.0, at_least=1)
     reset: Literal[0, 1, 2] = static(default=1)
 
     def __post_init__(self) -> None:
-        check_range("eta_max", self.eta_max, above=0)
-        check_range("c", self.c, above=0, below=1)
-        check_range("beta", self.beta, above=0, below=1)
-        check_range("delta", self.delta, at_least=1)
         if not is_integer(self.reset) or self.reset not in (0, 1, 2):
             raise InvalidInput(f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max) or 2 (grow)")
 
@@ -152,10 +149,7 @@ class ConjugateGradient(LocalSolver):
         InvalidInput: less than one iteration.
     """
 
-    iterations: int = static(default=100)
-
-    def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations, 1, bits=31)
+    iterations: int = integer(default=100)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """Minimise the loss from `params`; the reported loss is that at the start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,11 +12,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_range, shown
+from fedsolve.core.building import checked, flag, integer, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.trees import all_matching, named_leaves
-from fedsolve.core.types import Params, Scalar, Traced, module, static
+from fedsolve.core.types import Params, Scalar, Traced, module
 from fedsolve.geometry.numerics import polar_factor
 from fedsolve.methods.client.solver import LocalSolver, Solution, local_loop, mean_loss
 
@@ -63,26 +65,15 @@ class MuonRule:
             model without a matrix.
     """
 
-    lr: Rate
+    lr: Rate = checked(as_rate)
     _: KW_ONLY
-    momentum: Scalar = 0.95
-    weight_decay: Scalar = 0.0
-    vector_scale: Scalar = 0.1
-    newton_schulz: int = static(default=5)
-    vectors: str | tuple[str, ...] = static(default=())
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("lr", self.lr))
-        check_range("momentum", self.momentum, at_least=0, below=1)
-        check_range("weight_decay", self.weight_decay, at_least=0)
-        check_range("vector_scale", self.vector_scale, above=0)
-        check_integer("newton_schulz", self.newton_schulz, 0, bits=31)
-        given = (self.vectors,) if isinstance(self.vectors, str) else self.vectors
-        if not isinstance(given, list | tuple) or not all(isinstance(x, str) and x for x in given):
-            raise InvalidInput(
-                f"vectors = {shown(self.vectors)} must be patterns of paths, such as 'output.*'"
-            )
-        object.__setattr__(self, "vectors", tuple(given))
+    momentum: Scalar = number(default=0.95, at_least=0, below=1)
+    weight_decay: Scalar = number(default=0.0, at_least=0)
+    vector_scale: Scalar = number(default=0.1, above=0)
+    newton_schulz: int = integer(at_least=0, default=5)
+    vectors: str | tuple[str, ...] = checked(
+        partial(trees.as_patterns, example="'output.*'", at_least=0), default=(), static=True
+    )
 
     def matrices(self, params: Params) -> list[bool]:
         """Whether each leaf is a matrix: it has two axes or more, and no pattern of `vectors` matches it.
@@ -205,11 +196,7 @@ class Muon(MuonRule, LocalSolver):
     https://kellerjordan.github.io/posts/muon/.
     """
 
-    keep: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag("keep", self.keep)
+    keep: bool = flag(default=False)
 
     @property
     def keeps_state(self) -> bool:

@@ -11,7 +11,8 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput, check_flag
+from fedsolve.core.building import flag
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.optax_bridge import (
     Transformation,
     asked_for,
@@ -23,7 +24,7 @@ from fedsolve.core.optax_bridge import (
     updated,
 )
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.types import Params, Scalar, module
 from fedsolve.methods.client.solver import LocalSolver, Solution, local_loop, mean_loss
 
 if TYPE_CHECKING:
@@ -46,10 +47,7 @@ class OptaxSolver(LocalSolver):
     """
 
     transformation: Transformation
-    keep: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        check_flag("keep", self.keep)
+    keep: bool = flag(default=False)
 
     @property
     def keeps_state(self) -> bool:

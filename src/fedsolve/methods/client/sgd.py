@@ -8,7 +8,8 @@ from typing import ClassVar, TypedDict
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.errors import check_range, unknown
+from fedsolve.core.building import checked, number
+from fedsolve.core.errors import unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, module
@@ -33,17 +34,11 @@ class SGD(LocalSolver):
 
     sums_gradients: ClassVar[bool] = True
 
-    lr: Rate
+    lr: Rate = checked(as_rate, name="client_lr")
     _: KW_ONLY
-    momentum: Scalar | None = None
-    weight_decay: Scalar | None = None
-    clip_norm: Scalar | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
-        check_range("client_momentum", self.momentum, at_least=0, below=1, optional=True)
-        check_range("weight_decay", self.weight_decay, at_least=0, optional=True)
-        check_range("clip_norm", self.clip_norm, above=0, optional=True)
+    momentum: Scalar | None = number(default=None, at_least=0, below=1, name="client_momentum")
+    weight_decay: Scalar | None = number(default=None, at_least=0)
+    clip_norm: Scalar | None = number(default=None, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """Run `oracle.steps` steps of SGD from `params`."""

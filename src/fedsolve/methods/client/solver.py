@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core import trees
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.types import Claim, Params, Scalar, Traced, module, reduced, reported
 
@@ -134,8 +134,15 @@ class LocalSolver(ABC):
         return None
 
 
+def check_local(local: object) -> None:
+    """Raise `InvalidInput` unless it is a local solver."""
+    if not isinstance(local, LocalSolver):
+        raise InvalidInput(f"local = {shown(local)} must be a local solver such as client.SGD(0.1)")
+
+
 def refuse_stateful(name: str, local: LocalSolver) -> None:
-    """Raise `InvalidInput` if this solver keeps a state, for a method that starts solvers anew in every round."""
+    """Raise `InvalidInput` if it is no solver or keeps a state, for a method that starts anew in every round."""
+    check_local(local)
     if local.keeps_state:
         raise InvalidInput(
             f"{name} starts its clients' solver from a new state in every round: "

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
-from fedsolve.core.building import class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
+from fedsolve.core.building import choice, class_by_name, integer, number
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import LATER, Params, Scalar, module, static
+from fedsolve.core.types import Params, Scalar, module
 from fedsolve.methods.compression.compressors import (
     EDEN,
     QSGD,
@@ -96,25 +96,19 @@ class Compressed(Wrapper):
     inner: Algorithm
     compressor: Compressor
     _: KW_ONLY
-    memory: Literal["feedback", "ef21"] | None = static(default=None)
+    memory: Literal["feedback", "ef21"] | None = choice(None, "feedback", "ef21", default=None)
     down: Compressor | None = None
-    smallest: int = static(default=256)
-    momentum: Scalar | None = field(default=None, metadata=LATER)
-    norms: Literal["exact", "decoded"] = static(default="exact", later=True)
+    smallest: int = integer(default=256)
+    momentum: Scalar | None = number(default=None, above=0, at_most=1, later=True)
+    norms: Literal["exact", "decoded"] = choice("exact", "decoded", default="exact", later=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_compressor("Compressed", self.compressor)
-        if self.memory is not None and not is_one_of(self.memory, ("feedback", "ef21")):
-            raise InvalidInput(f"memory = {self.memory!r} must be None, 'feedback' or 'ef21'")
         if self.down is not None and not isinstance(self.down, Cast | QSGD | EDEN):
             raise InvalidInput(f"down = {shown(self.down)} must keep every entry: Cast, QSGD or EDEN")
-        check_integer("smallest", self.smallest, 1, bits=31)
-        check_range("momentum", self.momentum, above=0, at_most=1, optional=True)
         if self.momentum is not None and self.memory != "ef21":
             raise InvalidInput(f"momentum = {self.momentum!r} needs memory='ef21'")
-        if not is_one_of(self.norms, ("exact", "decoded")):
-            raise InvalidInput(f"norms = {self.norms!r} must be 'exact' or 'decoded'")
         if self.norms == "decoded" and (self.memory is not None or not self.compressor.is_unbiased):
             raise InvalidInput("norms = 'decoded' needs an unbiased compressor and memory=None")
         name, traits = name_of(self.inner), self.inner.traits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +17,8 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import InvalidInput, check_integer, is_one_of
+from fedsolve.core.building import checked, integer
+from fedsolve.core.errors import InvalidInput, is_one_of
 from fedsolve.core.types import Params, Scalar, is_module, module, replace, static
 from fedsolve.core.wire import Packed
 from fedsolve.core.xla.products import orthonormal
@@ -112,16 +113,18 @@ def from_blocks(rows: Array, like: jax.ShapeDtypeStruct) -> Array:
     return rows.ravel()[: math.prod(like.shape)].reshape(like.shape).astype(like.dtype)
 
 
-def check_share(name: str, share: Any) -> None:
-    """Raise `InvalidInput` unless a share of the entries is in (0, 1]."""
+def check_share(name: str, share: Any) -> Any:
+    """The share of the entries that is sent; `InvalidInput` unless it is in (0, 1]."""
     if not (isinstance(share, int | float) and 0 < share <= 1):
         raise InvalidInput(f"{name}(share={share!r}): the share of entries that is sent must be in (0, 1]")
+    return share
 
 
-def check_bits(name: str, bits: Any, least: int, most: int) -> None:
-    """Raise `InvalidInput` unless a number of bits is an integer of a range."""
+def check_bits(name: str, bits: Any, least: int, most: int) -> Any:
+    """The bits of an entry; `InvalidInput` unless they are an integer of a range."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not least <= bits <= most:
         raise InvalidInput(f"{name}(bits={bits!r}): bits must be an integer from {least} to {most}")
+    return bits
 
 
 # Codes in place of the large leaves of a model or a client update, and the randomness that they follow from.
@@ -237,10 +240,7 @@ class TopK(Compressor):
         share: k / d, in (0, 1]; at least one entry is sent.
     """
 
-    share: float = static()
-
-    def __post_init__(self) -> None:
-        check_share("TopK", self.share)
+    share: float = checked(check_share, name="TopK", static=True)
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Array, Packed]:
         """The k largest entries and their places."""
@@ -274,12 +274,8 @@ class RandomK(Compressor):
     is_unbiased: ClassVar[bool] = True
     is_linear: ClassVar[bool] = True
 
-    share: float = static()
-    seed: int = static(default=0)
-
-    def __post_init__(self) -> None:
-        check_share("RandomK", self.share)
-        check_integer("seed of RandomK", self.seed, 0)
+    share: float = checked(check_share, name="RandomK", static=True)
+    seed: int = integer(at_least=0, default=0, bits=None, name="seed of RandomK")
 
     def _places(self, size: int, common: Any) -> Array:
         """The round's entries: the k largest of random numbers."""
@@ -316,10 +312,7 @@ class PowerSGD(Compressor):
         rank: columns of P and Q, >= 1.
     """
 
-    rank: int = static()
-
-    def __post_init__(self) -> None:
-        check_integer("rank of PowerSGD", self.rank, 1, bits=31)
+    rank: int = integer(name="rank of PowerSGD")
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether the leaf is a matrix larger than P and Q."""
@@ -444,10 +437,7 @@ class QSGD(Compressor):
 
     is_unbiased: ClassVar[bool] = True
 
-    bits: int = static(default=8)
-
-    def __post_init__(self) -> None:
-        check_bits("QSGD", self.bits, 2, 16)
+    bits: int = checked(partial(check_bits, least=2, most=16), default=8, name="QSGD", static=True)
 
     @property
     def _most(self) -> int:
@@ -496,10 +486,7 @@ class EDEN(Compressor):
 
     is_unbiased: ClassVar[bool] = True
 
-    bits: int = static(default=1)
-
-    def __post_init__(self) -> None:
-        check_bits("EDEN", self.bits, 1, 8)
+    bits: int = checked(partial(check_bits, least=1, most=8), default=1, name="EDEN", static=True)
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Packed, Array, Array]:
         """The number of each entry's level, the scale of each block, and the seed of the rotation."""

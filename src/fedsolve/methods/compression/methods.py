@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, round_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_range
+from fedsolve.core.building import by_name, class_by_name, integer, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced, replace, static
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced, replace
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.compression.compressors import (
     Compressor,
@@ -79,7 +79,6 @@ class Controlled(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_compressor(self.title, self.compressor)
-        check_integer("smallest", self.smallest, 1, bits=31)
         ControlVariates(self.inner)  # refuses what control variates cannot go around
 
     @abstractmethod
@@ -172,12 +171,8 @@ class Scafcom(Controlled):
     inner: Algorithm
     compressor: Compressor
     _: KW_ONLY
-    beta: Scalar = 0.2
-    smallest: int = static(default=256)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("beta", self.beta, above=0, at_most=1)
+    beta: Scalar = number(default=0.2, above=0, at_most=1)
+    smallest: int = integer(default=256)
 
     def init_client(self, broadcast: ScaffoldBroadcast) -> ControlledClient:
         """The inner client's state, c_i = 0 and v_i = 0."""
@@ -263,12 +258,11 @@ class Scallion(Controlled):
     inner: Algorithm
     compressor: Compressor
     _: KW_ONLY
-    alpha: Scalar | None = None
-    smallest: int = static(default=256)
+    alpha: Scalar | None = number(default=None, above=0, at_most=1)
+    smallest: int = integer(default=256)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("alpha", self.alpha, above=0, at_most=1, optional=True)
         if not self.compressor.is_unbiased:
             raise InvalidInput(
                 f"SCALLION needs an unbiased compressor such as fs.compression.EDEN(1), not {self.compressor!r}: "

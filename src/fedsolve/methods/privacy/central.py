@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.building import class_by_name
+from fedsolve.core.building import class_by_name, number
 from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import (
@@ -269,7 +269,7 @@ class DifferentialPrivacy(Wrapper):
 
     inner: Algorithm
     noise_multiplier: Scalar
-    clip_norm: Scalar
+    clip_norm: Scalar = number(above=0)
     _: KW_ONLY
     cohort: float = static()
     population: int = static()
@@ -278,9 +278,9 @@ class DifferentialPrivacy(Wrapper):
     clipping: Literal["fixed", "adaptive"] = static(default="fixed")
     at: Literal["server", "client", "distributed"] = static(default="server")
     scalars: Mapping[str, float] | Bounds | None = static(default=None)
-    share: Scalar = 0.1
-    quantile: Scalar = 0.5
-    quantile_lr: Scalar = 0.2
+    share: Scalar = number(default=0.1, above=0, below=1)
+    quantile: Scalar = number(default=0.5, at_least=0, at_most=1)
+    quantile_lr: Scalar = number(default=0.2, above=0)
     min_sum: int | None = static(default=None, later=True)
     corrupt: float = static(default=0.0, later=True)
     renyi: Any = None
@@ -464,11 +464,7 @@ def account(method: Any) -> dict[str, Any]:
 
 
 def check_given(method: Any) -> None:
-    """Raise `InvalidInput` unless what `DP` was given besides the accounted setting is in its range."""
-    check_range("clip_norm", method.clip_norm, above=0)
-    check_range("share", method.share, above=0, below=1)
-    check_range("quantile", method.quantile, at_least=0, at_most=1)
-    check_range("quantile_lr", method.quantile_lr, above=0)
+    """Raise `InvalidInput` unless it is known how `DP` clips and where it adds noise."""
     for name, value, known in (
         ("clipping", method.clipping, ("fixed", "adaptive")),
         ("at", method.at, ("server", "client", "distributed")),

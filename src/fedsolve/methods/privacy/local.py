@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.building import class_by_name
+from fedsolve.core.building import class_by_name, number
 from fedsolve.core.errors import InvalidInput, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Privacy, Scalar, Traced, module, reductions, reported, static
@@ -225,21 +225,16 @@ class LocalDifferentialPrivacy(Wrapper):
     parts: ClassVar[tuple[type, ...]] = (LocallyPrivateServer,)
 
     inner: Algorithm
-    clip_norm: Scalar
-    epsilon: Scalar | None = None
+    clip_norm: Scalar = number(above=0)
+    epsilon: Scalar | None = number(default=None, above=0)
     _: KW_ONLY
-    delta: Scalar
-    noise_multiplier: Scalar | None = None
+    delta: Scalar = number(above=0, below=1)
+    noise_multiplier: Scalar | None = number(default=None, above=0)
     scalars: Mapping[str, float] | Bounds | None = static(default=None)
-    share: Scalar = 0.1
+    share: Scalar = number(default=0.1, above=0, below=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("clip_norm", self.clip_norm, above=0)
-        check_range("epsilon", self.epsilon, above=0, optional=True)
-        check_range("delta", self.delta, above=0, below=1)
-        check_range("noise_multiplier", self.noise_multiplier, above=0, optional=True)
-        check_range("share", self.share, above=0, below=1)
         object.__setattr__(self, "scalars", as_bounds(self.scalars))
         check_inner(self.inner, self.title)
         if self.epsilon is None and self.noise_multiplier is None:

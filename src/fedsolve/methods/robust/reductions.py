@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool
 
-from fedsolve.core.errors import check_integer, check_range
-from fedsolve.core.types import Scalar, is_module, module, reductions, static
+from fedsolve.core.building import integer, number
+from fedsolve.core.types import Scalar, is_module, module, reductions
 from fedsolve.methods.robust.vectors import (
     OfVectors,
     Reduction,
@@ -47,12 +47,8 @@ class CentredClipping(OfVectors):
 
     uses_weights: ClassVar[bool] = True
     condition: ClassVar[str] = "n >= 3"
-    radius: Scalar | None = None
-    iterations: int = static(default=3)
-
-    def __post_init__(self) -> None:
-        check_range("radius", self.radius, above=0, optional=True)
-        check_integer("iterations", self.iterations, 1, bits=31)
+    radius: Scalar | None = number(default=None, above=0)
+    iterations: int = integer(default=3)
 
     @property
     def fewest(self) -> Scalar:
@@ -126,10 +122,7 @@ class TrimmedMean(Reduction):
     """
 
     condition: ClassVar[str] = "floor(trim n) >= 1"
-    trim: Scalar = 0.1
-
-    def __post_init__(self) -> None:
-        check_range("trim", self.trim, at_least=0, below=0.5)
+    trim: Scalar = number(default=0.1, at_least=0, below=0.5)
 
     @property
     def fewest(self) -> Scalar:

@@ -19,8 +19,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from fedsolve.core.errors import InvalidInput, check_integer, check_range
-from fedsolve.core.types import Scalar, is_module, module, reductions, replace, static
+from fedsolve.core.building import integer, number
+from fedsolve.core.errors import InvalidInput, check_range
+from fedsolve.core.types import Scalar, is_module, module, reductions, replace
 
 # Medians and trimmed means without sorting: the value of a rank, bit by bit, a few coordinates at a time.
 #
@@ -288,12 +289,8 @@ class GeometricMedian(OfVectors):
 
     uses_weights: ClassVar[bool] = True
     condition: ClassVar[str] = "n >= 3"
-    iterations: int = static(default=8)
-    smoothing: Scalar = 1e-6
-
-    def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations, 1, bits=31)
-        check_range("smoothing", self.smoothing, above=0)
+    iterations: int = integer(default=8)
+    smoothing: Scalar = number(default=1e-6, above=0)
 
     @property
     def fewest(self) -> Scalar:
@@ -332,12 +329,8 @@ class MultiKrum(OfVectors):
     """
 
     condition: ClassVar[str] = "2 attackers + 2 < n and keep <= n - attackers"
-    attackers: Scalar
-    keep: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("attackers", self.attackers, at_least=0, whole=True)
-        check_range("keep", self.keep, at_least=1, whole=True)
+    attackers: Scalar = number(at_least=0, whole=True)
+    keep: Scalar = number(at_least=1, whole=True)
 
     @property
     def fewest(self) -> Scalar:
@@ -364,10 +357,7 @@ class Krum(OfVectors):
     """
 
     condition: ClassVar[str] = "2 attackers + 2 < n"
-    attackers: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("attackers", self.attackers, at_least=0, whole=True)
+    attackers: Scalar = number(at_least=0, whole=True)
 
     @property
     def fewest(self) -> Scalar:

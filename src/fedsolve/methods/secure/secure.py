@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of, round_of
-from fedsolve.core.building import class_by_name
+from fedsolve.core.building import class_by_name, integer
 from fedsolve.core.errors import InvalidInput, check_integer, is_plain_number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import (
@@ -273,7 +273,7 @@ class Secure(Wrapper):
     _: KW_ONLY
     bound: float = static()
     bits: Literal[32, 64] = static(default=32)
-    max_clients: int = static()
+    max_clients: int = integer(bits=None)
     max_examples: int | None = static(default=None)
     bounds: Mapping[str, float] | tuple[tuple[str, float], ...] | None = static(default=None)
 
@@ -283,7 +283,6 @@ class Secure(Wrapper):
         object.__setattr__(self, "bound", float(self.bound))
         if self.bits not in (32, 64) or not isinstance(self.bits, int):
             raise InvalidInput(f"bits = {self.bits!r} must be 32 or 64")
-        check_integer("max_clients", self.max_clients, 1)
         if self.max_clients > MOST_CLIENTS:
             raise InvalidInput(
                 f"max_clients = {self.max_clients}: at most {MOST_CLIENTS:,} messages fit into a sum"

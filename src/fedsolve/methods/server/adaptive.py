@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import check_known, check_range
+from fedsolve.core.building import by_name, checked, choice, number
+from fedsolve.core.errors import check_known
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions
@@ -60,22 +60,14 @@ class Adaptive(ServerOptimizer):
         InvalidInput: a number out of its range, an unknown second moment.
     """
 
-    lr: Rate
+    lr: Rate = checked(as_rate, name="server_lr")
     _: KW_ONLY
-    tau: Scalar = 1e-3
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.99
-    initial: Scalar | None = None
-    second: SecondMoment = static(default="adam")
+    tau: Scalar = number(default=1e-3, at_least=0)
+    beta1: Scalar = number(default=0.9, at_least=0, below=1)
+    beta2: Scalar = number(default=0.99, at_least=0, below=1)
+    initial: Scalar | None = number(default=None, at_least=0, name="initial_accumulator")
+    second: SecondMoment = choice(*SECOND_MOMENTS, default="adam", kind="second moment")
     bias_correction: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
-        check_known("second moment", self.second, SECOND_MOMENTS)
-        check_range("tau", self.tau, at_least=0)
-        check_range("beta1", self.beta1, at_least=0, below=1)
-        check_range("beta2", self.beta2, at_least=0, below=1)
-        check_range("initial_accumulator", self.initial, at_least=0, optional=True)
 
     def init(self, params: Params) -> AdaptiveState:
         """The initial state: m = 0 and v = tau^2, unless `initial` is given."""

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.errors import check_known, check_range
+from fedsolve.core.building import checked, choice, number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, reported, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, reported
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
@@ -88,21 +88,13 @@ class DeepFrankWolfe(ServerOptimizer):
 
     weighting: ClassVar[Weighting] = "uniform"
 
-    eta: Rate = 1.0
+    eta: Rate = checked(as_rate, default=1.0, name="server_lr")
     _: KW_ONLY
-    lam: Scalar = 1e-3
-    momentum: Scalar | None = None
-    eps: Scalar = 1e-5
-    f: LossPoint = static(default="end")
-    loss_weights: LossWeights = static(default="same")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "eta", as_rate("server_lr", self.eta))
-        check_range("lam", self.lam, at_least=0)
-        check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
-        check_range("eps", self.eps, at_least=0)
-        check_known("f", self.f, ("start", "end", "last", "mean"))
-        check_known("loss_weights", self.loss_weights, ("same", "plain", "examples"))
+    lam: Scalar = number(default=1e-3, at_least=0)
+    momentum: Scalar | None = number(default=None, at_least=0, below=1)
+    eps: Scalar = number(default=1e-5, at_least=0)
+    f: LossPoint = choice("start", "end", "last", "mean", default="end", kind="f")
+    loss_weights: LossWeights = choice("same", "plain", "examples", default="same", kind="loss_weights")
 
     def init(self, params: Params) -> DeepFrankWolfeState:
         """The initial state: all zero."""

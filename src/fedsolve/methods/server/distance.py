@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import check_range
+from fedsolve.core.building import by_name, number
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, reported
 from fedsolve.methods.client.sgd import ClientOptions
@@ -50,16 +49,10 @@ class AdamByDistance(ServerOptimizer):
     """
 
     _: KW_ONLY
-    initial_distance: Scalar = 1e-6
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.999
-    eps: Scalar = 1e-8
-
-    def __post_init__(self) -> None:
-        check_range("initial_distance", self.initial_distance, above=0)
-        check_range("beta1", self.beta1, at_least=0, below=1)
-        check_range("beta2", self.beta2, at_least=0, below=1)
-        check_range("eps", self.eps, at_least=0)
+    initial_distance: Scalar = number(default=1e-6, above=0)
+    beta1: Scalar = number(default=0.9, at_least=0, below=1)
+    beta2: Scalar = number(default=0.999, at_least=0, below=1)
+    eps: Scalar = number(default=1e-8, at_least=0)
 
     def init(self, params: Params) -> EstimateState:
         """Moments and sums of zero, and the initial estimate."""
@@ -185,10 +178,7 @@ class DoG(ServerOptimizer):
     """
 
     _: KW_ONLY
-    initial_distance: Scalar = 1e-6
-
-    def __post_init__(self) -> None:
-        check_range("initial_distance", self.initial_distance, above=0)
+    initial_distance: Scalar = number(default=1e-6, above=0)
 
     def init(self, params: Params) -> DoGState:
         """The first model, and the initial distance."""

@@ -6,7 +6,7 @@ The identity preconditioner gives FedExP (Jhunjhunwala et al. 2023) and, with mo
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY
 from typing import ClassVar, Literal, Unpack
 
 import jax
@@ -14,12 +14,11 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import check_known, check_range
+from fedsolve.core.building import by_name, choice, number
+from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle, uncorrected
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import (
-    LATER,
     Claim,
     Params,
     Scalar,
@@ -110,22 +109,16 @@ class DoublyAdaptive(ServerOptimizer):
     weighting: ClassVar[Weighting] = "uniform"
 
     _: KW_ONLY
-    beta1: Scalar | None = None
-    beta2: Scalar = 0.99
-    eps: Scalar = 1e-9
-    eps_g: Scalar = 0.0
-    preconditioner: Preconditioner = static(default="identity")
+    beta1: Scalar | None = number(default=None, at_least=0, below=1)
+    beta2: Scalar = number(default=0.99, at_least=0, below=1)
+    eps: Scalar = number(default=1e-9, at_least=0)
+    eps_g: Scalar = number(default=0.0, at_least=0)
+    preconditioner: Preconditioner = choice(
+        "identity", "adagrad", "adam", default="identity", kind="preconditioner"
+    )
     clamp: bool = static(default=False)
     eps_per_client: bool = static(default=False)
-    uncorrected: Scalar | None = field(default=None, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        check_known("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
-        check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
-        check_range("beta2", self.beta2, at_least=0, below=1)
-        check_range("eps", self.eps, at_least=0)
-        check_range("eps_g", self.eps_g, at_least=0)
-        check_range("uncorrected", self.uncorrected, above=0, optional=True)
+    uncorrected: Scalar | None = number(default=None, above=0, later=True)
 
     def init(self, params: Params) -> DoublyAdaptiveState:
         """The initial state: all zero."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name
+from fedsolve.core.building import by_name, checked
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Claim, Params, Traced, Weighting, claimed, module, reported
@@ -57,10 +57,7 @@ class NormalizedAveraging(ServerOptimizer):
     needs: ClassVar[Needs] = "sums_gradients"
     sends_client_update: ClassVar[bool] = False
 
-    lr: Rate = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
+    lr: Rate = checked(as_rate, default=1.0, name="server_lr")
 
     def init(self, params: Params) -> NormalizedAveragingState:
         """The initial state: zero."""

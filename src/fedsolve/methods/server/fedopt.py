@@ -14,7 +14,7 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, static
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
-from fedsolve.methods.client.solver import LocalSolver, Search, SearchLog
+from fedsolve.methods.client.solver import LocalSolver, Search, SearchLog, check_local
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 
@@ -85,8 +85,7 @@ class FedOpt(Algorithm):
     name: str = static(default="FedOpt")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.local, LocalSolver):
-            raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
+        check_local(self.local)
         if not isinstance(self.server_optimizer, ServerOptimizer):
             raise InvalidInput(
                 f"server_optimizer = {shown(self.server_optimizer)} must be one such as server.ServerSGD()"

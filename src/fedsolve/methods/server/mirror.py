@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_range, shown
+from fedsolve.core.building import by_name, number
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
@@ -59,14 +59,13 @@ class MirrorDescent(ServerOptimizer):
 
     mirror: Mirror
     _: KW_ONLY
-    beta1: Scalar | None = None
+    beta1: Scalar | None = number(default=None, at_least=0, below=1)
 
     def __post_init__(self) -> None:
         if not isinstance(self.mirror, Mirror):
             raise InvalidInput(
                 f"mirror = {shown(self.mirror)} must be a mirror map such as Entropy() or PNorm(1.5)"
             )
-        check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
 
     def init(self, params: Params) -> MirrorDescentState:
         """The initial state: all zero; raises `InvalidInput` if the model lies outside the mirror map's domain."""

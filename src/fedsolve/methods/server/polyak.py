@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.errors import check_range
+from fedsolve.core.building import number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.methods.client.solver import Solution
@@ -59,10 +59,7 @@ class Polyak(ServerOptimizer):
 
     needs: ClassVar[Needs] = "sums_gradients"
 
-    f_star: Scalar = 0.0
-
-    def __post_init__(self) -> None:
-        check_range("f_star", self.f_star)
+    f_star: Scalar = number(default=0.0)
 
     def init(self, params: Params) -> PolyakState:
         """The initial state: zero."""
@@ -106,11 +103,7 @@ class EnvelopePolyak(Polyak):
     weighting: ClassVar[Weighting] = "uniform"
 
     _: KW_ONLY
-    gamma: Scalar = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("f_star", self.f_star)
-        check_range("gamma", self.gamma, above=0)
+    gamma: Scalar = number(default=1.0, above=0)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Excess:
         """The client's Moreau envelope M_i(w), and gamma times its excess."""

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name
-from fedsolve.core.errors import InvalidInput, check_flag, check_range
+from fedsolve.core.building import by_name, checked, flag, number
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
@@ -48,17 +48,13 @@ class ServerSGD(ServerOptimizer):
     ICML 2013.
     """
 
-    lr: Rate = 1.0
+    lr: Rate = checked(as_rate, default=1.0, name="server_lr")
     _: KW_ONLY
-    momentum: Scalar | None = None
-    ema: bool = static(default=False)
-    nesterov: bool = static(default=False)
+    momentum: Scalar | None = number(default=None, at_least=0, below=1)
+    ema: bool = flag(default=False)
+    nesterov: bool = flag(default=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
-        check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
-        check_flag("ema", self.ema)
-        check_flag("nesterov", self.nesterov)
         if self.nesterov and self.momentum is None:
             raise InvalidInput("nesterov = True needs a momentum, such as momentum=0.9")
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_one_of, shown
+from fedsolve.core.building import by_name, class_by_name, integer, number
+from fedsolve.core.errors import InvalidInput, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module, replace, static
@@ -181,13 +181,8 @@ class Buffered(Asynchronous):
 
     title: ClassVar[str] = "FedBuff"
     inner: Algorithm
-    buffer: int = static(default=10)
-    power: Scalar = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "buffer", check_integer("buffer", self.buffer, 1, bits=31))
-        check_range("power", self.power, at_least=0)
+    buffer: int = integer(default=10)
+    power: Scalar = number(default=0.5, at_least=0)
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
         """The weighted update (1 + tau)^-a D."""
@@ -222,16 +217,13 @@ class Mixing(Asynchronous):
     title: ClassVar[str] = "FedAsync"
     buffer: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     inner: Algorithm
-    mixing: Scalar = 0.6
+    mixing: Scalar = number(default=0.6, above=0, at_most=1)
     staleness: Staleness = static(default="polynomial")
-    a: Scalar = 0.5
-    b: Scalar = 4.0
+    a: Scalar = number(default=0.5, above=0)
+    b: Scalar = number(default=4.0, at_least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("mixing", self.mixing, above=0, at_most=1)
-        check_range("a", self.a, above=0)
-        check_range("b", self.b, at_least=0)
         if not is_one_of(self.staleness, _WEIGHTS):
             raise InvalidInput(f"staleness = {shown(self.staleness)} must be one of {', '.join(_WEIGHTS)}")
 

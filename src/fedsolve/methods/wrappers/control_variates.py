@@ -9,11 +9,11 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, is_one_of
+from fedsolve.core.building import by_name, choice, class_by_name, integer
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, reduced, replace, static
+from fedsolve.core.types import Params, Scalar, Weighting, module, reduced, replace
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver
 from fedsolve.methods.compression.compressed import Compressed
@@ -98,18 +98,14 @@ class ControlVariates(Wrapper):
     of_model_shape: ClassVar[bool] = True
     inner: Algorithm
     _: KW_ONLY
-    option: Literal["I", "II"] = static(default="II")
-    weighting: Weighting = static(default="uniform")
-    equal_steps: int | None = static(default=None, later=True)
+    option: Literal["I", "II"] = choice("I", "II", default="II")
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
+    equal_steps: int | None = integer(
+        default=None, bits=None, none="where clients take different numbers of steps", later=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weighting(self.weighting)
-        if not is_one_of(self.option, ("I", "II")):
-            raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
-        check_integer(
-            "equal_steps", self.equal_steps, 1, none="where clients take different numbers of steps"
-        )
         if self.equal_steps is not None and not self._can_send_less:
             raise InvalidInput(f"equal_steps = {self.equal_steps} needs option='II' and weighting='uniform'")
         inner = self.inner

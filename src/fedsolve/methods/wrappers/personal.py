@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import jax
@@ -11,12 +12,12 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import InvalidInput, check_integer, shown
+from fedsolve.core.building import by_name, checked, class_by_name, integer
+from fedsolve.core.errors import InvalidInput, check_integer
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.trees import all_matching, named_leaves
-from fedsolve.core.types import Params, Scalar, Weighting, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import SGD, ClientOptions
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import OwnModels
@@ -193,22 +194,12 @@ class Personal(OwnModels):
 
     parts: ClassVar[tuple[type, ...]] = (PersonalServer, PersonalClient)
     inner: Algorithm
-    leaves: str | tuple[str, ...] = static()
+    leaves: str | tuple[str, ...] = checked(
+        partial(trees.as_patterns, example="'output.*' or ('output.*', 'scale')"), static=True
+    )
     _: KW_ONLY
-    personal_lr: Rate = 0.1
-    passes: int = static(default=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = (self.leaves,) if isinstance(self.leaves, str) else self.leaves
-        patterns = tuple(given) if isinstance(given, list | tuple) else ()
-        if not patterns or not all(isinstance(pattern, str) and pattern for pattern in patterns):
-            raise InvalidInput(
-                f"leaves = {shown(self.leaves)} must be patterns of paths, such as 'output.*' or ('output.*', 'scale')"
-            )
-        object.__setattr__(self, "leaves", patterns)
-        object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
-        object.__setattr__(self, "passes", check_integer("passes", self.passes, 0, bits=31))
+    personal_lr: Rate = checked(as_rate, default=0.1)
+    passes: int = integer(at_least=0, default=0)
 
     @property
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

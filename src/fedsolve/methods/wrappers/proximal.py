@@ -9,11 +9,10 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.building import by_name, class_by_name
-from fedsolve.core.errors import check_range
+from fedsolve.core.building import by_name, checked, choice, class_by_name, number
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate
-from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, given, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, given, module
 from fedsolve.geometry.blocks import Blocks, Geometry
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.regularizer import require, with_subgradient
@@ -61,11 +60,7 @@ class Proximal(Wrapper):
 
     title: ClassVar[str] = "FedProx"
     inner: Algorithm
-    mu: Scalar = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("mu", self.mu, at_least=0)
+    mu: Scalar = number(default=0.1, at_least=0)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work on the proximal objective."""
@@ -151,13 +146,8 @@ class Ditto(OwnModels):
     parts: ClassVar[tuple[type, ...]] = (DittoClient,)
     inner: Algorithm
     _: KW_ONLY
-    lam: Scalar = 0.1
-    personal_lr: Rate = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("lam", self.lam, at_least=0)
-        object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
+    lam: Scalar = number(default=0.1, at_least=0)
+    personal_lr: Rate = checked(as_rate, default=0.1)
 
     def init_client(self, broadcast: Any) -> DittoClient:
         """The inner client's state, and the model of the first round."""
@@ -219,11 +209,10 @@ class Subgradient(Wrapper):
     inner: Algorithm
     psi: Annotated[Any, Geometry] = given(converter=with_subgradient)
     _: KW_ONLY
-    weighting: Weighting = static(default="uniform")
+    weighting: Weighting = choice("uniform", "examples", default="uniform")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weighting(self.weighting)
         instead = "a penalty such as L1(0.1)"
         object.__setattr__(self, "psi", require("Subgradient", self.psi, "subgradient", instead))
 

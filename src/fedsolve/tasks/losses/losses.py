@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.core.building import LATER
 from fedsolve.core.errors import InvalidInput, check_number
-from fedsolve.core.types import LATER, Params
+from fedsolve.core.types import Params
 from fedsolve.core.xla.cross_entropy import cross_entropy
 from fedsolve.data.examples import SparseRows
 from fedsolve.data.names import check_column
