@@ -83,8 +83,8 @@ def gives(thing):
 
 def refuses(thing):
     """Whether building or calling it raises `InvalidInput` in its own lines, or checks a number or a field there."""
-    own = vars(thing).get("__annotations__", {}) if dataclasses.is_dataclass(thing) else {}
-    if any("check" in field.metadata for name, field in getattr(thing, "__dataclass_fields__", {}).items() if name in own):
+    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+    if any("check" in f.metadata and f.name in vars(thing).get("__annotations__", {}) for f in fields):
         return True
     tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
     inside = tree.body if isinstance(tree, ast.ClassDef) else [tree]

@@ -35,19 +35,18 @@ class L1Ball(ProjectableSet):
     spreads_nan: ClassVar[bool] = True
 
     def violation(self, w: Array) -> Scalar:
-        """max(|w|_1 - radius, 0)."""
         return jnp.maximum(jnp.sum(jnp.abs(w)) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Index:
-        """2 j + (g_j > 0) for the largest |g_j|, the first of them in a tie."""
+        # 2 j + (g_j > 0) for the largest |g_j|, the first of them in a tie
         return self.vertex_of([g])
 
     def point(self, code: Index, like: Array) -> Array:
-        """-radius sign(g_j) e_j; NaN everywhere for no valid vertex."""
+        # -radius sign(g_j) e_j; NaN everywhere for no valid vertex
         return self.point_of(code, [like])[0]
 
     def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Index:
-        """The vertex of a vector in parts: the largest of each, then of those; nothing is copied."""
+        # the vertex of a vector in parts: the largest of each, then of those; nothing is copied
         largest = [first_largest(jnp.abs(part.ravel())) for part in parts]
         values = jnp.stack([part.ravel()[j] for part, j in zip(parts, largest, strict=True)])
         which = jnp.argmax(jnp.abs(values))  # the first of a tie, the first NaN
@@ -58,7 +57,6 @@ class L1Ball(ProjectableSet):
         return Index(code.astype(jnp.int32), 2 * size)
 
     def point_of(self, code: Index, like: Sequence[Array]) -> list[Array]:
-        """The point in parts."""
         starts = np.cumsum([0, *(part.size for part in like)])
         value = jnp.where(code.value < code.below, self.radius * (1 - 2 * (code.value % 2)), jnp.nan)
         rest = 0 * value  # NaN where there is no vertex
@@ -70,7 +68,7 @@ class L1Ball(ProjectableSet):
         return leaves
 
     def project(self, w: Array) -> Array:
-        """Soft threshold by the amount that makes |w|_1 = radius (Duchi et al. 2008); w itself inside."""
+        # soft threshold by the amount that makes |w|_1 = radius (Duchi et al. 2008); w itself inside.
         size = jnp.abs(w)
         outer = onto_simplex(size.ravel(), self.radius).reshape(w.shape)
         return jnp.where(jnp.sum(size) <= self.radius, w, jnp.sign(w) * outer).astype(w.dtype)
@@ -90,26 +88,24 @@ class L2Ball(ProjectableSet):
     radius: Scalar = number(above=0, name="radius of L2Ball")
 
     def violation(self, w: Array) -> Scalar:
-        """max(|w|_2 - radius, 0)."""
         return jnp.maximum(jnp.linalg.norm(w.ravel()) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Array:
-        """-radius g / |g|; 0 if g is 0, where every point is a minimiser."""
+        # -radius g / |g|; 0 if g is 0, where every point is a minimiser
         norm = jnp.linalg.norm(g.ravel())
         return (g * (-self.radius / jnp.where(norm > 0, norm, 1))).astype(g.dtype)
 
     def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> tuple[Array, ...]:
-        """The vertex of a vector in parts, in the same parts: nothing is copied together."""
+        # the vertex of a vector in parts, in the same parts: nothing is copied together
         norm = jnp.sqrt(sum((jnp.sum(part * part) for part in parts), jnp.zeros((), parts[0].dtype)))
         scale = -self.radius / jnp.where(norm > 0, norm, 1)
         return tuple((part * scale).astype(part.dtype) for part in parts)
 
     def point_of(self, code: Sequence[Array], like: Sequence[Array]) -> list[Array]:
-        """The parts."""
         return list(code)
 
     def project(self, w: Array) -> Array:
-        """w scaled down to the radius if it is longer."""
+        # w scaled down to the radius if it is longer
         norm = jnp.linalg.norm(w.ravel())
         return (w * jnp.minimum(1, self.radius / jnp.where(norm > 0, norm, 1))).astype(w.dtype)
 
@@ -132,19 +128,16 @@ class LInfBall(ProjectableSet):
     propagates_nan: ClassVar[bool] = False
 
     def violation(self, w: Array) -> Scalar:
-        """max(max |w_j| - radius, 0)."""
         return jnp.maximum(jnp.max(jnp.abs(w)) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
-        """The bits g_j > 0: the corner is -radius where the bit is set, +radius elsewhere."""
+        # the bits g_j > 0: the corner is -radius where the bit is set, +radius elsewhere
         return g > 0
 
     def point(self, code: Array, like: Array) -> Array:
-        """-radius where the bit is set, radius elsewhere."""
         return jnp.where(code, -jnp.asarray(self.radius), self.radius).astype(like.dtype)
 
     def project(self, w: Array) -> Array:
-        """w clipped to [-radius, radius]."""
         return jnp.clip(w, -self.radius, self.radius).astype(w.dtype)
 
 
@@ -190,7 +183,6 @@ class Box(ProjectableSet):
             )
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless the bounds are numbers or have the leaf's shape."""
         for name, bound in (("lower", self.lower), ("upper", self.upper)):
             if jnp.shape(bound) not in ((), tuple(shape)):
                 raise InvalidInput(
@@ -198,19 +190,16 @@ class Box(ProjectableSet):
                 )
 
     def violation(self, w: Array) -> Scalar:
-        """max over j of max(lower_j - w_j, w_j - upper_j, 0)."""
         return jnp.maximum(jnp.max(jnp.maximum(self.lower - w, w - self.upper)), 0).astype(w.dtype)
 
     def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
-        """The bits g_j > 0: the corner is at lower where the bit is set, at upper elsewhere."""
+        # the bits g_j > 0: the corner is at lower where the bit is set, at upper elsewhere
         return g > 0
 
     def point(self, code: Array, like: Array) -> Array:
-        """lower where the bit is set, upper elsewhere."""
         return jnp.where(code, self.lower, self.upper).astype(like.dtype)
 
     def project(self, w: Array) -> Array:
-        """w clipped to the bounds."""
         return jnp.clip(w, self.lower, self.upper).astype(w.dtype)
 
 
@@ -236,16 +225,14 @@ class LpBall(ConvexSet):
         check_range("p of LpBall", self.p, above=1)
 
     def violation(self, w: Array) -> Scalar:
-        """max(|w|_p - radius, 0), scaled by the largest entry so that no power overflows."""
+        # max(|w|_p - radius, 0), scaled by the largest entry so that no power overflows
         size, top = _scaled(w)
         norm = top * jnp.sum(size**self.p) ** (1 / jnp.asarray(self.p))
         return jnp.maximum(norm - self.radius, 0).astype(w.dtype)
 
     def vertex(self, g: Array, warm: Any = None) -> Array:
-        """-radius sign(g) |g|^(q-1) / | |g|^(q-1) |_p with q = p / (p - 1); 0 if g is 0.
-
-        |g|^((q-1) p) = |g|^q is the power times |g|: one power an entry.
-        """
+        # -radius sign(g) |g|^(q-1) / | |g|^(q-1) |_p with q = p / (p - 1); 0 if g is 0. |g|^((q-1) p) = |g|^q
+        # is the power times |g|: one power an entry.
         size, _ = _scaled(g)
         power = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** (1 / (jnp.asarray(self.p) - 1)), size)
         total = jnp.sum(power * size)

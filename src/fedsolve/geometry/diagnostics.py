@@ -95,7 +95,6 @@ class FrankWolfeGap(Diagnostic):
         )
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The gap at w."""
         return {"gap": self.constraint.gap(point.params, point.gradient)}
 
 
@@ -117,7 +116,6 @@ class Feasibility(Diagnostic):
         object.__setattr__(self, "constraint", as_blocks(self.constraint))
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The values, 0 inside the set."""
         w = point.params
         measures = {"infeasibility": jnp.asarray(self.constraint.violation(w))}
         if "project" in self.constraint.operations:
@@ -142,7 +140,6 @@ class Objective(Diagnostic):
         object.__setattr__(self, "penalty", as_blocks(self.penalty))
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The value at w."""
         return {"objective": point.loss + self.penalty.value(point.params)}
 
 
@@ -167,7 +164,6 @@ class ProxGradient(Diagnostic):
         object.__setattr__(self, "psi", require("ProxGradient", self.psi, "prox", instead))
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The norm over the whole vector."""
         moved = self.psi.prox(trees.axpy(-self.step, point.gradient, point.params), self.step)
         return {"prox_gradient": trees.norm(trees.sub(point.params, moved)) / self.step}
 
@@ -188,7 +184,6 @@ class Suboptimality(Diagnostic):
         object.__setattr__(self, "psi", Blocks(()) if self.psi is None else as_blocks(self.psi))
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The difference at w."""
         return {"suboptimality": point.loss + self.psi.finite_value(point.params) - self.optimum}
 
 
@@ -224,7 +219,7 @@ class Density(Diagnostic):
     on: str = static(default="*")
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The density, in [0, 1]."""
+        # the density, in [0, 1]
         w = _vector(point.params, self.on)
         return {"density": jnp.mean(jnp.abs(w) > self.zero, dtype=w.dtype)}
 
@@ -249,7 +244,7 @@ class Support(Diagnostic):
     on: str = static(default="*")
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The three values, each in [0, 1]."""
+        # the three values, each in [0, 1]
         w = _vector(point.params, self.on)
         selected, true = jnp.abs(w) > self.zero, _vector(self.truth, self.on) != 0
         hits = jnp.sum(selected & true, dtype=w.dtype)
@@ -275,7 +270,6 @@ class Rank(Diagnostic):
     on: str = static(default="*")
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The rank, a whole number as a float."""
         matrices = [leaf for leaf in chosen_leaves(point.params, self.on) if leaf.ndim == 2]
         if len(matrices) != 1:
             raise InvalidInput(f"Rank on '{self.on}' matches {len(matrices)} matrices: name one leaf")
@@ -296,6 +290,5 @@ class RecoveryError(Diagnostic):
     on: str = static(default="*")
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """The error, in the units of the parameters."""
         pairs = zip(chosen_leaves(point.params, self.on), chosen_leaves(self.truth, self.on), strict=True)
         return {"recovery_error": jnp.sqrt(sum((jnp.sum((a - b) ** 2) for a, b in pairs), jnp.zeros(())))}

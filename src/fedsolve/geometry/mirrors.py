@@ -108,19 +108,15 @@ class Euclidean(Mirror):
     """Euclidean geometry, h(w) = (1/2) |w|^2: the composite map is the proximal operator."""
 
     def forward(self, w: Params) -> Params:
-        """w."""
         return w
 
     def inverse(self, theta: Params) -> Params:
-        """theta."""
         return theta
 
     def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
-        """prox of step psi at theta."""
         return psi.prox(theta, step)
 
     def check_composite(self, who: str, psi: Blocks) -> None:
-        """Raise `InvalidInput` unless psi has a prox."""
         require(who, psi, "prox", "one with a prox, such as L1(0.1) or L1Ball(10.0)")
 
 
@@ -146,25 +142,21 @@ class DiagonalQuadratic(Mirror):
                 raise InvalidInput("diagonal of the quadratic mirror map must be finite and > 0 everywhere")
 
     def forward(self, w: Params) -> Params:
-        """g w."""
         return jax.tree.map(lambda g, x: g * x, self._like(w), w)
 
     def inverse(self, theta: Params) -> Params:
-        """theta / g."""
         return jax.tree.map(lambda g, x: x / g, self._like(theta), theta)
 
     def check(self, w: Params) -> None:
-        """Raise `InvalidInput` unless the diagonal has the model's shapes."""
         shapes = jax.tree.map(jnp.shape, self._like(w))
         if shapes != jax.tree.map(jnp.shape, w):
             raise InvalidInput(f"diagonal has shapes {shapes}, the model {jax.tree.map(jnp.shape, w)}")
 
     def composes(self) -> tuple[str, ...]:
-        """L1 and coordinatewise sets."""
         return ("L1", "Box", "LInfBall")
 
     def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
-        """Coordinate by coordinate: soft threshold of theta, then theta / g, then clipped."""
+        # coordinate by coordinate: soft threshold of theta, then theta / g, then clipped
         thresholded = psi.map(lambda p, x: p.prox(x, step) if isinstance(p, Penalty) else x, theta)
         return psi.map(lambda p, x: x if isinstance(p, Penalty) else p.project(x), self.inverse(thresholded))
 
@@ -209,17 +201,15 @@ class Quadratic(Mirror):
         object.__setattr__(self, "factor", factor)  # kept as NumPy: a float64 run then has all its digits
 
     def forward(self, w: Params) -> Params:
-        """A w."""
         flat, unravel = ravel_pytree(w)
         return unravel((self.matrix @ flat).astype(flat.dtype))
 
     def inverse(self, theta: Params) -> Params:
-        """A^-1 theta."""
+        # A^-1 theta
         flat, unravel = ravel_pytree(theta)
         return unravel(cho_solve((self.factor, True), flat).astype(flat.dtype))
 
     def check(self, w: Params) -> None:
-        """Raise `InvalidInput` unless A is d x d."""
         if trees.size(w) != self.matrix.shape[0]:
             raise InvalidInput(
                 f"matrix of size {self.matrix.shape[0]} for a model of {trees.size(w)} parameters"
@@ -240,19 +230,18 @@ class PNorm(Mirror):
     p: Scalar = number(above=1)
 
     def forward(self, w: Params) -> Params:
-        """sign(w) |w|^(p-1) |w|_p^(2-p)."""
+        # sign(w) |w|^(p-1) |w|_p^(2-p)
         return _p_map(w, self.p)
 
     def inverse(self, theta: Params) -> Params:
-        """The model: the forward map with the conjugate exponent q = p / (p - 1)."""
+        # the model: the forward map with the conjugate exponent q = p / (p - 1)
         return _p_map(theta, self.p / (self.p - 1))
 
     def composes(self) -> tuple[str, ...]:
-        """L1."""
         return ("L1",)
 
     def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
-        """The inverse map of the soft threshold: grad h keeps signs and zeros."""
+        # the inverse map of the soft threshold: grad h keeps signs and zeros
         return self.inverse(psi.prox(theta, step))
 
 
@@ -280,20 +269,17 @@ class Entropy(Mirror):
     """
 
     def forward(self, w: Params) -> Params:
-        """log w."""
         return jax.tree.map(jnp.log, w)
 
     def inverse(self, theta: Params) -> Params:
-        """exp theta."""
         return jax.tree.map(jnp.exp, theta)
 
     def composes(self) -> tuple[str, ...]:
-        """L1 (linear on positive models), coordinatewise sets and the simplex."""
+        # L1 (linear on positive models), coordinatewise sets and the simplex
         return ("L1", "Box", "Simplex")
 
     def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
-        """exp(theta - step weight) for L1, clipped exp(theta) in a box, radius softmax(theta) on a simplex."""
-
+        # exp(theta - step weight) for L1, clipped exp(theta) in a box, radius softmax(theta) on a simplex
         def of(p: Any, x: Array) -> Array:
             kind = type(p).__name__
             if kind == "L1":
@@ -305,7 +291,6 @@ class Entropy(Mirror):
         return psi.map(of, theta, free=jnp.exp)
 
     def check(self, w: Params) -> None:
-        """Raise `InvalidInput` unless every parameter is > 0."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(w):
             if trees.is_not_traced(leaf) and not (np.asarray(leaf) > 0).all():
                 low = float(np.asarray(leaf).min())

@@ -30,15 +30,13 @@ class L1(Penalty):
     separable = True
 
     def value(self, w: Array) -> Scalar:
-        """weight sum |w_j|."""
         return self.weight * jnp.sum(jnp.abs(w))
 
     def subgradient(self, w: Array) -> Array:
-        """weight sign(w)."""
         return (self.weight * jnp.sign(w)).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """Soft thresholding by step weight."""
+        # soft thresholding by step weight
         return soft_threshold(w, step * self.weight)
 
 
@@ -60,15 +58,12 @@ class SquaredL2(Penalty):
     separable = True
 
     def value(self, w: Array) -> Scalar:
-        """(weight / 2) sum w_j^2."""
         return 0.5 * self.weight * jnp.sum(w * w)
 
     def subgradient(self, w: Array) -> Array:
-        """The gradient, weight w."""
         return (self.weight * w).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """w / (1 + step weight)."""
         return (w / (1 + step * self.weight)).astype(w.dtype)
 
 
@@ -92,15 +87,13 @@ class ElasticNet(Penalty):
     separable = True
 
     def value(self, w: Array) -> Scalar:
-        """weight sum |w_j| + (l2 / 2) sum w_j^2."""
         return self.weight * jnp.sum(jnp.abs(w)) + 0.5 * self.l2 * jnp.sum(w * w)
 
     def subgradient(self, w: Array) -> Array:
-        """weight sign(w) + l2 w."""
         return (self.weight * jnp.sign(w) + self.l2 * w).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """Soft thresholding by step weight, then division by 1 + step l2."""
+        # soft thresholding by step weight, then division by 1 + step l2
         return (soft_threshold(w, step * self.weight) / (1 + step * self.l2)).astype(w.dtype)
 
 
@@ -121,21 +114,18 @@ class LInf(Penalty):
     weight: Scalar = number(at_least=0, name="weight of LInf")
 
     def value(self, w: Array) -> Scalar:
-        """weight max |w_j|."""
         return self.weight * jnp.max(jnp.abs(w))
 
     def subgradient(self, w: Array) -> Array:
-        """weight sign(w_j) on the largest |w_j|, shared evenly by those that tie; 0 at 0."""
+        # weight sign(w_j) on the largest |w_j|, shared evenly by those that tie; 0 at 0
         size = jnp.abs(w)
         largest = size == jnp.max(size)  # jax.grad would take the derivative of |.| at 0 for 1
         return (self.weight * jnp.sign(w) * largest / jnp.sum(largest)).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """w cut off at the level above which |w| has the mass step weight; 0 if all of it is less.
-
-        This is w minus its projection on the l1 ball of radius step weight (Moreau), without the
-        subtraction: entries that end at the level tie exactly.
-        """
+        # w cut off at the level above which |w| has the mass step weight; 0 if all of it is less. This is w
+        # minus its projection on the l1 ball of radius step weight (Moreau), without the subtraction: entries
+        # that end at the level tie exactly.
         level = excess_level(w, step * self.weight)
         return jnp.clip(w, -level, level).astype(w.dtype)
 
@@ -205,11 +195,7 @@ class GroupL1(Penalty):
             raise InvalidInput(f"axis of GroupL1 = {self.axis!r} must be an integer or a tuple of integers")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless there are two axes or more, of which `axis` names some but not all.
-
-        Raises:
-            InvalidInput: otherwise.
-        """
+        # raise `InvalidInput` unless there are two axes or more, of which `axis` names some but not all
         if len(shape) < 2:
             raise InvalidInput(
                 f"GroupL1 needs two axes or more, {where} has shape {shape}: put it on matrices, such as "
@@ -225,16 +211,16 @@ class GroupL1(Penalty):
             )
 
     def value(self, w: Array) -> Scalar:
-        """weight sum_g |w_g|_2; its derivative is 0 in groups that are 0."""
+        # weight sum_g |w_g|_2; its derivative is 0 in groups that are 0
         return self.weight * jnp.sum(self._norms(w))
 
     def subgradient(self, w: Array) -> Array:
-        """weight w_g / |w_g|_2, 0 in groups that are 0."""
+        # weight w_g / |w_g|_2, 0 in groups that are 0
         norms = self._norms(w)
         return (self.weight * w / jnp.where(norms > 0, norms, 1)).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """Each group shortened by step weight: w_g max(1 - step weight / |w_g|_2, 0)."""
+        # each group shortened by step weight: w_g max(1 - step weight / |w_g|_2, 0)
         norms, threshold = self._norms(w), step * self.weight
         long = norms > threshold
         return (w * jnp.where(long, 1 - threshold / jnp.where(long, norms, 1), 0)).astype(w.dtype)
@@ -272,11 +258,6 @@ class NuclearNorm(Penalty):
     weight: Scalar = number(at_least=0, name="weight of NuclearNorm")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless it is a matrix.
-
-        Raises:
-            InvalidInput: any other number.
-        """
         if len(shape) != 2:
             raise InvalidInput(
                 f"NuclearNorm needs a matrix, {where} has shape {shape}: put it on matrices, such as "
@@ -284,17 +265,16 @@ class NuclearNorm(Penalty):
             )
 
     def value(self, w: Array) -> Scalar:
-        """weight sum_i sigma_i(w)."""
         return self.weight * jnp.sum(singular_values(quiet(w)))
 
     def subgradient(self, w: Array) -> Array:
-        """weight U V' over the singular values above rounding: the shortest subgradient, 0 at 0."""
+        # weight U V' over the singular values above rounding: the shortest subgradient, 0 at 0
         u, s, v = svd(quiet(w))
         nonzero = s > jnp.finfo(w.dtype).eps * max(w.shape) * jnp.max(s)
         return (self.weight * (u * nonzero) @ v).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """U max(S - step weight, 0) V' (Cai, Candes and Shen 2010); w itself at step 0."""
+        # U max(S - step weight, 0) V' (Cai, Candes and Shen 2010); w itself at step 0
         threshold = step * self.weight
         # the Gram matrix of the smaller side would be cheaper, but halves the digits of small singular values
         u, s, v = svd(quiet(w))

@@ -185,7 +185,7 @@ class ConvexSet(Regularizer):
         return jnp.asarray(self.violation(w)) <= tolerance
 
     def value(self, w: Array) -> Scalar:
-        """0 inside (to 1e-6), infinite outside."""
+        # 0 inside (to 1e-6), infinite outside
         return jnp.where(self.contains(w), 0.0, jnp.inf)
 
     def gap(self, w: Array, g: Array) -> Scalar:

@@ -80,21 +80,20 @@ class Simplex(ProjectableSet):
     spreads_nan: ClassVar[bool] = True
 
     def violation(self, w: Array) -> Scalar:
-        """max(-min w, |sum w - radius|, 0)."""
         return jnp.maximum(jnp.maximum(-jnp.min(w), 0), jnp.abs(jnp.sum(w) - self.radius)).astype(w.dtype)
 
     def vertex(self, g: Array, warm: Any = None) -> Index:
-        """The place of the smallest entry, the first in a tie."""
+        # the place of the smallest entry, the first in a tie
         flat = g.ravel()
         index = first_largest(-flat)
         return Index(jnp.where(jnp.isnan(flat[index]), flat.size, index), flat.size)
 
     def point(self, code: Index, like: Array) -> Array:
-        """radius e_j; NaN everywhere for no valid vertex."""
+        # radius e_j; NaN everywhere for no valid vertex
         return unit_entry(code.value, self.radius, like)
 
     def project(self, w: Array) -> Array:
-        """max(w - t, 0) with the t that makes the sum right; see `onto_simplex`."""
+        # max(w - t, 0) with the t that makes the sum right; see `onto_simplex`
         return onto_simplex(w.ravel(), self.radius).reshape(w.shape)
 
 
@@ -126,20 +125,17 @@ class Polytope(ConvexSet):
             raise InvalidInput("vertices of Polytope must be finite")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless the vertices have the leaf's shape."""
         if jnp.shape(self.vertices)[1:] != tuple(shape):
             raise InvalidInput(
                 f"Polytope has vertices of shape {jnp.shape(self.vertices)[1:]}, {where} {shape}"
             )
 
     def violation(self, w: Array) -> Scalar:
-        """The distance to the polytope, by a hyperplane that separates w from it: never above the distance.
-
-        max(min_i <V_i - w, x>, 0) / |x| for x near the least-norm point of the hull of V - w, found by
-        accelerated projected gradient steps on the convex weights with restarts (Nesterov; O'Donoghue and
-        Candes 2015). They stop once |x| is within 1e-9 (or 8 roundings) of it, relative to the farthest
-        vertex; 5000 steps at most, after which the value may be too small, never too large.
-        """
+        # the distance to the polytope, by a hyperplane that separates w from it: never above the distance.
+        # max(min_i <V_i - w, x>, 0) / |x| for x near the least-norm point of the hull of V - w, found by
+        # accelerated projected gradient steps on the convex weights with restarts (Nesterov; O'Donoghue and
+        # Candes 2015). They stop once |x| is within 1e-9 (or 8 roundings) of it, relative to the farthest
+        # vertex; 5000 steps at most, after which the value may be too small, never too large.
         rays = (self._rows(w) - w.ravel()).astype(w.dtype)
         reach = jnp.sqrt(jnp.max(jnp.sum(rays * rays, axis=1)))
         rays = rays / jnp.where(reach > 0, reach, 1)
@@ -170,13 +166,13 @@ class Polytope(ConvexSet):
         return reach * jnp.maximum(bound(weights @ rays)[1], 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Index:
-        """The number of the vertex with the smallest <g, V_i>, the first in a tie."""
+        # the number of the vertex with the smallest <g, V_i>, the first in a tie
         scores = self._rows(g) @ g.ravel()
         index = first_largest(-scores)
         return Index(jnp.where(jnp.isnan(scores[index]), scores.size, index), scores.size)
 
     def point(self, code: Index, like: Array) -> Array:
-        """V_i; NaN everywhere for no valid vertex."""
+        # V_i; NaN everywhere for no valid vertex
         rows = self._rows(like)
         vertex = rows[jnp.minimum(code.value, rows.shape[0] - 1)].reshape(like.shape)
         return jnp.where(code.value < code.below, vertex, jnp.nan)
@@ -214,7 +210,6 @@ class GroupL1Ball(ProjectableSet):
     axis: int = static(default=-1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless there is such an axis."""
         if not -len(shape) <= self.axis < len(shape):
             raise InvalidInput(
                 f"GroupL1Ball along axis {self.axis}: {where} has shape {tuple(shape)}; put it on leaves with "
@@ -222,11 +217,10 @@ class GroupL1Ball(ProjectableSet):
             )
 
     def violation(self, w: Array) -> Scalar:
-        """max(sum of group norms - radius, 0)."""
         return jnp.maximum(jnp.sum(jnp.linalg.norm(w, axis=self.axis)) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Group:
-        """The group of largest norm, the first in a tie, and -g_group / |g_group|."""
+        # the group of largest norm, the first in a tie, and -g_group / |g_group|
         rows = jnp.moveaxis(g, self.axis, -1).reshape(-1, g.shape[self.axis])
         norms = jnp.linalg.norm(rows, axis=1)
         group = first_largest(norms)
@@ -236,7 +230,7 @@ class GroupL1Ball(ProjectableSet):
         return Group(Index(jnp.where(jnp.isnan(norm), count, group), count), direction)
 
     def point(self, code: Group, like: Array) -> Array:
-        """radius times the direction in its group, 0 elsewhere; NaN everywhere for no valid group."""
+        # radius times the direction in its group, 0 elsewhere; NaN everywhere for no valid group
         moved = jnp.moveaxis(like, self.axis, -1).shape
         count, group = code.index.below, code.index.value
         rest = jnp.where(group < count, 0, jnp.nan).astype(like.dtype)
@@ -246,7 +240,7 @@ class GroupL1Ball(ProjectableSet):
         return jnp.moveaxis(rows.reshape(moved), -1, self.axis)
 
     def project(self, w: Array) -> Array:
-        """Each group shortened, its norms projected on the simplex of that radius; w itself inside."""
+        # each group shortened, its norms projected on the simplex of that radius; w itself inside
         norms = jnp.linalg.norm(w, axis=self.axis, keepdims=True)
         short = onto_simplex(norms.ravel(), self.radius).reshape(norms.shape)
         outer = w * (short / jnp.where(norms == 0, 1, norms))
@@ -279,7 +273,6 @@ class KSupportBall(ConvexSet):
     k: int = integer(bits=None, name="k of KSupportBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` if there are fewer than k entries."""
         size = 1
         for n in shape:
             size *= n
@@ -287,11 +280,10 @@ class KSupportBall(ConvexSet):
             raise InvalidInput(f"KSupportBall with k = {self.k}: {where} has only {size} entries: lower k")
 
     def violation(self, w: Array) -> Scalar:
-        """max(k-support norm - radius, 0)."""
         return jnp.maximum(k_support_norm(w.ravel(), self.k) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Sparse:
-        """-radius g_I / |g_I| on the places I of the k largest |g_j|, the first ones in a tie; 0 if g is 0."""
+        # -radius g_I / |g_I| on the places I of the k largest |g_j|, the first ones in a tie; 0 if g is 0
         flat = g.ravel()
         _, indices = lax.top_k(jnp.abs(flat), self.k)
         selected = flat[indices]
@@ -302,7 +294,6 @@ class KSupportBall(ConvexSet):
         return Sparse(Index(indices.astype(jnp.int32), flat.size), entries.astype(g.dtype))
 
     def point(self, code: Sparse, like: Array) -> Array:
-        """The entries at their places, 0 elsewhere."""
         flat = jnp.zeros(like.size, like.dtype).at[code.index.value].set(code.entries.astype(like.dtype))
         return flat.reshape(like.shape)
 

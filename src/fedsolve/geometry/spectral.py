@@ -179,25 +179,22 @@ class NuclearBall(ProjectableSet):
         check_range("max_products of NuclearBall", self.max_products, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless it is a matrix."""
         _check_matrix(f"NuclearBall({self.radius})", shape, where)
 
     def violation(self, w: Array) -> Scalar:
-        """max(sum of singular values - radius, 0)."""
         return jnp.maximum(jnp.sum(singular_values(quiet(w))) - self.radius, 0)
 
     def vertex(self, g: Array, warm: RankOne | None = None) -> RankOne:
-        """The leading singular pair of g, searched from an earlier one; some unit vectors if g is 0."""
+        # the leading singular pair of g, searched from an earlier one; some unit vectors if g is 0
         start = None if warm is None else (warm.u, warm.v)
         pair = leading_pair(g, start, self.tolerance, self.max_products)
         return RankOne(pair.u, pair.v)
 
     def point(self, code: RankOne, like: Array) -> Array:
-        """-radius u v'."""
         return (-self.radius * code.u[:, None] * code.v).astype(like.dtype)
 
     def project(self, w: Array) -> Array:
-        """Singular values projected on the simplex of that radius; w itself inside."""
+        # singular values projected on the simplex of that radius; w itself inside
         u, s, v = svd(quiet(w))
         outer = (u * onto_simplex(s, self.radius)) @ v
         return jnp.where(jnp.sum(s) <= self.radius, w, outer).astype(w.dtype)
@@ -217,19 +214,17 @@ class SpectralBall(ProjectableSet):
     radius: Scalar = number(above=0, name="radius of SpectralBall")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless it is a matrix."""
         _check_matrix(f"SpectralBall({self.radius})", shape, where)
 
     def violation(self, w: Array) -> Scalar:
-        """max(sigma_1 - radius, 0)."""
         return jnp.maximum(jnp.max(singular_values(quiet(w))) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Array:
-        """-radius U V' of the decomposition g = U S V'."""
+        # -radius U V' of the decomposition g = U S V'
         return (-self.radius * polar_factor(quiet(g), complete=True)).astype(g.dtype)
 
     def project(self, w: Array) -> Array:
-        """Singular values clipped at the radius; w itself inside."""
+        # singular values clipped at the radius; w itself inside
         u, s, v = svd(quiet(w))
         outer = (u * jnp.minimum(s, self.radius)) @ v
         return jnp.where(jnp.max(s) <= self.radius, w, outer).astype(w.dtype)

@@ -46,11 +46,6 @@ class TotalVariation2D(Penalty):
         check_range("max_iterations of TotalVariation2D", self.max_iterations, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless it is a matrix.
-
-        Raises:
-            InvalidInput: any other number.
-        """
         if len(shape) != 2:
             raise InvalidInput(
                 f"TotalVariation2D needs a matrix, {where} has shape {shape}: put it on matrices, such as "
@@ -58,20 +53,16 @@ class TotalVariation2D(Penalty):
             )
 
     def value(self, w: Array) -> Scalar:
-        """weight sum |D w|."""
         return self.weight * sum(jnp.sum(jnp.abs(d)) for d in _differences(w))
 
     def subgradient(self, w: Array) -> Array:
-        """weight D' sign(D w)."""
         down, right = _differences(w)  # jax.grad would take the derivative of |.| at 0 for 1
         return (self.weight * _adjoint((jnp.sign(down), jnp.sign(right)))).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """w - D'u with u from accelerated projected gradient on the dual, to `tolerance`; w itself at step 0.
-
-        Minimises (1/2) |w - D'u|^2 over |u| <= step weight (Chambolle 2004; Beck and Teboulle 2009) with
-        steps 1/8, as |D|^2 <= 8, and restarts where the momentum goes uphill (O'Donoghue and Candes 2015).
-        """
+        # w - D'u with u from accelerated projected gradient on the dual, to `tolerance`; w itself at step 0.
+        # Minimises (1/2) |w - D'u|^2 over |u| <= step weight (Chambolle 2004; Beck and Teboulle 2009) with
+        # steps 1/8, as |D|^2 <= 8, and restarts where the momentum goes uphill (O'Donoghue and Candes 2015).
         bound = jnp.asarray(step * self.weight).astype(w.dtype)
         mean = jnp.mean(w)
         w0 = w - mean  # differences do not see the mean; sums are more exact without it
@@ -143,11 +134,6 @@ class TotalVariation(Penalty):
     weight: Scalar = number(at_least=0, name="weight of TotalVariation")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Raise `InvalidInput` unless it is a vector.
-
-        Raises:
-            InvalidInput: any other number.
-        """
         if len(shape) != 1:
             raise InvalidInput(
                 f"TotalVariation needs a vector, {where} has shape {shape}: put it on vectors, such as "
@@ -155,16 +141,16 @@ class TotalVariation(Penalty):
             )
 
     def value(self, w: Array) -> Scalar:
-        """weight sum_j |w_{j+1} - w_j|."""
         return self.weight * jnp.sum(jnp.abs(jnp.diff(w)))
 
     def subgradient(self, w: Array) -> Array:
-        """weight (sign(w_j - w_{j-1}) - sign(w_{j+1} - w_j)), without the terms beyond the ends."""
+        # weight (sign(w_j - w_{j-1}) - sign(w_{j+1} - w_j)), without the terms beyond the ends
         left, right = _edges(jnp.sign(jnp.diff(w)))  # jax.grad would take the derivative of |.| at 0 for 1
         return (self.weight * (left - right)).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """The exact minimiser, to rounding; w itself at step 0. Its derivatives are those of the pieces' means."""
+        # the exact minimiser, to rounding; w itself at step 0. Its derivatives are those of the pieces'
+        # means.
         strength = jnp.asarray(step * self.weight).astype(w.dtype)
         if w.size < 2:
             return w

@@ -91,20 +91,16 @@ class AggregatedMoments(Algorithm):
         """What a client sends of them."""
 
     def init(self, params: Params) -> MomentServer:
-        """x, the first v, and d = 0."""
         zero = jnp.zeros((), trees.dtype_of(params))
         return MomentServer(params, self.first_moment(params), trees.zeros_like(params), zero)
 
     def broadcast(self, server: MomentServer, cohort: Cohort) -> MomentBroadcast:
-        """x, v and d."""
         return MomentBroadcast(server.params, server.moment, server.direction, server.taken, cohort.round)
 
     def init_client(self, broadcast: MomentBroadcast) -> tuple[()]:
-        """Nothing."""
         return ()
 
     def train(self, broadcast: MomentBroadcast, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Adaptive local steps."""
         start = broadcast.params
 
         def step(k: Scalar, carry: Any) -> Any:
@@ -120,7 +116,6 @@ class AggregatedMoments(Algorithm):
         return self.message(trees.sub(last, start), self.sent(moments), *numbers), client
 
     def update(self, server: MomentServer, message: MomentMessage, cohort: Cohort) -> MomentServer:
-        """x, v and d after the round."""
         rate: Any = rate_at(self.lr, cohort.round)
         direction = trees.scale(quotient(1.0, message.steps * rate), message.delta)
         params = trees.add(server.params, message.delta)
@@ -128,7 +123,6 @@ class AggregatedMoments(Algorithm):
         return replace(server, params=params, moment=message.moment, direction=direction, taken=taken)
 
     def export(self, server: MomentServer) -> Params:
-        """x."""
         return server.params
 
 
@@ -165,19 +159,16 @@ class AdaptiveMoments(AggregatedMoments):
         """What a client sends of that."""
 
     def start(self, broadcast: MomentBroadcast) -> tuple[Params, Any]:
-        """m and what is kept of v."""
         return trees.zeros_like(broadcast.params), self.second_moment(broadcast)
 
     def step(
         self, k: Scalar, y: Params, moments: Any, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Any]:
-        """y, m and what is kept of v after a local step."""
         m = running_mean(self.beta1, moments[0], g)
         y, second = self.adaptive_step(k, y, m, moments[1], g, broadcast)
         return y, (m, second)
 
     def sent(self, moments: Any) -> Any:
-        """What is sent of v."""
         return self.sent_second(moments[1])
 
 
@@ -209,17 +200,16 @@ class LocalAdamW(AdaptiveMoments):
     partition: Partition = choice("tensor", "row", "entry", default="tensor")
 
     def first_moment(self, params: Params) -> Any:
-        """v = 0."""
         return self.sent_second(jax.tree.map(jnp.zeros_like, params))
 
     def second_moment(self, broadcast: MomentBroadcast) -> Params:
-        """Each entry the mean of its block."""
+        # each entry the mean of its block
         return jax.tree.map(lambda v, x: jnp.broadcast_to(v, x.shape), broadcast.moment, broadcast.params)
 
     def adaptive_step(
         self, k: Scalar, y: Params, m: Params, moments: Params, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Params]:
-        """A step of AdamW, and along d."""
+        # a step of AdamW, and along d
         lr: Any = rate_at(self.lr, broadcast.round)
         v = running_mean(self.beta2, moments, jax.tree.map(jnp.square, g))
         of_m, of_v = 1 - self.beta1 ** (k + 1), 1 - self.beta2 ** (broadcast.taken + k + 1)
@@ -231,7 +221,6 @@ class LocalAdamW(AdaptiveMoments):
         return jax.tree.map(descend, y, m, v, broadcast.direction), v
 
     def sent_second(self, moments: Params) -> Any:
-        """The mean of each block."""
         return jax.tree.map(lambda v: block_means(v, self.partition), moments)
 
 
@@ -324,17 +313,16 @@ class LocalAMSGrad(AdaptiveMoments):
     eps: Scalar = number(default=1e-8, above=0)
 
     def first_moment(self, params: Params) -> Params:
-        """v = eps^2."""
         return jax.tree.map(lambda x: jnp.full_like(x, self.eps**2), params)
 
     def second_moment(self, broadcast: MomentBroadcast) -> tuple[Params, Params]:
-        """The running mean of squares, and the maximum of its values: both the server's v."""
+        # the running mean of squares, and the maximum of its values: both the server's v
         return broadcast.moment, broadcast.moment
 
     def adaptive_step(
         self, k: Scalar, y: Params, m: Params, moments: Any, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, Any]:
-        """A step of AMSGrad, and along d."""
+        # a step of AMSGrad, and along d
         lr: Any = rate_at(self.lr, broadcast.round)
         v = running_mean(self.beta2, moments[0], jax.tree.map(jnp.square, g))
         largest = jax.tree.map(jnp.maximum, moments[1], v)
@@ -345,7 +333,6 @@ class LocalAMSGrad(AdaptiveMoments):
         return jax.tree.map(descend, y, m, largest, broadcast.direction), (v, largest)
 
     def sent_second(self, moments: Any) -> Params:
-        """The maximum."""
         return moments[1]
 
 

@@ -84,7 +84,6 @@ class ALittleIsEnough(Collusion):
     z: Scalar | None = number(default=None)
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
-        """The update mean - z std."""
         mean, std = _moments(vectors, honest)
         return mean - (self._z(jnp.sum(honest), attackers) if self.z is None else self.z) * std
 
@@ -108,7 +107,6 @@ class InnerProductManipulation(Collusion):
     epsilon: Scalar = number(at_least=0)
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
-        """The update -epsilon mean."""
         return -self.epsilon * _moments(vectors, honest)[0]
 
 
@@ -131,7 +129,6 @@ class MinMax(Collusion):
     direction: Direction = choice("std", "mean", "sign", default="std")
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
-        """The update mean + gamma p."""
         mean, std = _moments(vectors, honest)
         length = jnp.linalg.norm(mean)
         along = {"std": std, "mean": mean / jnp.where(length > 0, length, 1), "sign": jnp.sign(mean)}
@@ -192,13 +189,11 @@ class Colluding(Wrapper):
         return _Collude(self.attack, self.inner.traits.reduction or Mean())
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work, and mark the message of an attacker."""
         message, client = self.inner.train(broadcast, client, oracle)
         attacks = jnp.any(jnp.asarray(self.attackers) == oracle.client)
         return Marked(message, attacks.astype(jnp.float32)), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """Decode the inner message; its mark is unchanged."""
         received, client = self.inner.receive(broadcast, message.message, client)
         return Marked(received, message.attacks), client
 
@@ -350,7 +345,6 @@ class Attacked(Wrapper):
     attackers: Any = checked(lambda _, given: client_numbers(given))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work, and change the update of attackers."""
         message, client = self.inner.train(broadcast, client, oracle)
         attacks = jnp.any(jnp.asarray(self.attackers) == oracle.client)
         leaves, structure = jax.tree.flatten(message)

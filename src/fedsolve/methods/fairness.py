@@ -107,34 +107,30 @@ class Reweighted(Algorithm):
         return zero
 
     def init(self, params: Params) -> ReweightedServer:
-        """The initial model; all weights are alike."""
+        # the initial model; all weights are alike
         zero = jnp.zeros((), trees.dtype_of(params))
         return ReweightedServer(params, self.server_optimizer.init(params), self.first_scale(zero))
 
     def broadcast(self, server: ReweightedServer, cohort: Cohort) -> ReweightedBroadcast:
-        """The model, and the scale of the weights."""
         share = jnp.asarray(cohort.population / jnp.maximum(cohort.size, 1), trees.dtype_of(server.params))
         return ReweightedBroadcast(server.params, cohort.round, server.log_scale, share, server.snapshot)
 
     def init_client(self, broadcast: Any) -> Any:
-        """Nothing."""
         return ()
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the local solver, then weight the update by the loss at w."""
         solution, delta = self._solve(broadcast, oracle)
         weight, sent, client = self.weigh(oracle.full(broadcast.params)[0], delta, broadcast, client)
         return ReweightedMessage(trees.scale(weight, delta), solution.loss, sent), client
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """Normalise the mean of weighted updates, and step along it."""
+        # normalise the mean of weighted updates, and step along it
         factor, log_scale = self.normalize(server.log_scale, message.weight, cohort)
         mean = trees.scale(factor, message.delta)
         params, state = self.server_optimizer.step(server.params, server.server_optimizer, mean, (), cohort)
         return ReweightedServer(params, state, log_scale, server.snapshot)
 
     def export(self, server: Any) -> Params:
-        """The model, where the server optimiser evaluates it."""
         return self.server_optimizer.evaluation_point(server.params, server.server_optimizer)
 
     def _solve(self, broadcast: Any, oracle: Oracle) -> tuple[Solution, Params]:
@@ -174,18 +170,17 @@ class Agnostic(Reweighted):
     dual_lr: Rate = checked(as_rate, default=0.01)
 
     def init_client(self, broadcast: Any) -> AgnosticClient:
-        """theta_i = 0: all weights are 1 / N."""
         return AgnosticClient(jnp.zeros_like(broadcast.log_scale))
 
     def weigh(
         self, loss: Traced, delta: Params, broadcast: Any, client: AgnosticClient
     ) -> tuple[Traced, Traced, AgnosticClient]:
-        """N lambda_i, and how much exp theta_i grows with the loss."""
+        # N lambda_i, and how much exp theta_i grows with the loss
         weight, ascent = self._weight(client.dual, broadcast), self._ascent(loss, broadcast)
         return weight, weight * jnp.expm1(ascent), AgnosticClient(client.dual + ascent)
 
     def normalize(self, log_scale: Any, weight: Traced, cohort: Cohort) -> tuple[Traced, Any]:
-        """1, and the logarithm of the mean over all clients of exp theta_i."""
+        # 1, and the logarithm of the mean over all clients of exp theta_i
         growth = jnp.log1p(weight * (cohort.size / cohort.population)).astype(weight.dtype)
         return jnp.ones_like(growth), log_scale + growth
 
@@ -259,11 +254,11 @@ class SnapshotAgnostic(Agnostic):
     name: ClassVar[str] = "DRFA"
 
     def init(self, params: Params) -> ReweightedServer:
-        """The initial model is also the first snapshot."""
+        # the initial model is also the first snapshot
         return replace(super().init(params), snapshot=params)
 
     def train(self, broadcast: Any, client: AgnosticClient, oracle: Oracle) -> tuple[Any, AgnosticClient]:
-        """Let the weight grow with the loss at the last snapshot; run the local solver up to the next, and on."""
+        # let the weight grow with the loss at the last snapshot; run the local solver up to the next, and on
         w = broadcast.params
         ascent = self._ascent(oracle.loss(broadcast.snapshot, 0), broadcast)
         ascent = jnp.where(broadcast.round > 0, ascent, 0)
@@ -278,13 +273,13 @@ class SnapshotAgnostic(Agnostic):
         return ReweightedMessage(delta, jnp.asarray(loss, growth.dtype), growth, snapshot), client
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """Normalise with the weights of after the ascent; step; take the snapshot."""
+        # normalise with the weights of after the ascent; step; take the snapshot
         updated = super().update(server, message, cohort)
         scale = jnp.exp(server.log_scale - updated.log_scale)
         return replace(updated, snapshot=trees.axpy(scale, message.snapshot, server.params))
 
     def normalize(self, log_scale: Any, weight: Traced, cohort: Cohort) -> tuple[Traced, Any]:
-        """The last mean of exp theta over the next, whose logarithm is stored."""
+        # the last mean of exp theta over the next, whose logarithm is stored
         _, grown = super().normalize(log_scale, weight, cohort)
         return jnp.exp(log_scale - grown), grown
 
@@ -365,11 +360,10 @@ class FairAveraging(Reweighted):
             raise InvalidInput(f"QFedAvg takes L from the rate of local SGD, not from {shown(self.local)}")
 
     def first_scale(self, zero: Traced) -> Any:
-        """None: the server's step needs no memory."""
         return ()
 
     def weigh(self, loss: Traced, delta: Params, broadcast: Any, client: Any) -> tuple[Traced, Traced, Any]:
-        """f_i^q, and h_i / L."""
+        # f_i^q, and h_i / L
         loss = loss + 1e-10
         lipschitz = 1 / rate_at(self.local.lr, broadcast.round)  # pyright: ignore[reportAttributeAccessIssue]
         weight = (loss**self.q).astype(loss.dtype)
@@ -377,7 +371,7 @@ class FairAveraging(Reweighted):
         return weight, (weight + curvature).astype(loss.dtype), client
 
     def normalize(self, log_scale: Any, weight: Traced, cohort: Cohort) -> tuple[Traced, Any]:
-        """L over the mean of h_i."""
+        # L over the mean of h_i
         return 1 / weight, log_scale
 
 
@@ -450,13 +444,13 @@ class TiltedAveraging(Reweighted):
     smoothing: Scalar = number(default=0.5, above=0, at_most=1)
 
     def weigh(self, loss: Traced, delta: Params, broadcast: Any, client: Any) -> tuple[Traced, Traced, Any]:
-        """exp(t f_i) / z, twice; below the largest number of the type."""
+        # exp(t f_i) / z, twice; below the largest number of the type
         exponent = jnp.minimum(self.t * loss - broadcast.log_scale, 0.9 * jnp.log(jnp.finfo(loss.dtype).max))
         weight = jnp.exp(exponent).astype(loss.dtype)
         return weight, weight, client
 
     def normalize(self, log_scale: Any, weight: Traced, cohort: Cohort) -> tuple[Traced, Any]:
-        """z over the next z, whose logarithm is stored; the first z is the first cohort's."""
+        # z over the next z, whose logarithm is stored; the first z is the first cohort's
         smoothed = (1 - self.smoothing) + self.smoothing * weight
         growth = jnp.where(cohort.round == 0, weight, smoothed).astype(weight.dtype)
         return 1 / growth, log_scale + jnp.log(growth)

@@ -109,11 +109,9 @@ class Convex(FrankWolfeSteps):
         return self.participation * (t - 1) + 2
 
     def eta(self, t: Scalar) -> Scalar:
-        """The step 2 / (p (t - 1) + 2)."""
         return 2 / self._clock(t)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """The weight lam0 sqrt(p (t - 1) + 2)."""
         return self.lam0 * jnp.sqrt(jnp.asarray(self._clock(t)))
 
 
@@ -141,11 +139,9 @@ class NonConvex(FrankWolfeSteps):
         return jnp.asarray(horizon, float)
 
     def eta(self, t: Scalar) -> Scalar:
-        """The step T^(-2/3)."""
         return self._horizon() ** (-2 / 3)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """The weight lam0 T^(1/3)."""
         return self.lam0 * self._horizon() ** (1 / 3)
 
 
@@ -167,11 +163,9 @@ class Stochastic(FrankWolfeSteps):
     lam0: Scalar = number(default=0.01, above=0)
 
     def eta(self, t: Scalar) -> Scalar:
-        """The step 9 / (t + 8)."""
         return 9 / (t + 8.0)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """The weight lam0 sqrt(t + 8)."""
         return self.lam0 * jnp.sqrt(t + 8.0)
 
 
@@ -208,15 +202,12 @@ class OwnSteps(FrankWolfeSteps):
                     )
 
     def eta(self, t: Scalar) -> Scalar:
-        """The step eta_t."""
         return rate_at(self.step, t - 1)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """The weight lambda_t."""
         return rate_at(self.weight, t - 1)
 
     def rho(self, t: Scalar) -> Scalar:
-        """The weight rho_t."""
         return rate_at(self.averaging, t - 1)
 
 
@@ -377,7 +368,6 @@ class FrankWolfe(Algorithm):
         return _NAMES[self.variant]
 
     def init(self, params: Params) -> FedFWServer:
-        """The server's first state: xbar = x_i = the initial model, or its projection on the set."""
         for constraint in (self.constraint, *(self.split.sets if self.split else ())):
             constraint.check(params)
             if free := constraint.free(params):
@@ -391,7 +381,6 @@ class FrankWolfe(Algorithm):
         return FedFWServer(params)
 
     def broadcast(self, server: FedFWServer, cohort: Cohort) -> FedFWBroadcast:
-        """The mean xbar, the number of the round and the number of clients."""
         if self.split is not None and np.shape(self.split.of_client) != (cohort.population,):
             raise InvalidInput(
                 f"of_client names the sets of {len(self.split.of_client)} clients: there are {cohort.population}"
@@ -399,7 +388,7 @@ class FrankWolfe(Algorithm):
         return FedFWBroadcast(server.params, cohort.round, jnp.asarray(cohort.population, jnp.int32))
 
     def init_client(self, broadcast: FedFWBroadcast) -> FedFWClient:
-        """A client's first state: x_i = xbar of the first round, y_i = d_i = 0."""
+        # a client's first state: x_i = xbar of the first round, y_i = d_i = 0
         zero = trees.zeros_like(broadcast.params)
         dual = zero if self.variant == "plus" else ()
         mean = zero if self.variant == "stochastic" else ()
@@ -409,7 +398,7 @@ class FrankWolfe(Algorithm):
     def train(
         self, broadcast: FedFWBroadcast, client: FedFWClient, oracle: Oracle
     ) -> tuple[FedFWMessage | FedFWChange, FedFWClient]:
-        """Solve one linear minimisation over the set, and take a step towards its solution."""
+        # solve one linear minimisation over the set, and take a step towards its solution
         t, x = broadcast.round + 1, client.params
         n = jnp.asarray(broadcast.population, trees.dtype_of(x))  # 1 / integer would be float32
         apart = trees.sub(x, broadcast.params)  # x_i - xbar
@@ -438,10 +427,8 @@ class FrankWolfe(Algorithm):
         return FedFWChange(trees.where(fine, change, nan)), after
 
     def is_finite(self, message: FedFWMessage | FedFWChange, client: FedFWClient) -> Array:
-        """Whether a client's vertex and step are numbers: by an entry of each leaf of x_i where a failure is in all.
-
-        A loss that is not finite makes the step NaN, a gradient that is not makes the vertex so.
-        """
+        # whether a client's vertex and step are numbers: by an entry of each leaf of x_i where a failure is
+        # in all. A loss that is not finite makes the step NaN, a gradient that is not makes the vertex so.
         sets = self.split.sets if self.split else (self.constraint,)
         if self.variant == "stochastic" or self.sends != "code" or not all(s.spreads_nan for s in sets):
             return super().is_finite(message, client)
@@ -450,7 +437,7 @@ class FrankWolfe(Algorithm):
     def receive(
         self, broadcast: FedFWBroadcast, message: FedFWMessage | FedFWChange, client: FedFWClient
     ) -> tuple[FedFWChange, FedFWClient]:
-        """Decode s_i - x_i unless it was sent, and the client's next x_i."""
+        # decode s_i - x_i unless it was sent, and the client's next x_i
         if isinstance(message, FedFWChange):
             change = message.params
         else:
@@ -459,16 +446,14 @@ class FrankWolfe(Algorithm):
         return FedFWChange(change), FedFWClient(params, client.dual, client.mean, client.vertex)
 
     def update(self, server: FedFWServer, message: FedFWChange, cohort: Cohort) -> FedFWServer:
-        """Update the mean: xbar + (eta_t / n) sum over S of (s_i - x_i)."""
+        # update the mean: xbar + (eta_t / n) sum over S of (s_i - x_i)
         share = self.steps.eta(cohort.round + 1) * cohort.size / cohort.population
         return FedFWServer(trees.axpy(share, message.params, server.params))
 
     def export(self, server: FedFWServer) -> Params:
-        """The mean xbar."""
         return server.params
 
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """The Frank-Wolfe gap and the violation of the set."""
         return FrankWolfeGap(self.constraint), Feasibility(self.constraint)
 
     def _vertex(self, g: Params, client: FedFWClient, oracle: Oracle) -> Any:

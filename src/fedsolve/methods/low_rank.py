@@ -181,15 +181,12 @@ class FactorOracle(WrappedOracle):
     whole: Callable[[Params], Params]
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient of the factors on the minibatch of a local step."""
         return self._back(params, lambda model: self.inner(model, step))
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss alone on the same minibatch."""
         return self.inner.loss(self.whole(params), step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient of the factors on all examples."""
         return self._back(params, self.inner.full)
 
     def _back(
@@ -254,7 +251,7 @@ class Factored(Wrapper):
         return "the residual is of means" if self.average == "exact" else self.inner.traits.only_mean
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """None: those of `inner` are of factors."""
+        # None: those of `inner` are of factors
         return ()
 
     def _chosen(self, params: Params) -> Params:
@@ -348,7 +345,7 @@ class LowRank(Factored):
     parts: ClassVar[tuple[type, ...]] = (LowRankServer, LowRankBroadcast, LowRankMessage)
 
     def init(self, params: Params) -> Any:
-        """The inner server's state of the factors, and W0; with `stack` that of the model."""
+        # the inner server's state of the factors, and W0; with `stack` that of the model
         base = self._chosen(params)
         if self.average == "stack":
             check_stacking(self.inner, params)
@@ -357,14 +354,13 @@ class LowRank(Factored):
         return LowRankServer(self.inner.init(start), base)
 
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
-        """The inner broadcast, and W0."""
         if self.average == "stack":
             return self.inner.broadcast(server, cohort)
         base = server.base if self.average == "exact" else Initial.leaves_of(server.base)
         return LowRankBroadcast(self.inner.broadcast(server.inner, cohort), base)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work on factors; with `stack` the message has B_i and A_i themselves."""
+        # run the inner local work on factors; with `stack` the message has B_i and A_i themselves
         if self.average != "stack":
             base = Initial.values_of(broadcast.base)
             seen = FactorOracle(oracle, lambda factors: self._whole(base, factors))
@@ -379,7 +375,7 @@ class LowRank(Factored):
         return _with_update(message, at_chosen(lambda w, d, f: trees.add(d, f), base, update, drawn)), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """Decode the inner message; with `exact` and `stack` multiply its factors."""
+        # decode the inner message; with `exact` and `stack` multiply its factors
         received, followed = self.inner.receive(self.inner_part(broadcast), message, client)
         if self.average in ("both", "A"):
             return received, followed
@@ -391,7 +387,7 @@ class LowRank(Factored):
         return _with_update(received, at_chosen(self._product, base, update)), followed
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """The inner update; with `exact` W0 takes what the mean of factors misses."""
+        # the inner update; with `exact` W0 takes what the mean of factors misses
         updated = super().update(server, message, cohort)
         if self.average != "exact":
             return updated
@@ -400,13 +396,12 @@ class LowRank(Factored):
         return LowRankServer(updated.inner, trees.add(server.base, residual))
 
     def model(self, broadcast: Any) -> Params:
-        """The model: W0 + s B A in the place of factors."""
+        # the model: W0 + s B A in the place of factors
         if self.average == "stack":
             return self.inner.model(broadcast)
         return self._whole(Initial.values_of(broadcast.base), self.inner.model(broadcast.inner))
 
     def export(self, server: Any) -> Params:
-        """The model: W0 + s B A in the place of factors."""
         if self.average == "stack":
             return self.inner.export(server)
         return self._whole(server.base, self.inner.export(server.inner))

@@ -45,11 +45,10 @@ class AlignedMuon(MuonRule, AggregatedMoments):
     alpha: Scalar = number(default=0.5, at_least=0, at_most=1)
 
     def first_moment(self, params: Params) -> tuple[Array, ...]:
-        """No momentum."""
         return self._of_matrices(trees.zeros_like(params))
 
     def start(self, broadcast: MomentBroadcast) -> MuonState:
-        """The mean momentum of each matrix; no moments of the other leaves."""
+        # the mean momentum of each matrix; no moments of the other leaves
         first, means = self.first_state(broadcast.params), iter(broadcast.moment)
         leaves, structure = jax.tree.flatten(first.momentum)
         chosen = self.matrices(broadcast.params)
@@ -59,7 +58,6 @@ class AlignedMuon(MuonRule, AggregatedMoments):
     def step(
         self, k: Scalar, y: Params, moments: MuonState, g: Params, broadcast: MomentBroadcast
     ) -> tuple[Params, MuonState]:
-        """A step of Muon, and along d."""
         lr: Any = rate_at(self.lr, broadcast.round)
         along, moments = self.muon_step(y, g, moments)
 
@@ -69,7 +67,6 @@ class AlignedMuon(MuonRule, AggregatedMoments):
         return jax.tree.map(descend, y, along, broadcast.direction), moments
 
     def sent(self, moments: MuonState) -> tuple[Array, ...]:
-        """The momentum of each matrix."""
         return self._of_matrices(moments.momentum)
 
     def _of_matrices(self, tree: Params) -> tuple[Array, ...]:
@@ -226,21 +223,18 @@ class BiasCorrectedMuon(Algorithm):
         return f"Muon is for matrices: of {named} the momentum is scaled to length 1" if others else ""
 
     def init(self, params: Params) -> CorrectedServer:
-        """The initial model, and c = 0."""
         return CorrectedServer(params, trees.zeros_like(params))
 
     def broadcast(self, server: CorrectedServer, cohort: Cohort) -> CorrectedBroadcast:
-        """x and c."""
         return CorrectedBroadcast(server.params, server.control, cohort.round)
 
     def init_client(self, broadcast: CorrectedBroadcast) -> Params:
-        """c_i = 0."""
         return trees.zeros_like(broadcast.params)
 
     def train(
         self, broadcast: CorrectedBroadcast, client: Params, oracle: Oracle
     ) -> tuple[CorrectedMessage, Params]:
-        """Steps along the polar factors of corrected momenta; the last momentum is the next c_i."""
+        # steps along the polar factors of corrected momenta; the last momentum is the next c_i
         lr: Any = rate_at(self.client_lr, broadcast.round)
         correction = trees.sub(broadcast.control, client)
 
@@ -257,11 +251,9 @@ class BiasCorrectedMuon(Algorithm):
         return CorrectedMessage(delta, change, mean_loss(losses, oracle)), m
 
     def update(self, server: CorrectedServer, message: CorrectedMessage, cohort: Cohort) -> CorrectedServer:
-        """x and c after the round."""
         share = cohort.size / cohort.population
         params = trees.axpy(share, message.delta, server.params)
         return CorrectedServer(params, trees.axpy(share, message.control_delta, server.control))
 
     def export(self, server: CorrectedServer) -> Params:
-        """x."""
         return server.params

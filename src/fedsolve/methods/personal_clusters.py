@@ -71,13 +71,12 @@ class LocalNormalization(Personal):
     passes: int = static(default=0)
 
     def init(self, params: Params) -> Any:
-        """The inner server's state, and the personal leaves of the initial model."""
         shared, personal = self.divide(params)
         none = jnp.asarray(not jax.tree.leaves(personal), trees.dtype_of(params))
         return LocalNormalizationServer(self.inner.init(shared), personal, none)
 
     def divide(self, params: Params) -> tuple[Params, Params]:
-        """The shared and the personal leaves, by the patterns that match; none of the second where none does."""
+        # the shared and the personal leaves, by the patterns that match; none of the second where none does
         paths, _ = named_leaves(params)
         found = [pattern for pattern in self.leaves if matching(paths, pattern)]
         return split(params, found) if found else (params, jax.tree.map(lambda _: None, params))
@@ -233,27 +232,23 @@ class Clusters(Algorithm):
         refuse_stateful(self.name, self.local)
 
     def init(self, params: Params) -> ClusterServer:
-        """Every cluster begins with the initial model."""
+        # every cluster begins with the initial model
         zero = jnp.zeros((), trees.dtype_of(params))
         models = jax.tree.map(lambda x: jnp.stack([x] * self.clusters), params)
         return ClusterServer(models, jnp.zeros(self.clusters, zero.dtype), zero)
 
     def broadcast(self, server: ClusterServer, cohort: Cohort) -> ClusterBroadcast:
-        """All models."""
         return ClusterBroadcast(server.params, cohort.round)
 
     def model(self, broadcast: ClusterBroadcast) -> Params:
-        """The first cluster's."""
         return _row(broadcast.models, 0)
 
     def init_client(self, broadcast: ClusterBroadcast) -> ClusterClient:
-        """The initial model."""
         return ClusterClient(self.model(broadcast))
 
     def train(
         self, broadcast: ClusterBroadcast, client: Any, oracle: Oracle
     ) -> tuple[ClusterReply, ClusterClient]:
-        """Choose a cluster, and run the local solver from its model."""
         losses = jnp.stack([oracle.full(_row(broadcast.models, j))[0] for j in range(self.clusters)])
         given = jnp.asarray(oracle.client, jnp.int32) % self.clusters
         chosen = jnp.where(broadcast.round < self.first_rounds, given, jnp.argmin(losses).astype(jnp.int32))
@@ -266,7 +261,6 @@ class Clusters(Algorithm):
         return ClusterReply(delta, chosen, jnp.asarray(solution.loss)), ClusterClient(start)
 
     def receive(self, broadcast: ClusterBroadcast, message: Any, client: Any) -> tuple[ClusterMessage, Any]:
-        """Put the update into the row of its cluster."""
         mine = jnp.arange(self.clusters) == message.cluster
 
         def rows(x: Any) -> Any:
@@ -276,7 +270,7 @@ class Clusters(Algorithm):
         return ClusterMessage(jax.tree.map(rows, message.delta), mine.astype(dtype), message.loss), client
 
     def update(self, server: ClusterServer, message: ClusterMessage, cohort: Cohort) -> ClusterServer:
-        """Every cluster's step along the mean of its clients' updates; one without clients stays."""
+        # every cluster's step along the mean of its clients' updates; one without clients stays
         lr, share = rate_at(self.server_lr, cohort.round), message.members
         weight = jnp.where(share > 0, share, 1) if self.averaging == "models" else jnp.ones_like(share)
 
@@ -288,11 +282,10 @@ class Clusters(Algorithm):
         return ClusterServer(params, server.members + counted, jnp.max(share))
 
     def export(self, server: ClusterServer) -> Params:
-        """The model of the cluster that has had the most clients."""
+        # the model of the cluster that has had the most clients
         return _row(server.params, jnp.argmax(server.members))
 
     def own_model(self, model: Params, client: ClusterClient) -> Params:
-        """The model that the client took last."""
         return client.personal
 
 

@@ -40,11 +40,9 @@ class Adapts(OwnModels):
     inner: Algorithm
 
     def init_client(self, broadcast: Any) -> AdaptedClient:
-        """The inner client's state, and the model of the first round."""
         return AdaptedClient(self.inner.init_client(broadcast), self.inner.model(broadcast))
 
     def own_model(self, model: Params, client: AdaptedClient) -> Params:
-        """The client's adapted model."""
         return client.personal
 
 
@@ -69,16 +67,16 @@ class MetaOracle(WrappedOracle):
     delta: Scalar | None
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on the step's minibatch; the next two are of the gradient step and of the Hessian."""
+        # loss and gradient on the step's minibatch; the next two are of the gradient step and of the Hessian
         loss, g = self.inner(self._adapted(params, step), step)
         return loss, self._times(g, params, lambda y: self.inner(y, self._later(step, 2))[1])
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on the step's minibatch after the gradient step on the next."""
+        # loss on the step's minibatch after the gradient step on the next
         return self.inner.loss(self._adapted(params, step), step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient with all examples in all three places."""
+        # loss and gradient with all examples in all three places
         adapted = trees.axpy(-self.alpha, self.inner.full(params)[1], params)
         loss, g = self.inner.full(adapted)
         return loss, self._times(g, params, lambda y: self.inner.full(y)[1])
@@ -129,7 +127,7 @@ class Meta(Adapts):
     delta: Scalar = number(default=0.001, above=0)
 
     def train(self, broadcast: Any, client: AdaptedClient, oracle: Oracle) -> tuple[Any, AdaptedClient]:
-        """Run the inner local work on the losses after a gradient step; adapt the model that came."""
+        # run the inner local work on the losses after a gradient step; adapt the model that came
         w = self.inner.model(broadcast)
         after = MetaOracle(oracle, self.alpha, self.delta if self.variant == "HF" else None)
         message, inner = self.inner.train(broadcast, client.inner, after)
@@ -220,8 +218,7 @@ class MoreauOracle(WrappedOracle):
         return jax.tree.map(lambda ref: ref[...], self.memory)
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss at v before its last step, and lam (y - v) after it."""
-
+        # loss at v before its last step, and lam (y - v) after it
         def descend(_: Scalar, carry: tuple[Params, Scalar]) -> tuple[Params, Scalar]:
             v = carry[0]
             loss, g = self.inner(v, step)
@@ -237,11 +234,10 @@ class MoreauOracle(WrappedOracle):
         return loss, trees.scale(self.lam, trees.sub(params, v))
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Refused: v has moved since the gradient that it would be compared with."""
+        # Refused: v has moved since the gradient that it would be compared with
         raise InvalidInput(_ONE_GRADIENT.format("losses"))
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Refused for the same reason."""
         raise InvalidInput(_ONE_GRADIENT.format("all examples at once"))
 
 
@@ -278,7 +274,6 @@ class Moreau(Adapts):
     personal_steps: int = integer(default=5)
 
     def train(self, broadcast: Any, client: AdaptedClient, oracle: Oracle) -> tuple[Any, AdaptedClient]:
-        """Run the inner local work on the client's envelope."""
         memory = jax.tree.map(jax.new_ref, self.inner.model(broadcast))
         lr = rate_at(self.personal_lr, round_of(broadcast))
         envelope = MoreauOracle(oracle, memory, self.lam, lr, self.personal_steps)

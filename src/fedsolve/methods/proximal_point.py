@@ -95,19 +95,18 @@ class ControlledProximal(Algorithm):
         return server.params
 
     def init(self, params: Params) -> CenterServer:
-        """The initial model, whose gradient is not known."""
+        # the initial model, whose gradient is not known
         return CenterServer(params, (), trees.zeros_like(params), jnp.int32(0))
 
     def broadcast(self, server: CenterServer, cohort: Cohort) -> CenterBroadcast:
-        """The centre, and the mean gradient there once it is known."""
+        # the centre, and the mean gradient there once it is known
         return CenterBroadcast(self.center_of(server), server.gradient, cohort.round, server.known)
 
     def init_client(self, broadcast: CenterBroadcast) -> tuple[()]:
-        """Nothing."""
         return ()
 
     def train(self, broadcast: CenterBroadcast, client: Any, oracle: Oracle) -> tuple[CenterMessage, Any]:
-        """The gradient at the centre, or local work with the control variate."""
+        # the gradient at the centre, or local work with the control variate
         center = broadcast.params
         loss, own = oracle.full(center)
 
@@ -136,13 +135,12 @@ class ControlledProximal(Algorithm):
         return ()
 
     def update(self, server: CenterServer, message: CenterMessage, cohort: Cohort) -> CenterServer:
-        """Note the mean gradient after the first exchange, move after the second."""
+        # note the mean gradient after the first exchange, move after the second
         noted = replace(server, gradient=message.vector, known=jnp.int32(1))
         moved = replace(self.move(server, message), known=jnp.int32(0))
         return trees.where(server.known > 0, moved, noted)
 
     def export(self, server: CenterServer) -> Params:
-        """The model x."""
         return server.params
 
 
@@ -174,14 +172,13 @@ class DoublyRegularized(ControlledProximal):
             raise InvalidInput(f"FedRed takes eta from the rate of local SGD, not from {shown(self.local)}")
 
     def solve(self, center: Params, problem: Oracle, round: Scalar) -> Solution:
-        """Steps with both regularisers: SGD with the rate 1 / (eta + lam), as many as the coin allows."""
+        # steps with both regularisers: SGD with the rate 1 / (eta + lam), as many as the coin allows
         lr = rate_at(self.local.lr, round)  # pyright: ignore[reportAttributeAccessIssue]
         shorter = MappedOracle(problem, lambda y, g: trees.scale(1 / (1 + self.lam * lr), g))
         steps, bound = (jnp.minimum(tosses(round, self.p), x) for x in (problem.steps, problem.bound))
         return self.local.solve(center, SomeSteps(shorter, 0, steps, bound), round)
 
     def move(self, server: CenterServer, message: CenterMessage) -> CenterServer:
-        """x to the mean of x_i."""
         return replace(server, params=trees.add(server.params, message.vector))
 
 
@@ -256,24 +253,24 @@ class Stabilized(ControlledProximal):
         return "AccSDANE" if self.accelerated else "SDANE"
 
     def init(self, params: Params) -> CenterServer:
-        """x and v begin at the model."""
+        # x and v begin at the model
         dtype = trees.dtype_of(params)
         sums = (jnp.zeros((), dtype), jnp.ones((), dtype)) if self.accelerated else ()
         return replace(super().init(params), center=params, sums=sums)
 
     def center_of(self, server: CenterServer) -> Params:
-        """v, or (A x + a v) / (A + a)."""
+        # v, or (A x + a v) / (A + a)
         if not self.accelerated:
             return server.center
         total, step = server.sums[0], self._step(server)
         return trees.axpy(step / (total + step), trees.sub(server.center, server.params), server.params)
 
     def gradient_at(self, params: Params | None, center: Params, oracle: Oracle) -> Params:
-        """The gradient of f_i at x_i."""
+        # the gradient of f_i at x_i
         return trees.zeros_like(center) if params is None else oracle.full(params)[1]
 
     def move(self, server: CenterServer, message: CenterMessage) -> CenterServer:
-        """x to the mean of x_i, and v along the mean gradient there."""
+        # x to the mean of x_i, and v along the mean gradient there
         step = self._step(server)
         weight = server.sums[1] if self.accelerated else 1.0
         x = trees.add(self.center_of(server), message.vector)
@@ -427,21 +424,17 @@ class ProximalPoint(Wrapper):
         check_integer("local_rounds", self.local_rounds, 1, bits=31)
 
     def init(self, params: Params) -> ProximalPointServer:
-        """The inner server, around the initial model."""
         inner = self.inner.init(params)
         return ProximalPointServer(inner, self.inner.export(inner), jnp.int32(0))
 
     def broadcast(self, server: ProximalPointServer, cohort: Cohort) -> ProximalPointBroadcast:
-        """The inner broadcast and the centre."""
         return ProximalPointBroadcast(self.inner.broadcast(server.inner, cohort), server.center)
 
     def train(self, broadcast: ProximalPointBroadcast, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work on the proximal objective."""
         proximal = ProximalOracle(oracle, broadcast.center, 1 / self.gamma)
         return self.inner.train(broadcast.inner, client, proximal)
 
     def update(self, server: ProximalPointServer, message: Any, cohort: Cohort) -> ProximalPointServer:
-        """Apply the inner update, and move the centre if it is due."""
         inner = self.inner.update(server.inner, message, cohort)
         rounds = server.rounds + 1
         due = rounds >= self.local_rounds

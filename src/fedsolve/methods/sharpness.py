@@ -35,15 +35,12 @@ class SharpnessOracle(WrappedOracle):
     rho: Scalar
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on a minibatch, at the moved model."""
         return self.inner(self._moved(params, self.inner(params, step)[1]), step)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on a minibatch, at the moved model."""
         return self.inner.loss(self._moved(params, self.inner(params, step)[1]), step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient on all examples, at the moved model."""
         return self.inner.full(self._moved(params, self.inner.full(params)[1]))
 
     def _moved(self, params: Params, gradient: Params) -> Params:
@@ -74,7 +71,6 @@ class Sharpness(Wrapper):
     rho: Scalar = number(default=0.1, at_least=0)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work on the moved gradients."""
         return self.inner.train(broadcast, client, SharpnessOracle(oracle, self.rho))
 
 
@@ -124,15 +120,12 @@ class MovedOracle(WrappedOracle):
     move: Params
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on a minibatch, at the moved model."""
         return self.inner(trees.add(params, self.move), step)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on a minibatch, at the moved model."""
         return self.inner.loss(trees.add(params, self.move), step)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient on all examples, at the moved model."""
         return self.inner.full(trees.add(params, self.move))
 
 
@@ -161,13 +154,12 @@ class EstimatedSharpness(Sharpness):
     parts: ClassVar[tuple[type, ...]] = (RememberingClient,)
 
     def init_client(self, broadcast: Any) -> RememberingClient:
-        """The inner client, and the model of the first round."""
         return RememberingClient(self.inner.init_client(broadcast), self.model(broadcast))
 
     def train(
         self, broadcast: Any, client: RememberingClient, oracle: Oracle
     ) -> tuple[Any, RememberingClient]:
-        """Run the inner local work on gradients that are moved back towards the last model."""
+        # run the inner local work on gradients that are moved back towards the last model
         model = self.model(broadcast)
         move = of_length(self.rho, trees.sub(client.model, model))
         message, inner = self.inner.train(broadcast, client.inner, MovedOracle(oracle, move))
@@ -246,19 +238,16 @@ class AgreedSharpness(Sharpness):
             raise InvalidInput(f"FedSMOO goes around FedDyn(client_lr=0.1), not {shown(self.inner)}")
 
     def init(self, params: Params) -> WithMove:
-        """The server of FedDyn, and s = 0."""
         return WithMove(self.inner.init(params), trees.zeros_like(params))
 
     def broadcast(self, server: WithMove, cohort: Cohort) -> WithMove:
-        """The model and s."""
         return WithMove(self.inner.broadcast(server.inner, cohort), server.move)
 
     def init_client(self, broadcast: WithMove) -> WithDual:
-        """g_i = 0 and mu_i = 0."""
         return WithDual(self.inner.init_client(broadcast.inner), trees.zeros_like(broadcast.move))
 
     def train(self, broadcast: WithMove, client: WithDual, oracle: Oracle) -> tuple[WithDual, WithDual]:
-        """Local steps at moved models, each of which also moves mu_i."""
+        # local steps at moved models, each of which also moves mu_i
         inner: Any = self.inner
         start, gradient = broadcast.inner.params, client.inner.gradient
         lr = rate_at(inner.local.lr, broadcast.inner.round)
@@ -281,7 +270,7 @@ class AgreedSharpness(Sharpness):
         return WithDual(FedDynMessage(delta), dual), WithDual(own, dual)
 
     def update(self, server: WithMove, message: WithDual, cohort: Cohort) -> WithMove:
-        """FedDyn's step, and s along the mean of mu_i."""
+        # FedDyn's step, and s along the mean of mu_i
         inner = self.inner.update(server.inner, message.inner, cohort)
         return WithMove(inner, of_length(self.rho, message.dual))
 
@@ -410,15 +399,12 @@ class SharpMomentum(Sharpness):
             raise InvalidInput(f"MoFedSAM needs local SGD, not {type(self.local or self.inner).__name__}")
 
     def init(self, params: Params) -> WithMomentum:
-        """The inner server, and no direction."""
         return WithMomentum(self.inner.init(params), trees.zeros_like(params))
 
     def broadcast(self, server: WithMomentum, cohort: Cohort) -> WithMomentum:
-        """The inner broadcast, and the last mean direction."""
         return WithMomentum(self.inner.broadcast(server.inner, cohort), server.momentum)
 
     def train(self, broadcast: WithMomentum, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work on mixed gradients."""
         old = trees.scale(1 - self.alpha, broadcast.momentum)
         sharp = MappedOracle(SharpnessOracle(oracle, self.rho), lambda _, g: trees.axpy(self.alpha, g, old))
         message, client = self.inner.train(broadcast.inner, client, sharp)
@@ -426,7 +412,7 @@ class SharpMomentum(Sharpness):
         return WithRates(message, jnp.asarray(rates, trees.dtype_of(broadcast.momentum))), client
 
     def update(self, server: WithMomentum, message: Any, cohort: Cohort) -> WithMomentum:
-        """Apply the inner update; the direction is the mean client update per unit of rate."""
+        # apply the inner update; the direction is the mean client update per unit of rate
         inner = self.inner.update(server.inner, message.inner, cohort)
         return WithMomentum(inner, trees.scale(quotient(-1.0, message.rate_sum), client_update_of(message)))
 

@@ -84,19 +84,16 @@ class ProbabilisticSkipping(Algorithm):
             raise InvalidInput(f"{self.name} takes client.SGD without momentum, not {shown(self.local)}")
 
     def init(self, params: Params) -> SkippingServer:
-        """w, and c = 0."""
         return SkippingServer(params, trees.zeros_like(params))
 
     def broadcast(self, server: SkippingServer, cohort: Cohort) -> SkippingBroadcast:
-        """w and c."""
         return SkippingBroadcast(server.params, server.control, cohort.round)
 
     def init_client(self, broadcast: SkippingBroadcast) -> SkippingClient:
-        """c_i = 0."""
         return SkippingClient(trees.zeros_like(broadcast.control))
 
     def train(self, broadcast: SkippingBroadcast, client: SkippingClient, oracle: Oracle) -> tuple[Any, Any]:
-        """As many corrected steps as the coin says, and the change of c_i."""
+        # as many corrected steps as the coin says, and the change of c_i
         start, correction = broadcast.params, trees.sub(broadcast.control, client.control)
         steps, bound = (jnp.minimum(tosses(broadcast.round, self.p), x) for x in (oracle.steps, oracle.bound))
         corrected = CorrectedOracle(SomeSteps(oracle, 0, steps, bound), correction, start)
@@ -123,13 +120,12 @@ class ProbabilisticSkipping(Algorithm):
         return jax.tree.map(lambda d, c: (per * d - self.p * steps * c).astype(c.dtype), delta, control)
 
     def update(self, server: SkippingServer, message: SkippingMessage, cohort: Cohort) -> SkippingServer:
-        """w to the mean of the clients' models, and c by |S|/N of the mean change."""
+        # w to the mean of the clients' models, and c by |S|/N of the mean change
         change = self._change(message.delta, message.steps, server.control, cohort.round)
         control = trees.axpy(cohort.size / cohort.population, change, server.control)
         return SkippingServer(trees.add(server.params, message.delta), control)
 
     def export(self, server: SkippingServer) -> Params:
-        """w."""
         return server.params
 
 
@@ -208,7 +204,6 @@ class CompressedSkipping(ProbabilisticSkipping):
         check_compressor(self.name, self.compressor)
 
     def sent(self, end: Params, broadcast: SkippingBroadcast, client: Scalar, numbers: list[Any]) -> Any:
-        """The code of a client's model, and the client update that it stands for."""
         given = {"smallest": self.smallest, "title": self.name}
         code = encode_leaves(self.compressor, end, round_key(broadcast.round), client, **given)
         return CodedMessage(code, *numbers), self._delta(code, broadcast)
@@ -216,7 +211,6 @@ class CompressedSkipping(ProbabilisticSkipping):
     def receive(
         self, broadcast: SkippingBroadcast, message: CodedMessage, client: SkippingClient
     ) -> tuple[SkippingMessage, SkippingClient]:
-        """Decode a client's model to its update."""
         delta = self._delta(message.params, broadcast)
         after = self.after(delta, message.steps, broadcast, client)
         return SkippingMessage(delta, message.steps, message.loss), after

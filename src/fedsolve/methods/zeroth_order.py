@@ -109,7 +109,6 @@ class ZerothOrderSGD(LocalSolver):
     mu: Scalar = number(default=1e-3, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """Run `oracle.steps` steps from `params`."""
         rate = rate_at(self.lr, round) * trees.size(params) / self.directions
         number, mu = jnp.asarray(oracle.client, jnp.uint32), self.mu
 
@@ -219,7 +218,6 @@ class RebuiltModel(Algorithm):
         return self.most_steps
 
     def with_steps(self, steps: int | None) -> Algorithm:
-        """The method whose messages have slopes for so many steps."""
         if self.most_steps is None:
             return replace(self, most_steps=steps)
         if steps is not None and steps > self.most_steps:
@@ -233,16 +231,15 @@ class RebuiltModel(Algorithm):
         """What a client keeps that rebuilds the model, before it first does."""
 
     def init_client(self, broadcast: Any) -> Any:
-        """Nothing, where the model is sent."""
+        # nothing, where the model is sent
         self.model(broadcast)
         return ()
 
     def enrol(self, broadcast: Any, params: Params) -> Any:
-        """What rebuilds the model, where it is not sent: the initial one is part of the broadcast."""
+        # what rebuilds the model, where it is not sent: the initial one is part of the broadcast
         return self.first_state(broadcast) if self.rebuilds else ()
 
     def model(self, broadcast: Any) -> Params:
-        """The model, where it is sent."""
         if self.rebuilds:
             raise InvalidInput(
                 f"clients of {self.traits.name} rebuild the model: inside a wrapper give it down='model'"
@@ -250,7 +247,6 @@ class RebuiltModel(Algorithm):
         return broadcast.params
 
     def export(self, server: Any) -> Params:
-        """The model."""
         return server.params
 
 
@@ -353,23 +349,19 @@ class DeComFL(RebuiltModel):
     history: int = integer(default=100)
 
     def first_state(self, broadcast: DeComBroadcast) -> DeComClient:
-        """The initial model, which has not moved."""
         return DeComClient(Initial.values_of(broadcast.start), jnp.int32(0))
 
     def init(self, params: Params) -> DeComServer:
-        """The initial model, which has not moved."""
         zero = jnp.zeros((), trees.dtype_of(params))
         noted = jnp.zeros((self.history, self.steps_sent * self.directions), zero.dtype)
         start, history = (params, noted) if self.rebuilds else ((), ())
         return DeComServer(params, start, jnp.int32(0), history, zero)
 
     def broadcast(self, server: DeComServer, cohort: Cohort) -> DeComBroadcast:
-        """The last steps, or the model."""
         params, start = ((), Initial.leaves_of(server.start)) if self.rebuilds else (server.params, ())
         return DeComBroadcast(params, start, server.history, server.version, cohort.round)
 
     def train(self, broadcast: DeComBroadcast, client: Any, oracle: Oracle) -> tuple[DeComMessage, Any]:
-        """Follow the server's model, and take zeroth-order steps from it."""
         if not self.rebuilds:
             return DeComMessage(self._slopes(broadcast.params, broadcast, oracle), ()), client
         now, last = broadcast.version, client.version
@@ -385,7 +377,7 @@ class DeComFL(RebuiltModel):
         return DeComMessage(jnp.where(follows, slopes, 0), one), after
 
     def update(self, server: DeComServer, message: DeComMessage, cohort: Cohort) -> DeComServer:
-        """Step along all directions of the round, and note the lengths of the steps."""
+        # step along all directions of the round, and note the lengths of the steps
         share, mean = 1.0, message.slope
         if self.rebuilds:
             share = message.follows
@@ -507,22 +499,19 @@ class FedKSeed(RebuiltModel):
     weighting: Weighting = static(default="examples")
 
     def first_state(self, broadcast: KSeedBroadcast) -> tuple[()]:
-        """Nothing: the initial model is part of every broadcast."""
+        # Nothing: the initial model is part of every broadcast
         return ()
 
     def init(self, params: Params) -> KSeedServer:
-        """The initial model, and A = 0."""
         sums = jnp.zeros(self.seeds, trees.dtype_of(params))
         return KSeedServer(params, params if self.rebuilds else (), sums)
 
     def broadcast(self, server: KSeedServer, cohort: Cohort) -> KSeedBroadcast:
-        """A, or the model."""
         if not self.rebuilds:
             return KSeedBroadcast(server.params, (), (), cohort.round)
         return KSeedBroadcast((), Initial.leaves_of(server.start), server.sums, cohort.round)
 
     def train(self, broadcast: KSeedBroadcast, client: Any, oracle: Oracle) -> tuple[KSeedMessage, Any]:
-        """Rebuild the model, and take zeroth-order steps from it."""
         w = broadcast.params
         if self.rebuilds:
             w = walk(Initial.values_of(broadcast.start), broadcast.sums, _candidate)
@@ -541,12 +530,11 @@ class FedKSeed(RebuiltModel):
         return KSeedMessage(Index(chosen, self.seeds), slopes), client
 
     def receive(self, broadcast: KSeedBroadcast, message: KSeedMessage, client: Any) -> tuple[KSeedSums, Any]:
-        """Slopes added up by candidate."""
+        # slopes added up by candidate
         sums = jnp.zeros(self.seeds, message.slope.dtype)
         return KSeedSums(sums.at[message.candidate.value].add(message.slope, mode="drop")), client
 
     def update(self, server: KSeedServer, message: KSeedSums, cohort: Cohort) -> KSeedServer:
-        """Add to A, and rebuild the model."""
         change = (rate_at(self.client_lr, cohort.round) * message.sums).astype(server.sums.dtype)
         sums = server.sums + change
         # as clients do, to the bit; else along the few directions that changed

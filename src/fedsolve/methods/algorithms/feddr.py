@@ -84,22 +84,19 @@ class DouglasRachford(Algorithm):
         refuse_stateful(self.name, self.local)
 
     def init(self, params: Params) -> FedDRServer:
-        """xbar = xtilde = x^0."""
         self.psi.check(params)
         return FedDRServer(params, params)
 
     def broadcast(self, server: FedDRServer, cohort: Cohort) -> FedOptBroadcast:
-        """xbar."""
         return FedOptBroadcast(server.params, cohort.round)
 
     def init_client(self, broadcast: FedOptBroadcast) -> FedDRClient:
-        """x_i = y_i = xhat_i = x^0."""
         return FedDRClient(broadcast.params, broadcast.params, broadcast.params)
 
     def train(
         self, broadcast: FedOptBroadcast, client: FedDRClient, oracle: Oracle
     ) -> tuple[FedDRMessage, FedDRClient]:
-        """The anchor moved, the proximal problem solved, the reflection."""
+        # the anchor moved, the proximal problem solved, the reflection
         y = trees.axpy(self.alpha, trees.sub(broadcast.params, client.params), client.anchor)
         problem = ProximalOracle(oracle, y, 1 / self.eta)
         x = self.local.solve(client.params, problem, broadcast.round).params
@@ -108,16 +105,14 @@ class DouglasRachford(Algorithm):
         return message, FedDRClient(x, y, reflected)
 
     def update(self, server: FedDRServer, message: FedDRMessage, cohort: Cohort) -> FedDRServer:
-        """The mean of the reflections, and its prox."""
+        # the mean of the reflections, and its prox
         mean = trees.axpy(cohort.size / cohort.population, message.delta, server.mean)
         return FedDRServer(self.psi.prox(mean, self.eta), mean)
 
     def export(self, server: FedDRServer) -> Params:
-        """xbar."""
         return server.params
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """What psi gives reason to measure."""
         return measures_of(self.psi)
 
 

@@ -72,21 +72,17 @@ class DynamicRegularization(Algorithm):
         refuse_stateful(self.name, self.local)
 
     def init(self, params: Params) -> FedDynServer:
-        """theta, and h = 0."""
         return FedDynServer(params, trees.zeros_like(params))
 
     def broadcast(self, server: FedDynServer, cohort: Cohort) -> FedOptBroadcast:
-        """theta."""
         return FedOptBroadcast(server.params, cohort.round)
 
     def init_client(self, broadcast: FedOptBroadcast) -> FedDynClient:
-        """g_i = 0."""
         return FedDynClient(trees.zeros_like(broadcast.params))
 
     def train(
         self, broadcast: FedOptBroadcast, client: FedDynClient, oracle: Oracle
     ) -> tuple[FedDynMessage, FedDynClient]:
-        """The regularised problem, and a new g_i."""
         theta = broadcast.params
         proximal = ProximalOracle(oracle, theta, self.alpha)
         problem = CorrectedOracle(proximal, trees.scale(-1, client.gradient), theta)
@@ -94,14 +90,13 @@ class DynamicRegularization(Algorithm):
         return FedDynMessage(delta), FedDynClient(trees.axpy(-self.alpha, delta, client.gradient))
 
     def update(self, server: FedDynServer, message: FedDynMessage, cohort: Cohort) -> FedDynServer:
-        """h by the share of clients that took part, then theta."""
+        # h by the share of clients that took part, then theta
         share = cohort.size / cohort.population
         h = trees.axpy(-self.alpha * share, message.delta, server.h)
         theta = trees.axpy(-1 / self.alpha, h, trees.add(server.params, message.delta))
         return FedDynServer(theta, h)
 
     def export(self, server: FedDynServer) -> Params:
-        """theta."""
         return server.params
 
 

@@ -28,7 +28,6 @@ class ExtrapolatedProximal(Proximal):
 
     @property
     def name(self) -> str:
-        """The inner name."""
         return name_of(self.inner)
 
 

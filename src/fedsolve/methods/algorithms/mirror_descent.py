@@ -69,11 +69,9 @@ class MirroredMethod(Algorithm):
         self.mirror.check(params)
 
     def init_client(self, broadcast: Any) -> tuple[()]:
-        """Clients keep nothing."""
         return ()
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """What psi gives reason to measure."""
         return measures_of(self.psi)
 
 
@@ -133,18 +131,15 @@ class FedMiD(MirroredMethod):
     title: ClassVar[str] = "FedMiD"
 
     def init(self, params: Params) -> FedMiDServer:
-        """The server's first state: the initial model."""
         self.check_start(params)
         return FedMiDServer(params)
 
     def broadcast(self, server: FedMiDServer, cohort: Cohort) -> FedOptBroadcast:
-        """The model."""
         return FedOptBroadcast(server.params, cohort.round)
 
     def train(
         self, broadcast: FedOptBroadcast, client: tuple[()], oracle: Oracle
     ) -> tuple[FedMiDMessage, tuple[()]]:
-        """Run proximal gradient steps from the model."""
         lr = rate_at(self.client_lr, broadcast.round)
 
         def step(k: Scalar, w: Params) -> Params:
@@ -158,13 +153,11 @@ class FedMiD(MirroredMethod):
         return message, client
 
     def update(self, server: FedMiDServer, message: FedMiDMessage, cohort: Cohort) -> FedMiDServer:
-        """Take a proximal step along the mean client update."""
         lr = rate_at(self.server_lr, cohort.round)
         theta = trees.axpy(lr, message.delta, self.mirror.forward(server.params))
         return FedMiDServer(self.mirror.composite(self.psi, theta, lr * message.rate_sum))
 
     def export(self, server: FedMiDServer) -> Params:
-        """The model."""
         return server.params
 
 
@@ -278,20 +271,18 @@ class FedDualAvg(MirroredMethod):
     averaged: bool = static(default=False)
 
     def init(self, params: Params) -> FedDualAvgServer:
-        """The server's first state, z = grad h(w_0)."""
+        # the server's first state, z = grad h(w_0)
         self.check_start(params)
         zero = jnp.zeros((), trees.dtype_of(params))
         total = trees.zeros_like(params) if self.averaged else ()
         return FedDualAvgServer(self.mirror.forward(params), zero, total, zero if self.averaged else ())
 
     def broadcast(self, server: FedDualAvgServer, cohort: Cohort) -> FedDualAvgBroadcast:
-        """The server's dual state."""
         return FedDualAvgBroadcast(server.dual, server.rate_sum, cohort.round)
 
     def train(
         self, broadcast: FedDualAvgBroadcast, client: tuple[()], oracle: Oracle
     ) -> tuple[FedDualAvgMessage, tuple[()]]:
-        """Run dual averaging from the server's dual state."""
         lr, start = rate_at(self.client_lr, broadcast.round), broadcast.dual
 
         def step(k: Scalar, carry: tuple[Params, Params]) -> tuple[Params, Params]:
@@ -310,7 +301,7 @@ class FedDualAvg(MirroredMethod):
     def update(
         self, server: FedDualAvgServer, message: FedDualAvgMessage, cohort: Cohort
     ) -> FedDualAvgServer:
-        """Add the mean dual client update to the dual state, and the mean sum of rates to its clock."""
+        # add the mean dual client update to the dual state, and the mean sum of rates to its clock
         lr = rate_at(self.server_lr, cohort.round)
         total, count = server.total, server.count
         if self.averaged:
@@ -323,11 +314,10 @@ class FedDualAvg(MirroredMethod):
         return FedDualAvgServer(trees.axpy(lr, message.delta, server.dual), rate_sum, total, count)
 
     def model(self, broadcast: FedDualAvgBroadcast) -> Params:
-        """The primal model of the dual state."""
         return self._primal(broadcast.dual, broadcast.rate_sum)
 
     def export(self, server: FedDualAvgServer) -> Params:
-        """The primal model, or the averaged model of Theorem 4.2."""
+        # the primal model, or the averaged model of Theorem 4.2
         last = self._primal(server.dual, server.rate_sum)
         if not self.averaged:
             return last

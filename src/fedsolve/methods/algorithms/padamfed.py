@@ -93,25 +93,22 @@ class PAdaMFed(Algorithm):
         check_integer("horizon", self.horizon, 1, bits=31)
 
     def init(self, params: Params) -> PAdaMFedServer:
-        """The initial model; c = g = 0."""
         zeros, zero = trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params))
         return PAdaMFedServer(params, zeros, zeros, zero, zero)
 
     def broadcast(self, server: PAdaMFedServer, cohort: Cohort) -> PAdaMFedBroadcast:
-        """The model, the common part of all steps, and beta."""
         beta = self._beta(server)
         return PAdaMFedBroadcast(
             server.params, _mixed(beta, server.control, server.momentum), beta, cohort.round
         )
 
     def init_client(self, broadcast: PAdaMFedBroadcast) -> Params:
-        """c_i = 0."""
         return trees.zeros_like(broadcast.params)
 
     def train(
         self, broadcast: PAdaMFedBroadcast, client: Params, oracle: Oracle
     ) -> tuple[PAdaMFedMessage, Params]:
-        """Normalised steps, and the mean of their gradients as the next c_i."""
+        # normalised steps, and the mean of their gradients as the next c_i
         steps = jnp.asarray(oracle.steps, trees.dtype_of(client))
         lr = 1 / (steps * self.horizon)
 
@@ -128,7 +125,7 @@ class PAdaMFed(Algorithm):
         return PAdaMFedMessage(delta, change, mean_loss(losses, oracle), steps), control
 
     def update(self, server: PAdaMFedServer, message: PAdaMFedMessage, cohort: Cohort) -> PAdaMFedServer:
-        """Step along the mean client update, and renew c and g."""
+        # step along the mean client update, and renew c and g
         work = (cohort.size * message.steps).astype(server.work.dtype)
         lr = (self.scale * (work * self.horizon) ** 0.25).astype(work.dtype)  # gamma T
         params = trees.axpy(lr, message.delta, server.params)
@@ -138,7 +135,6 @@ class PAdaMFed(Algorithm):
         return PAdaMFedServer(params, control, momentum, work, lr)
 
     def export(self, server: PAdaMFedServer) -> Params:
-        """The model."""
         return server.params
 
     def _beta(self, server: PAdaMFedServer) -> Traced:

@@ -71,7 +71,6 @@ class Armijo(LocalSolver):
             raise InvalidInput(f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max) or 2 (grow)")
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """Run `oracle.steps` line-searched steps from `params`."""
         dtype = trees.dtype_of(params)
         zero, highest = jnp.zeros((), dtype), jnp.asarray(self.eta_max, dtype)
         growth = 1.0
@@ -152,7 +151,7 @@ class ConjugateGradient(LocalSolver):
     iterations: int = integer(default=100)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """Minimise the loss from `params`; the reported loss is that at the start."""
+        # minimise the loss from `params`; the reported loss is that at the start
         with jax.default_matmul_precision("highest"):
             return self._solve(params, oracle)
 

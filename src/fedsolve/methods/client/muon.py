@@ -200,19 +200,15 @@ class Muon(MuonRule, LocalSolver):
 
     @property
     def keeps_state(self) -> bool:
-        """The option `keep`."""
         return self.keep
 
     def init_state(self, params: Params) -> Any:
-        """No moments, or `()` if they are not kept."""
         return self.first_state(params) if self.keep else ()
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """Run `oracle.steps` steps from `params`."""
         return self._run(self.first_state(params), params, oracle, round)[0]
 
     def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
-        """Run the steps from the stored moments; also return the final ones."""
         if not self.keep:
             return self.solve(params, oracle, round), state
         return self._run(state, params, oracle, round)

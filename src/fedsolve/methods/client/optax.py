@@ -51,15 +51,9 @@ class OptaxSolver(LocalSolver):
 
     @property
     def keeps_state(self) -> bool:
-        """The option `keep`."""
         return self.keep
 
     def init_state(self, params: Params) -> Any:
-        """The optimiser's initial state if it is kept, otherwise `()`.
-
-        Raises:
-            InvalidInput: it cannot be kept: one with a random key, or of a schedule-free optimiser.
-        """
         state = kept_state(self.transformation.at(0), params) if self.keep else ()
         if schedule_free_states(state):
             raise InvalidInput(
@@ -69,7 +63,6 @@ class OptaxSolver(LocalSolver):
         return state
 
     def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
-        """The reason why its steps never change a model, or hardly: a state that starts anew each round, or another."""
         if self.keep:
             return ""
         try:
@@ -78,12 +71,10 @@ class OptaxSolver(LocalSolver):
             return ""
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """Run `oracle.steps` steps of the optimiser from `params`."""
         tx = self.transformation.at(round)
         return _run(tx, asked_for(self.transformation), tx.init(params), params, oracle)[0]
 
     def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
-        """Run the steps from the stored state; also return the final state."""
         if not self.keep:
             return self.solve(params, oracle, round), state
         asked = asked_for(self.transformation)

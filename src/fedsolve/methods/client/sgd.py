@@ -41,7 +41,6 @@ class SGD(LocalSolver):
     clip_norm: Scalar | None = number(default=None, above=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """Run `oracle.steps` steps of SGD from `params`."""
         lr = rate_at(self.lr, round)
         oracle = self._prepare(oracle)
 
@@ -58,7 +57,8 @@ class SGD(LocalSolver):
         return Solution(last, mean_loss(total, oracle), self.rate_sum(oracle.steps, round))
 
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar:
-        """The sum over the steps of lr (1 + momentum + ... ): the distance that a constant unit gradient moves."""
+        # the sum over the steps of lr (1 + momentum + ... ): the distance that a constant unit gradient
+        # moves.
         lr = rate_at(self.lr, round)
         if self.momentum is None:
             return lr * steps

@@ -182,15 +182,12 @@ class SomeSteps(WrappedOracle):
     bound = property(attrgetter("most"))  # pyright: ignore[reportAssignmentType]
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on the minibatch of a later step."""
         return self.inner(params, step + self.first)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on the minibatch of a later step."""
         return self.inner.loss(params, step + self.first)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient on all examples."""
         return self.inner.full(params)
 
 

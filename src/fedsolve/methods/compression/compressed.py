@@ -133,12 +133,11 @@ class Compressed(Wrapper):
         return "g must stay the mean of all clients' g_i" if self.memory == "ef21" else ""
 
     def init(self, params: Params) -> Any:
-        """The inner server's state, and with `ef21` g = 0."""
         inner = self.inner.init(params)
         return CompressedServer(inner, trees.zeros_like(params)) if self.memory == "ef21" else inner
 
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
-        """The inner broadcast, its model compressed by `down`."""
+        # the inner broadcast, its model compressed by `down`
         sent = super().broadcast(server, cohort)
         if self.down is None:
             return sent
@@ -146,11 +145,9 @@ class Compressed(Wrapper):
         return with_field(sent, "params", self._encode(self.down, self.inner.model(sent), common, 0))
 
     def model(self, broadcast: Any) -> Params:
-        """The model that clients train from."""
         return self.inner.model(self._received(broadcast))
 
     def init_client(self, broadcast: Any) -> Any:
-        """The inner client's state, and a memory of zeros."""
         broadcast = self._received(broadcast)
         inner = self.inner.init_client(broadcast)
         if self.memory is None:
@@ -159,7 +156,6 @@ class Compressed(Wrapper):
         return CompressedClient(inner, zeros, () if self.momentum is None else zeros)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work and compress its client update."""
         broadcast = self._received(broadcast)
         message, inner = self.inner.train(broadcast, self.inner_part(client), oracle)
         update, common = client_update_of(message), round_key(round_of(broadcast))
@@ -179,7 +175,7 @@ class Compressed(Wrapper):
         return with_field(message, "delta", sent), CompressedClient(inner, memory, v)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """Decode the client update, unless the sum of codes is enough: then `update` does."""
+        # decode the client update, unless the sum of codes is enough: then `update` does
         if self._adds_codes:
             return message, client
         broadcast, update = self._received(broadcast), client_update_of(message)
@@ -191,7 +187,7 @@ class Compressed(Wrapper):
         return received, self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """The inner update, along the mean of what was decoded, or with `ef21` along g."""
+        # the inner update, along the mean of what was decoded, or with `ef21` along g
         if self._adds_codes:
             update = decode_leaves(client_update_of(message), round_key(cohort.round))
             message = with_field(message, "delta", update)

@@ -243,19 +243,16 @@ class TopK(Compressor):
     share: float = checked(check_share, name="TopK", static=True)
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Array, Packed]:
-        """The k largest entries and their places."""
         flat = x.ravel()
         _, places = lax.top_k(jnp.abs(flat), _kept(self.share, flat.size))
         return flat[places], Packed(places, max(1, (flat.size - 1).bit_length()))
 
     def decode(self, sent: tuple[Array, Packed], like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """The entries in their places, zeros elsewhere."""
         values, places = sent
         flat = jnp.zeros(math.prod(like.shape), like.dtype)
         return flat.at[places.value].set(values, mode="drop").reshape(like.shape)
 
     def error(self, size: int) -> float:
-        """1 - k / d."""
         return 1 - _kept(self.share, size) / size
 
 
@@ -283,18 +280,16 @@ class RandomK(Compressor):
         return lax.top_k(draws, _kept(self.share, size))[1]
 
     def encode(self, x: Array, key: Any, common: Any) -> Array:
-        """The round's entries times d / k."""
+        # the round's entries times d / k
         kept = _kept(self.share, x.size)
         return x.ravel()[self._places(x.size, common)] * (x.size / kept)
 
     def decode(self, sent: Array, like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """The entries in their places, zeros elsewhere."""
         size = math.prod(like.shape)
         flat = jnp.zeros(size, like.dtype)
         return flat.at[self._places(size, common)].set(sent.astype(like.dtype)).reshape(like.shape)
 
     def error(self, size: int) -> float:
-        """Omega = d / k - 1."""
         return size / _kept(self.share, size) - 1
 
 
@@ -315,24 +310,22 @@ class PowerSGD(Compressor):
     rank: int = integer(name="rank of PowerSGD")
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether the leaf is a matrix larger than P and Q."""
+        # whether the leaf is a matrix larger than P and Q
         rows, columns = shape[0] if shape else 1, math.prod(shape[1:])
         return self.rank * (rows + columns) < rows * columns
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Array, Array]:
-        """P and Q."""
         matrix = x.reshape(x.shape[0], -1)
         start = jax.random.normal(key, (matrix.shape[1], self.rank), x.dtype)
         p = orthonormal(matrix @ start)
         return p, matrix.T @ p
 
     def decode(self, sent: tuple[Array, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """P Q'."""
         p, q = sent
         return (p @ q.T).reshape(like.shape).astype(like.dtype)
 
     def error(self, size: int) -> float:
-        """At most 1: nothing better holds for every matrix."""
+        # at most 1: nothing better holds for every matrix
         return 1.0
 
 
@@ -390,15 +383,13 @@ class Cast(Compressor):
             raise InvalidInput(f"Cast(dtype={self.dtype!r}): dtype must be 'bfloat16' or 'float16'")
 
     def encode(self, x: Array, key: Any, common: Any) -> Array:
-        """The array in the shorter type."""
         return x.astype(self.dtype)
 
     def decode(self, sent: Array, like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """The array in the model's type."""
         return sent.astype(like.dtype)
 
     def error(self, size: int) -> float:
-        """1 - delta = 4^-p."""
+        # 1 - delta = 4^-p
         return 4.0 ** -_MANTISSA[self.dtype]
 
 
@@ -410,16 +401,15 @@ class Sign(Compressor):
     """
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Array, Array]:
-        """Whether entries are negative, and their mean absolute value."""
+        # whether entries are negative, and their mean absolute value
         return x < 0, jnp.mean(jnp.abs(x))
 
     def decode(self, sent: tuple[Array, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """Plus or minus the mean."""
+        # plus or minus the mean
         negative, mean = sent
         return jnp.where(negative, -mean, mean).astype(like.dtype)
 
     def error(self, size: int) -> float:
-        """1 - 1/d."""
         return 1 - 1 / size
 
 
@@ -444,7 +434,7 @@ class QSGD(Compressor):
         return 2 ** (self.bits - 1) - 1
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Packed, Array]:
-        """Levels from 0 to 2 s, and the norms of blocks."""
+        # levels from 0 to 2 s, and the norms of blocks
         rows, exponents = _scaled(blocks(x, _QSGD_BLOCK))
         norms = jnp.linalg.norm(rows, axis=1)
         scaled = self._most * jnp.abs(rows) / jnp.where(norms > 0, norms, 1)[:, None]
@@ -455,13 +445,13 @@ class QSGD(Compressor):
         return Packed(levels, self.bits), jnp.ldexp(norms, exponents)
 
     def decode(self, sent: tuple[Packed, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """Levels times norms."""
+        # levels times norms
         levels, norms = sent
         rows = blocks(levels.value - self._most, _QSGD_BLOCK).astype(like.dtype)
         return from_blocks(rows * (norms / self._most)[:, None], like)
 
     def error(self, size: int) -> float:
-        """Omega of a block."""
+        # Omega of a block
         d = min(size, _QSGD_BLOCK)
         return min(d / self._most**2, math.sqrt(d) / self._most)
 
@@ -489,7 +479,7 @@ class EDEN(Compressor):
     bits: int = checked(partial(check_bits, least=1, most=8), default=1, name="EDEN", static=True)
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Packed, Array, Array]:
-        """The number of each entry's level, the scale of each block, and the seed of the rotation."""
+        # the number of each entry's level, the scale of each block, and the seed of the rotation
         words = jax.random.key_data(key)
         rows, exponents = _scaled(blocks(x, row_size(x.size)))
         rotated = _rotated(rows, words)
@@ -502,13 +492,12 @@ class EDEN(Compressor):
         return Packed(nearest, self.bits), jnp.ldexp(scales, exponents), words
 
     def decode(self, sent: tuple[Packed, Array, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
-        """Levels, rotated back and scaled."""
+        # levels, rotated back and scaled
         nearest, scales, words = sent
         levels = jnp.asarray(levels_of_normal(self.bits), like.dtype)
         return from_blocks(_rotated(levels[nearest.value] * scales[:, None], words, back=True), like)
 
     def error(self, size: int) -> float:
-        """Omega of the levels."""
         kept = float(np.sum(_masses(levels_of_normal(self.bits)) * levels_of_normal(self.bits) ** 2))
         return 1 / kept - 1
 

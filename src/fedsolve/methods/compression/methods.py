@@ -86,21 +86,19 @@ class Controlled(Wrapper):
         """The change of c_i that is compressed, and the client's next memory, from h_i."""
 
     def init(self, params: Params) -> ScaffoldServer:
-        """The inner server's state, and c = 0."""
         return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
 
     def broadcast(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldBroadcast:
-        """The inner broadcast and c."""
         return ScaffoldBroadcast(self.inner.broadcast(server.inner, cohort), server.control)
 
     def init_client(self, broadcast: ScaffoldBroadcast) -> ControlledClient:
-        """The inner client's state, and c_i = 0."""
+        # the inner client's state, and c_i = 0
         return ControlledClient(self.inner.init_client(broadcast.inner), trees.zeros_like(broadcast.control))
 
     def train(
         self, broadcast: ScaffoldBroadcast, client: ControlledClient, oracle: Oracle
     ) -> tuple[ControlledMessage, ControlledClient]:
-        """Run the inner local work with corrected gradients, and compress the change of c_i."""
+        # run the inner local work with corrected gradients, and compress the change of c_i
         correction = trees.sub(broadcast.control, client.control)
         corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
         message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
@@ -119,7 +117,7 @@ class Controlled(Wrapper):
     def receive(
         self, broadcast: ScaffoldBroadcast, message: ControlledMessage, client: ControlledClient
     ) -> tuple[ControlledMessage, ControlledClient]:
-        """Decode the change of c_i, unless the sum of codes is enough: then `update` does."""
+        # decode the change of c_i, unless the sum of codes is enough: then `update` does
         if adds_codes(self.compressor, self.inner):
             return message, client
         change = decode_leaves(client_update_of(message), round_key(round_of(broadcast)))
@@ -131,7 +129,7 @@ class Controlled(Wrapper):
         )
 
     def update(self, server: ScaffoldServer, message: ControlledMessage, cohort: Cohort) -> ScaffoldServer:
-        """Apply the inner update along -K eta_l (c + q), and move c by |S|/N of q."""
+        # apply the inner update along -K eta_l (c + q), and move c by |S|/N of q
         change = decode_leaves(client_update_of(message), round_key(cohort.round))
         along = trees.scale(-message.rate_sum, trees.add(server.control, change))
         inner = self.inner.update(server.inner, with_field(message.inner, "delta", along), cohort)
@@ -175,12 +173,10 @@ class Scafcom(Controlled):
     smallest: int = integer(default=256)
 
     def init_client(self, broadcast: ScaffoldBroadcast) -> ControlledClient:
-        """The inner client's state, c_i = 0 and v_i = 0."""
         client = super().init_client(broadcast)
         return replace(client, memory=client.control)
 
     def change(self, own: Params, client: ControlledClient) -> tuple[Params, Params]:
-        """v_i - c_i, and v_i."""
         v = jax.tree.map(lambda v, h: (v + self.beta * (h - v)).astype(v.dtype), client.memory, own)
         return trees.sub(v, client.control), v
 
@@ -275,7 +271,6 @@ class Scallion(Controlled):
         return self.alpha is None
 
     def change(self, own: Params, client: ControlledClient) -> tuple[Params, Params]:
-        """alpha (h_i - c_i)."""
         towards = trees.sub(own, client.control)
         return (towards if self.alpha is None else trees.scale(self.alpha, towards)), ()
 

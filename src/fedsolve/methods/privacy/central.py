@@ -126,7 +126,7 @@ class SkellamCoder(Coder):
     most: float = static(default=_MOST)
 
     def encode(self, update: Params, round: Scalar, client: Scalar) -> list[Array]:
-        """One array of whole numbers, shape (rows, entries of a row)."""
+        # one array of whole numbers, shape (rows, entries of a row)
         flat = ravel_pytree(update)[0]
         rows = blocks(flat, row_size(flat.size))
         if rows.size > ENTRIES:
@@ -141,11 +141,11 @@ class SkellamCoder(Coder):
         return [round_within(x, NORM / 1.0001, key)]
 
     def noise(self, numbers: list[Array], key: Any) -> list[Array]:
-        """A simulation's share of the noise."""
+        # a simulation's share of the noise
         return [simulated_noise(jax.random.fold_in(key, _NOISE), x, self.variance) for x in numbers]
 
     def decode(self, sums: list[Array], clients: Scalar, like: Params, round: Scalar) -> Params:
-        """The mean client update, with the mean of the noise."""
+        # the mean client update, with the mean of the noise
         (rows,) = sums
         flat, structure = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like))
         plain = hadamard(rows) * self._signs(rows, round) * (self.clip_norm / STEPS / clients)
@@ -329,12 +329,10 @@ class DifferentialPrivacy(Wrapper):
         return "its noise is made for the mean of clipped messages and would not cover another reduction"
 
     def check(self, sampling: Any, population: int) -> None:
-        """Check that the run's sampling is the one that the accounting assumes."""
         self.inner.check(sampling, population)
         check_plan(self, sampling, population)
 
     def init(self, params: Params) -> PrivateServer:
-        """The inner server's state, epsilon = 0 and the first clip norm."""
         inner = self.inner.init(params)
         check_stateless(self.inner, inner)
         dtype = trees.dtype_of(params)
@@ -343,13 +341,12 @@ class DifferentialPrivacy(Wrapper):
         return PrivateServer(inner, zero, zero, adaptive)
 
     def broadcast(self, server: PrivateServer, cohort: Cohort) -> Any:
-        """The inner broadcast, and the clip norm C if it adapts."""
+        # the inner broadcast, and the clip norm C if it adapts
         check_population(self, cohort.population)
         inner = self.inner.broadcast(server.inner, cohort)
         return inner if self.clipping == "fixed" else PrivateBroadcast(inner, server.clipping.clip_norm)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work, and clip the message if clients clip."""
         message, client = self.inner.train(self.inner_part(broadcast), client, oracle)
         bounds = bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
         if self.at == "distributed":
@@ -357,11 +354,11 @@ class DifferentialPrivacy(Wrapper):
         return (message if self.at == "server" else self._clipped(broadcast, message)), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[PrivateMessage, Any]:
-        """Clip the message, unless the client did."""
+        # clip the message, unless the client did
         return (self._clipped(broadcast, message) if self.at == "server" else message), client
 
     def update(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
-        """Add noise to the sum, unless clients did, apply the inner update, adapt C and account for epsilon."""
+        # add noise to the sum, unless clients did, apply the inner update, adapt C and account for epsilon
         check_population(self, cohort.population)
         if self.min_sum is not None:
             return self._opened(server, message, cohort)

@@ -257,14 +257,12 @@ class LocalDifferentialPrivacy(Wrapper):
         return 2 / (float(z) if trees.is_not_traced(z) else z)  # traced where a sweep varies it
 
     def init(self, params: Params) -> LocallyPrivateServer:
-        """The inner server's state, and epsilon = 0."""
         inner = self.inner.init(params)
         check_stateless(self.inner, inner)
         zero = jnp.zeros((), trees.dtype_of(params))
         return LocallyPrivateServer(inner, zero, zero)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work, clip the message and add noise."""
         if oracle.key is None:
             raise InvalidInput("the noise of LocalDP needs randomness: give the oracle a key")
         message, client = self.inner.train(broadcast, client, oracle)
@@ -278,7 +276,6 @@ class LocalDifferentialPrivacy(Wrapper):
         return join(message, trees.axpy(noise * self.clip_norm, normal, delta), sent | noisy), client
 
     def update(self, server: LocallyPrivateServer, message: Any, cohort: Cohort) -> LocallyPrivateServer:
-        """Apply the inner update and account for epsilon."""
         inner = self.inner.update(server.inner, message, cohort)
         dtype, rounds = server.epsilon.dtype, jnp.asarray(cohort.round + 1, server.epsilon.dtype)
         mu = 2 / jnp.asarray(self.noise_multiplier, dtype)
@@ -286,5 +283,4 @@ class LocalDifferentialPrivacy(Wrapper):
         return LocallyPrivateServer(inner, *spent)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """Return the message unchanged."""
         return message, client

@@ -52,12 +52,10 @@ class CentredClipping(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """At least 3 messages: the median of two is their mean."""
+        # at least 3 messages: the median of two is their mean
         return 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The centre after the last iteration."""
-
         def closer(_: Any, v: Array) -> Array:
             length = lengths(vectors - v)
             radius = middle(length, used) if self.radius is None else self.radius
@@ -85,11 +83,10 @@ class Median(Reduction):
 
     @property
     def fewest(self) -> Scalar:
-        """At least 3 messages: the median of two is their mean."""
+        # at least 3 messages: the median of two is their mean
         return 3
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """The median of each coordinate."""
         return jax.tree.map(lambda x: middle(x, used), messages)
 
 
@@ -126,13 +123,12 @@ class TrimmedMean(Reduction):
 
     @property
     def fewest(self) -> Scalar:
-        """The smallest number of messages of which one value is cut at each end; 1 where trim is 0."""
+        # the smallest number of messages of which one value is cut at each end; 1 where trim is 0
         trim = 1.0 * jnp.asarray(self.trim)
         some = jnp.where(trim > 0, trim, 1)
         return jnp.where(trim > 0, jnp.ceil(1 / (some * _above(trim.dtype))), 1)
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """The trimmed mean of each coordinate."""
         count = jnp.sum(used)
         cut = jnp.minimum(_floor(self.trim * count).astype(count.dtype), (count - 1) // 2)
         last = jnp.maximum(count - cut, 1) - 1
@@ -157,8 +153,7 @@ class Mean(Reduction):
     uses_weights: ClassVar[bool] = True
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """Means by weight, means of all alike, maxima."""
-
+        # means by weight, means of all alike, maxima
         def leaf(by: str, x: Array) -> Array:
             if by == "max":
                 return jnp.max(jnp.where(column(used, x), x, -jnp.inf), axis=0)
@@ -238,11 +233,10 @@ class WithoutOutliers(Reduction):
 
     @property
     def fewest(self) -> Scalar:
-        """At least 2 messages: of two, the smaller norm is the usual one."""
+        # at least 2 messages: of two, the smaller norm is the usual one
         return 2
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """Weighted means, plain means and maxima of the remaining messages."""
         left = used & ~_outliers(messages)
         return Mean()(messages, weight, left)
 

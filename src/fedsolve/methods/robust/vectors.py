@@ -192,7 +192,6 @@ class OfVectors(Reduction):
         """One vector out of the clients'; rows that are not used are zeros and weigh nothing."""
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """Vectors combined, medians of the rest."""
         leaves, structure = jax.tree.flatten(messages)
         marks = jax.tree.leaves(vector_of(messages))
         own = [x for x, mark in zip(leaves, marks, strict=True) if mark]
@@ -294,12 +293,10 @@ class GeometricMedian(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """At least 3 messages: one of two is not a minority."""
+        # at least 3 messages: one of two is not a minority
         return 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The smoothed geometric median."""
-
         def closer(_: Any, v: Array) -> Array:
             near = weight / jnp.maximum(lengths(vectors - v), self.smoothing)
             return jnp.where(jnp.sum(near) > 0, combination(near, vectors), v)
@@ -334,11 +331,10 @@ class MultiKrum(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """At least max(2f + 3, keep + f) messages."""
+        # at least max(2f + 3, keep + f) messages
         return jnp.maximum(2 * self.attackers + 3, self.keep + self.attackers)
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The mean of the vectors with the smallest scores."""
         chosen = first(self.keep, krum_scores(vectors, used, self.attackers), lengths(vectors), used)
         return combination(chosen.astype(vectors.dtype), vectors)
 
@@ -361,11 +357,10 @@ class Krum(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """At least 2f + 3 messages."""
+        # at least 2f + 3 messages
         return 2 * self.attackers + 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The vector with the smallest score."""
         return MultiKrum(self.attackers, 1).combine(vectors, weight, used)
 
 
@@ -411,11 +406,10 @@ class NormClipping(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """At least 3 messages if the bound is the median norm, 1 if it is a number."""
+        # at least 3 messages if the bound is the median norm, 1 if it is a number
         return 3 if self.bound is None else 1
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The mean of the clipped vectors."""
         length = lengths(vectors)
         bound = middle(length, used) if self.bound is None else self.bound
         factor = jnp.minimum(1, bound / jnp.where(length > 0, length, 1))

@@ -83,16 +83,14 @@ class Robust(Wrapper):
             raise InvalidInput(f"reduction = {self.reduction!r} must be one such as Median() or Krum(3)")
 
     def check(self, sampling: Any, population: int) -> None:
-        """Run the inner method's check, and check that cohorts are large enough for the reduction."""
         super().check(sampling, population)
         check_cohorts(self.reduction, sampling.at_best(population))
 
     def init(self, params: Params) -> RobustServer:
-        """The inner server's state."""
         return RobustServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
 
     def update(self, server: RobustServer, message: Any, cohort: Cohort) -> RobustServer:
-        """Apply the inner update, unless too few messages were reduced."""
+        # apply the inner update, unless too few messages were reduced
         enough = cohort.size >= self.reduction.fewest
         after = self.inner.update(server.inner, message, cohort)
         return RobustServer(

@@ -313,7 +313,7 @@ class Secure(Wrapper):
         return "its messages are whole numbers, of which only the sum says something"
 
     def check(self, sampling: Any, population: int) -> None:
-        """Check that no round has more messages than fit into a sum."""
+        # check that no round has more messages than fit into a sum
         super().check(sampling, population)
         expected = sampling.expected(population)
         most = population if expected is None or sampling.scheme == "poisson" else expected
@@ -323,24 +323,20 @@ class Secure(Wrapper):
             )
 
     def with_steps(self, steps: int | None) -> Algorithm:
-        """Itself: its numbers are those of a deployment, whose server does not know the clients' steps."""
+        # Itself: its numbers are those of a deployment, whose server does not know the clients' steps
         self.inner.with_steps(steps)
         return self
 
     def init(self, params: Params) -> SecureServer:
-        """The inner server's state, and nothing clipped."""
         return SecureServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
 
     def enrol(self, broadcast: Any, params: Params) -> Any:
-        """The inner client's state."""
         return self.inner.enrol(broadcast, params)
 
     def own_model(self, model: Params, client: Any) -> Params:
-        """The inner method's model of a client."""
         return self.inner.own_model(model, client)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[SecureMessage, Any]:
-        """Run the inner local work; the message as whole numbers."""
         message, after = self.inner.train(broadcast, client, oracle)
         check_sum(self.inner, broadcast, message, client)
         model, round = self.inner.model(broadcast), round_of(broadcast)
@@ -374,11 +370,9 @@ class Secure(Wrapper):
         return SecureMessage(tuple(rings), weight, count, structure), after
 
     def receive(self, broadcast: Any, message: SecureMessage, client: Any) -> tuple[SecureMessage, Any]:
-        """The message as it is."""
         return message, client
 
     def update(self, server: SecureServer, message: SecureMessage, cohort: Cohort) -> SecureServer:
-        """Decode the sums and apply the inner update."""
         inner = self.inner.update(server.inner, self.decode(server, message, cohort), cohort)
         if self._hides_counts:
             return SecureServer(inner, server.clipped)

@@ -70,7 +70,7 @@ class Adaptive(ServerOptimizer):
     bias_correction: bool = static(default=False)
 
     def init(self, params: Params) -> AdaptiveState:
-        """The initial state: m = 0 and v = tau^2, unless `initial` is given."""
+        # the initial state: m = 0 and v = tau^2, unless `initial` is given
         v0 = self.tau**2 if self.initial is None else self.initial
         v = jax.tree.map(lambda p: jnp.full_like(p, v0), params)
         return AdaptiveState(trees.zeros_like(params), v, jnp.zeros((), trees.dtype_of(params)))
@@ -78,7 +78,6 @@ class Adaptive(ServerOptimizer):
     def step(
         self, params: Params, state: AdaptiveState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, AdaptiveState]:
-        """Apply one server step."""
         b1, b2, line = self.beta1, self.beta2, SECOND_MOMENTS[self.second]
         m = jax.tree.map(lambda m, d: (b1 * m + (1 - b1) * d).astype(m.dtype), state.m, delta)
         v = jax.tree.map(lambda v, d: line(v, d * d, b2).astype(v.dtype), state.v, delta)

@@ -97,7 +97,6 @@ class DeepFrankWolfe(ServerOptimizer):
     loss_weights: LossWeights = choice("same", "plain", "examples", default="same", kind="loss_weights")
 
     def init(self, params: Params) -> DeepFrankWolfeState:
-        """The initial state: all zero."""
         zero = jnp.zeros((), trees.dtype_of(params))
         z = () if self.momentum is None else trees.zeros_like(params)
         return DeepFrankWolfeState(z, zero, zero, zero)
@@ -105,7 +104,7 @@ class DeepFrankWolfe(ServerOptimizer):
     def client_stats(
         self, delta: Params, solution: Solution, start: Params, oracle: Oracle
     ) -> Objective | PlainObjective | WeightedObjective:
-        """The client's loss f_i, with the terms that wrappers add (0 at `start`, except for a penalty)."""
+        # the client's loss f_i, with the terms that wrappers add (0 at `start`, except for a penalty)
         if self.f == "start":
             f = oracle.full(start)[0]
         elif self.f == "end":
@@ -127,7 +126,7 @@ class DeepFrankWolfe(ServerOptimizer):
         measured: Objective | PlainObjective | WeightedObjective,
         cohort: Cohort,
     ) -> tuple[Params, DeepFrankWolfeState]:
-        """Apply one server step (Algorithm 2 of FedLi, read as Deep Frank-Wolfe's code)."""
+        # apply one server step (Algorithm 2 of FedLi, read as Deep Frank-Wolfe's code)
         eta, lam, square = rate_at(self.eta, cohort.round), self.lam, trees.squared_norm(delta)
         below, f = eta * square + self.eps, measured.f
         if isinstance(measured, WeightedObjective):

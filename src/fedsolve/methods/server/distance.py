@@ -55,7 +55,6 @@ class AdamByDistance(ServerOptimizer):
     eps: Scalar = number(default=1e-8, at_least=0)
 
     def init(self, params: Params) -> EstimateState:
-        """Moments and sums of zero, and the initial estimate."""
         zeros, zero = trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params))
         distance = jnp.asarray(self.initial_distance, zero.dtype)
         return EstimateState(zeros, zeros, zeros, zero, (), distance, zero)
@@ -94,7 +93,6 @@ class DAdaptation(AdamByDistance):
     def step(
         self, params: Params, state: EstimateState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, EstimateState]:
-        """Apply one server step."""
         b1, b2, d, decay = self.beta1, self.beta2, state.distance, jnp.sqrt(self.beta2)
         scaled = jax.tree.map(lambda s, v: quotient(s, jnp.sqrt(v) + self.eps), state.s, state.v)
         m = jax.tree.map(lambda m, x: (b1 * m + (1 - b1) * d * x).astype(m.dtype), state.m, delta)
@@ -181,7 +179,6 @@ class DoG(ServerOptimizer):
     initial_distance: Scalar = number(default=1e-6, above=0)
 
     def init(self, params: Params) -> DoGState:
-        """The first model, and the initial distance."""
         zero = jnp.zeros((), trees.dtype_of(params))
         distance = (self.initial_distance * (1 + trees.norm(params))).astype(zero.dtype)
         return DoGState(params, zero, distance, zero)
@@ -189,7 +186,6 @@ class DoG(ServerOptimizer):
     def step(
         self, params: Params, state: DoGState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, DoGState]:
-        """Apply one server step."""
         distance = jnp.maximum(state.distance, trees.norm(trees.sub(params, state.start)))
         total = state.total + trees.squared_norm(delta)
         lr = quotient(distance, jnp.sqrt(total))
@@ -255,13 +251,11 @@ class Prodigy(AdamByDistance):
     """
 
     def init(self, params: Params) -> EstimateState:
-        """Moments and sums of zero, the first model, and the initial estimate."""
         return replace(super().init(params), start=params)
 
     def step(
         self, params: Params, state: EstimateState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, EstimateState]:
-        """Apply one server step."""
         b1, b2, d, decay = self.beta1, self.beta2, state.distance, jnp.sqrt(self.beta2)
         ahead = trees.dot(delta, trees.sub(params, state.start))  # <g, w_0 - w> with g = -D
         m = jax.tree.map(lambda m, x: (b1 * m + (1 - b1) * d * x).astype(m.dtype), state.m, delta)

@@ -121,7 +121,6 @@ class DoublyAdaptive(ServerOptimizer):
     uncorrected: Scalar | None = number(default=None, above=0, later=True)
 
     def init(self, params: Params) -> DoublyAdaptiveState:
-        """The initial state: all zero."""
         zeros, zero = trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params))
         s = () if self.preconditioner == "identity" else zeros
         return DoublyAdaptiveState(s, () if self.beta1 is None else zeros, zero, zero)
@@ -129,7 +128,7 @@ class DoublyAdaptive(ServerOptimizer):
     def client_stats(
         self, delta: Params, solution: Solution, start: Params, oracle: Oracle
     ) -> Spread | UncorrectedSpread:
-        """The client's |D_i|^2, or that of its update without SCAFFOLD's correction."""
+        # the client's |D_i|^2, or that of its update without SCAFFOLD's correction
         if self.uncorrected is None:
             return Spread(trees.squared_norm(delta))
         return UncorrectedSpread(trees.squared_norm(uncorrected(delta, solution.rate_sum, oracle)))
@@ -142,7 +141,7 @@ class DoublyAdaptive(ServerOptimizer):
         measured: Spread | UncorrectedSpread,
         cohort: Cohort,
     ) -> tuple[Params, DoublyAdaptiveState]:
-        """Apply one server step (Algorithm 1, lines 10-17)."""
+        # apply one server step (Algorithm 1, lines 10-17)
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
         most = m if self.uncorrected is None else jnp.minimum(m, self.uncorrected * trees.squared_norm(v))
         s, direction = state.s, v
@@ -273,17 +272,14 @@ class GradientDiversity(ServerOptimizer):
     weighting: ClassVar[Weighting] = "uniform"
 
     def init(self, params: Params) -> LengthState:
-        """The initial state: zero."""
         return LengthState(jnp.zeros((), trees.dtype_of(params)))
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
-        """The client's |D_i|^2."""
         return Spread(trees.squared_norm(delta))
 
     def step(
         self, params: Params, state: LengthState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, LengthState]:
-        """Apply one server step."""
         alpha = quotient(measured.squared_norm, trees.squared_norm(delta)).astype(state.server_lr.dtype)
         return trees.axpy(alpha, delta, params), LengthState(alpha)
 
@@ -312,18 +308,15 @@ class LargestStep(ServerOptimizer):
     weighting: ClassVar[Weighting] = "uniform"
 
     def init(self, params: Params) -> LengthState:
-        """The initial state: zero."""
         return LengthState(jnp.zeros((), trees.dtype_of(params)))
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> ClientStep:
-        """The last step of the client's line search."""
         assert isinstance(solution.search, Search)  # `needs` says so
         return ClientStep(solution.search.step)
 
     def step(
         self, params: Params, state: LengthState, delta: Params, measured: ClientStep, cohort: Cohort
     ) -> tuple[Params, LengthState]:
-        """Apply one server step."""
         eta = measured.step.astype(state.server_lr.dtype)
         return trees.axpy(eta, delta, params), LengthState(eta)
 

@@ -60,16 +60,14 @@ class NormalizedAveraging(ServerOptimizer):
     lr: Rate = checked(as_rate, default=1.0, name="server_lr")
 
     def init(self, params: Params) -> NormalizedAveragingState:
-        """The initial state: zero."""
         zero = jnp.zeros((), trees.dtype_of(params))
         return NormalizedAveragingState(zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> LocalRates:
-        """The client's sum of rates e_i."""
         return LocalRates(jnp.asarray(solution.rate_sum, trees.dtype_of(delta)))
 
     def direction(self, delta: Params, solution: Solution) -> Params:
-        """The normalised direction D_i / e_i = -d_i."""
+        # the normalised direction D_i / e_i = -d_i
         rate_sum = jnp.asarray(solution.rate_sum, trees.dtype_of(delta))
         return jax.tree.map(lambda d: quotient(d, rate_sum).astype(d.dtype), delta)
 
@@ -81,7 +79,7 @@ class NormalizedAveraging(ServerOptimizer):
         measured: LocalRates,
         cohort: Cohort,
     ) -> tuple[Params, NormalizedAveragingState]:
-        """Apply one server step (equation 12 of the paper)."""
+        # apply one server step (equation 12 of the paper)
         lr, dtype = rate_at(self.lr, cohort.round), state.server_lr.dtype
         new = trees.axpy(lr * measured.rate_sum, delta, params)
         return new, NormalizedAveragingState(jnp.asarray(lr, dtype), measured.rate_sum.astype(dtype))

@@ -98,21 +98,17 @@ class FedOpt(Algorithm):
         self.server_optimizer.check(self.local)
 
     def init(self, params: Params) -> FedOptServer:
-        """The server's first state: the initial model and the server optimiser's initial state."""
         zero = jnp.zeros((), trees.dtype_of(params))
         search = SearchLog(zero, zero) if self.local.searches else ()
         return FedOptServer(params, self.server_optimizer.init(params), search)
 
     def broadcast(self, server: FedOptServer, cohort: Cohort) -> FedOptBroadcast:
-        """The model."""
         return FedOptBroadcast(server.params, cohort.round)
 
     def init_client(self, broadcast: FedOptBroadcast) -> Any:
-        """The local solver's first state, `()` for most solvers."""
         return self.local.init_state(broadcast.params)
 
     def train(self, broadcast: FedOptBroadcast, client: Any, oracle: Oracle) -> tuple[FedOptMessage, Any]:
-        """Run the local solver from the model."""
         solution, client = self.local.go_on(client, broadcast.params, oracle, broadcast.round)
         delta = trees.sub(solution.params, broadcast.params)
         stats = self.server_optimizer.client_stats(delta, solution, broadcast.params, oracle)
@@ -120,7 +116,6 @@ class FedOpt(Algorithm):
         return FedOptMessage(sent, solution.loss, stats, solution.search), client
 
     def update(self, server: FedOptServer, message: FedOptMessage, cohort: Cohort) -> FedOptServer:
-        """Apply the server optimiser's step along the mean client update."""
         params, state = self.server_optimizer.step(
             server.params, server.server_optimizer, message.delta, message.measured, cohort
         )
@@ -128,7 +123,6 @@ class FedOpt(Algorithm):
         return FedOptServer(params, state, search and SearchLog(search.step, search.evaluations))
 
     def export(self, server: FedOptServer) -> Params:
-        """The model, where the server optimiser evaluates it."""
         return self.server_optimizer.evaluation_point(server.params, server.server_optimizer)
 
 

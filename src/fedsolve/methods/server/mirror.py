@@ -68,20 +68,19 @@ class MirrorDescent(ServerOptimizer):
             )
 
     def init(self, params: Params) -> MirrorDescentState:
-        """The initial state: all zero; raises `InvalidInput` if the model lies outside the mirror map's domain."""
+        # the initial state: all zero; raises `InvalidInput` if the model lies outside the mirror map's domain
         self.mirror.check(params)
         zero = jnp.zeros((), trees.dtype_of(params))
         v = () if self.beta1 is None else trees.zeros_like(params)
         return MirrorDescentState(v, zero, zero, zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
-        """The client's |D_i|^2."""
         return Spread(trees.squared_norm(delta))
 
     def step(
         self, params: Params, state: MirrorDescentState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, MirrorDescentState]:
-        """Apply one server step (equation 3)."""
+        # apply one server step (equation 3)
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
         theta = self.mirror.forward(params)
 

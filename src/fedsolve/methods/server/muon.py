@@ -50,14 +50,12 @@ class ServerMuon(MuonRule, ServerOptimizer):
     weighting: ClassVar[Weighting] = "uniform"
 
     def init(self, params: Params) -> MuonServerState:
-        """No momentum."""
         zero = jnp.zeros((), trees.dtype_of(params))
         return MuonServerState(self.first_state(params), zero)
 
     def step(
         self, params: Params, state: MuonServerState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, MuonServerState]:
-        """Apply one server step."""
         lr: Any = rate_at(self.lr, cohort.round)
         along, muon = self.muon_step(params, trees.scale(-1, delta), state.muon)
         rate = jnp.asarray(lr, state.server_lr.dtype)

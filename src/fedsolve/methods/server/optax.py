@@ -46,7 +46,6 @@ class OptaxRule(ServerOptimizer):
     transformation: Transformation
 
     def init(self, params: Params) -> OptaxRuleState:
-        """The transformation's initial state."""
         return OptaxRuleState(
             kept_state(self.transformation.at(0), params), jnp.zeros((), trees.dtype_of(params))
         )
@@ -54,7 +53,7 @@ class OptaxRule(ServerOptimizer):
     def step(
         self, params: Params, state: OptaxRuleState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, OptaxRuleState]:
-        """Apply one server step on the gradient -D."""
+        # apply one server step on the gradient -D
         tx, gradient = self.transformation.at(cohort.round), trees.scale(-1.0, delta)
         params, inner = updated(tx, gradient, state.optax, params, **self.given(measured))
         lr = self.transformation.rate(cohort.round)
@@ -72,7 +71,7 @@ class OptaxRule(ServerOptimizer):
         return {}
 
     def evaluation_point(self, params: Params, state: OptaxRuleState) -> Params:
-        """The model, or that of a schedule-free transformation's state."""
+        # the model, or that of a schedule-free transformation's state
         return evaluation_point(state.optax, params)
 
 
@@ -98,13 +97,12 @@ class OptaxLossRule(OptaxRule):
     needs: ClassVar[Needs] = "sums_gradients"
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> ScaledLoss:
-        """The client's loss f_i(w) in units of its update."""
+        # the client's loss f_i(w) in units of its update
         loss: Any = oracle.full(start)[0]
         rates: Any = solution.rate_sum  # `needs` says so
         return ScaledLoss((rates * loss).astype(loss.dtype))
 
     def given(self, measured: ScaledLoss) -> dict[str, Any]:
-        """The loss, as `value`."""
         return {"value": measured.value}
 
 

@@ -62,19 +62,17 @@ class Polyak(ServerOptimizer):
     f_star: Scalar = number(default=0.0)
 
     def init(self, params: Params) -> PolyakState:
-        """The initial state: zero."""
         zero = jnp.zeros((), trees.dtype_of(params))
         return PolyakState(zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Excess:
-        """The client's loss f_i(w), and its excess in units of the client update."""
+        # the client's loss f_i(w), and its excess in units of the client update
         loss = oracle.full(start)[0]
         return _excess(loss, solution.rate_sum, self.f_star)
 
     def step(
         self, params: Params, state: PolyakState, delta: Params, measured: Excess, cohort: Cohort
     ) -> tuple[Params, PolyakState]:
-        """Apply one server step."""
         eta = quotient(jnp.maximum(measured.excess, 0), trees.squared_norm(delta))
         dtype = state.f.dtype
         return trees.axpy(eta, delta, params), PolyakState(eta.astype(dtype), measured.loss.astype(dtype))
@@ -106,7 +104,7 @@ class EnvelopePolyak(Polyak):
     gamma: Scalar = number(default=1.0, above=0)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Excess:
-        """The client's Moreau envelope M_i(w), and gamma times its excess."""
+        # the client's Moreau envelope M_i(w), and gamma times its excess
         return _excess(oracle.full(solution.params)[0], self.gamma, self.f_star)
 
 

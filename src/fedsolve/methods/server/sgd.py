@@ -59,14 +59,12 @@ class ServerSGD(ServerOptimizer):
             raise InvalidInput("nesterov = True needs a momentum, such as momentum=0.9")
 
     def init(self, params: Params) -> ServerSGDState:
-        """The initial state: zero momentum."""
         momentum = () if self.momentum is None else trees.zeros_like(params)
         return ServerSGDState(momentum, jnp.zeros((), trees.dtype_of(params)))
 
     def step(
         self, params: Params, state: ServerSGDState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, ServerSGDState]:
-        """Apply one server step."""
         lr = rate_at(self.lr, cohort.round)
         momentum = ()
         if self.momentum is not None:

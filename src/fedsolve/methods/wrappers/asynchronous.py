@@ -63,11 +63,9 @@ class KeepsVersions(Wrapper):
 
     @property
     def name(self) -> str:
-        """The inner method's."""
         return name_of(self.inner)
 
     def init(self, params: Params) -> VersionsServer:
-        """The inner server, and room for broadcasts."""
         server = self.inner.init(params)
         shapes = jax.eval_shape(lambda: self.inner.broadcast(server, Cohort(jnp.int32(0), jnp.int32(1), 1)))
         return VersionsServer(
@@ -75,13 +73,12 @@ class KeepsVersions(Wrapper):
         )
 
     def broadcast(self, server: VersionsServer, cohort: Cohort) -> Versions:
-        """The last broadcasts with the newest among them."""
         newest = self.inner.broadcast(server.inner, cohort)
         ids, versions = cohort.started or ((), ())  # nobody has begun where clients are only enrolled
         return Versions(self._with(server.sent, newest, cohort.round), newest, cohort.round, ids, versions)
 
     def train(self, broadcast: Versions, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work from the broadcast that this client began with."""
+        # the inner local work from the broadcast that this client began with
         version = broadcast.versions[jnp.argmax(broadcast.ids == oracle.client)]
         then = jax.tree.map(
             lambda x: lax.dynamic_index_in_dim(x, version % self.depth, keepdims=False), broadcast.sent
@@ -89,7 +86,7 @@ class KeepsVersions(Wrapper):
         return self.inner.train_from(then, broadcast.inner, broadcast.round - version, client, oracle)
 
     def update(self, server: VersionsServer, message: Any, cohort: Cohort) -> VersionsServer:
-        """The inner update; this update's broadcast stays for those who are still at work with it."""
+        # the inner update; this update's broadcast stays for those who are still at work with it
         newest = self.inner.broadcast(server.inner, cohort)
         sent = self._with(server.sent, newest, cohort.round)
         return VersionsServer(self.inner.update(server.inner, message, cohort), sent)
@@ -133,7 +130,6 @@ class Asynchronous(Wrapper):
             )
 
     def with_versions(self, depth: int) -> Algorithm:
-        """With the broadcasts that its clients began with."""
         return KeepsVersions(self, depth)
 
     @abstractmethod
@@ -144,7 +140,6 @@ class Asynchronous(Wrapper):
         """
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work from the newest model."""
         return self.train_from(broadcast, broadcast, 0, client, oracle)
 
     def train_from(self, then: Any, now: Any, late: Scalar, client: Any, oracle: Oracle) -> tuple[Any, Any]:
@@ -185,7 +180,7 @@ class Buffered(Asynchronous):
     power: Scalar = number(default=0.5, at_least=0)
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
-        """The weighted update (1 + tau)^-a D."""
+        # the weighted update (1 + tau)^-a D
         return _scaled(_polynomial(late, self.power), delta)
 
 
@@ -228,7 +223,7 @@ class Mixing(Asynchronous):
             raise InvalidInput(f"staleness = {shown(self.staleness)} must be one of {', '.join(_WEIGHTS)}")
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
-        """The weighted update alpha s(tau) (w_i - w)."""
+        # the weighted update alpha s(tau) (w_i - w)
         weight = self.mixing * jnp.ones(())
         if self.staleness == "polynomial":
             weight = self.mixing * _polynomial(late, self.a)

@@ -95,7 +95,6 @@ class KeepsBuffers(Wrapper):
 
     @property
     def name(self) -> str:
-        """The inner method's."""
         return name_of(self.inner)
 
     @property
@@ -105,37 +104,31 @@ class KeepsBuffers(Wrapper):
         return None if inner is None else Apart(inner)
 
     def init(self, params: Params) -> BesideServer:
-        """The inner server and the first buffers."""
         values = jax.tree.map(jnp.asarray, self.initial)
         return BesideServer(self.inner.init(params), values)
 
     def broadcast(self, server: BesideServer, cohort: Cohort) -> BesideBroadcast:
-        """The inner broadcast, and the buffers."""
         return BesideBroadcast(self.inner.broadcast(server.inner, cohort), server.buffers)
 
     def enrol(self, broadcast: BesideBroadcast, params: Params) -> Any:
-        """The inner client."""
         return self.inner.enrol(broadcast.inner, params)
 
     def own_model(self, model: WithBuffers, client: Any) -> WithBuffers:
-        """The inner method's, with the buffers."""
         return WithBuffers(self.inner.own_model(model.params, client), model.buffers)
 
     def train(self, broadcast: BesideBroadcast, client: Any, oracle: Oracle) -> tuple[BesideMessage, Any]:
-        """The inner local work, on an oracle that remembers."""
         memory = Memory(broadcast.buffers)
         message, client = self.inner.train(broadcast.inner, client, oracle.remembering(memory))
         return BesideMessage(message, memory.read()), client
 
     def update(self, server: BesideServer, message: BesideMessage, cohort: Cohort) -> BesideServer:
-        """The inner update, and the mean of the buffers that came."""
+        # the inner update, and the mean of the buffers that came
         came = trees.where(
             cohort.size >= fewest_messages(self.inner), message.buffers.rounded(), server.buffers
         )
         return BesideServer(self.inner.update(server.inner, message.inner, cohort), came)
 
     def export(self, server: BesideServer) -> WithBuffers:
-        """The inner model with the buffers."""
         return WithBuffers(self.inner.export(server.inner), server.buffers)
 
 
@@ -166,27 +159,23 @@ class KeepsLocalBuffers(KeepsBuffers):
     parts: ClassVar[tuple[type, ...]] = (BesideServer, BesideClient)
 
     def broadcast(self, server: BesideServer, cohort: Cohort) -> Any:
-        """The inner broadcast."""
         return self.inner.broadcast(server.inner, cohort)
 
     def enrol(self, broadcast: Any, params: Params) -> BesideClient:
-        """The inner client, and the first buffers."""
         dtype = trees.dtype_of(params)
         first = jax.tree.map(lambda x: jnp.asarray(x, dtype), self.initial)
         return BesideClient(self.inner.enrol(broadcast, params), first)
 
     def own_model(self, model: WithBuffers, client: BesideClient) -> WithBuffers:
-        """The inner method's, with the client's buffers."""
         return WithBuffers(self.inner.own_model(model.params, client.inner), client.buffers.rounded())
 
     def train(self, broadcast: Any, client: BesideClient, oracle: Oracle) -> tuple[Any, BesideClient]:
-        """The inner local work, on an oracle that remembers."""
         memory = Memory(client.buffers)
         message, inner = self.inner.train(broadcast, client.inner, oracle.remembering(memory))
         return message, BesideClient(inner, memory.read())
 
     def update(self, server: BesideServer, message: Any, cohort: Cohort) -> BesideServer:
-        """The inner update."""
+        # the inner update
         return BesideServer(self.inner.update(server.inner, message, cohort), server.buffers)
 
 

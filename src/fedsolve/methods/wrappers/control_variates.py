@@ -145,7 +145,7 @@ class ControlVariates(Wrapper):
         return self.option == "II" and self.weighting == "uniform"
 
     def with_steps(self, steps: int | None) -> Algorithm:
-        """The method whose clients send their updates alone, if they take the same number of steps."""
+        # the method whose clients send their updates alone, if they take the same number of steps
         if self.equal_steps is not None and steps != self.equal_steps:
             found = "differ between clients" if steps is None else f"are {steps}"
             raise InvalidInput(
@@ -157,21 +157,18 @@ class ControlVariates(Wrapper):
         return replace(around, equal_steps=steps)
 
     def init(self, params: Params) -> ScaffoldServer:
-        """The inner server's state, and c = 0."""
         return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
 
     def broadcast(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldBroadcast:
-        """The inner broadcast and c."""
         return ScaffoldBroadcast(self.inner.broadcast(server.inner, cohort), server.control)
 
     def init_client(self, broadcast: ScaffoldBroadcast) -> ScaffoldClient:
-        """The inner client's state, and c_i = 0."""
         return ScaffoldClient(self.inner.init_client(broadcast.inner), trees.zeros_like(broadcast.control))
 
     def train(
         self, broadcast: ScaffoldBroadcast, client: ScaffoldClient, oracle: Oracle
     ) -> tuple[ScaffoldMessage, ScaffoldClient]:
-        """Run the inner local work with corrected gradients, then update c_i."""
+        # run the inner local work with corrected gradients, then update c_i
         correction = trees.sub(broadcast.control, client.control)
         corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
         message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
@@ -190,7 +187,7 @@ class ControlVariates(Wrapper):
         return jax.tree.map(lambda d, c: (per * d - c).astype(c.dtype), delta, control)
 
     def update(self, server: ScaffoldServer, message: Any, cohort: Cohort) -> ScaffoldServer:
-        """Apply the inner update, and move c by |S|/N of the mean change."""
+        # apply the inner update, and move c by |S|/N of the mean change
         inner = self.inner.update(server.inner, self.inner_part(message), cohort)
         change = self._found(message, cohort, server.control)
         return ScaffoldServer(inner, trees.axpy(cohort.size / cohort.population, change, server.control))
@@ -198,7 +195,7 @@ class ControlVariates(Wrapper):
     def receive(
         self, broadcast: ScaffoldBroadcast, message: Any, client: ScaffoldClient
     ) -> tuple[Any, ScaffoldClient]:
-        """Decode the inner message; a control variate that is sent is unchanged."""
+        # decode the inner message; a control variate that is sent is unchanged
         received, followed = self.inner.receive(broadcast.inner, self.inner_part(message), client.inner)
         control = trees.add(client.control, self._found(message, broadcast, broadcast.control))
         return self._renewed(message, received), ScaffoldClient(followed, control)

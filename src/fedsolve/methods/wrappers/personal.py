@@ -68,27 +68,22 @@ class PartOracle(WrappedOracle):
     passes: int = 1
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient of the part on the minibatch of a local step."""
         loss, gradient = self.inner(join(params, self.fixed), self._minibatch(step))
         return loss, part(gradient, params)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss alone on the same minibatch."""
         return self.inner.loss(join(params, self.fixed), self._minibatch(step))
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient of the part on all examples."""
         loss, gradient = self.inner.full(join(params, self.fixed))
         return loss, part(gradient, params)
 
     @property
     def steps(self) -> Any:
-        """Local steps of all passes."""
         return self.passes * self.inner.steps
 
     @property
     def bound(self) -> Any:
-        """Loop bound of all passes."""
         return self.passes * self.inner.bound
 
     def _minibatch(self, step: Scalar) -> Scalar:
@@ -118,7 +113,7 @@ class JointOracle(WrappedOracle):
         return jax.tree.map(lambda ref: ref[...], self.memory)
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on the minibatch of a local step, with which the personal leaves move."""
+        # loss and gradient on the minibatch of a local step, with which the personal leaves move
         personal = self.read()
         loss, gradient = self.inner(join(params, personal), step)
         # clients with fewer steps than others of their chunk stand still
@@ -129,11 +124,10 @@ class JointOracle(WrappedOracle):
         return loss, part(gradient, params)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Refused: the personal leaves have moved since the gradient that it would be compared with."""
+        # Refused: the personal leaves have moved since the gradient that it would be compared with
         raise InvalidInput(_ONE_GRADIENT.format("losses"))
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Refused for the same reason."""
         raise InvalidInput(_ONE_GRADIENT.format("all examples at once"))
 
 
@@ -212,21 +206,18 @@ class Personal(OwnModels):
         return not self.passes
 
     def init(self, params: Params) -> PersonalServer:
-        """The inner server's state, and the personal leaves of the initial model."""
         shared, personal = self.divide(params)
         return PersonalServer(self.inner.init(shared), personal)
 
     def init_client(self, broadcast: Any) -> PersonalClient:
-        """Not supported: the personal leaves are not in a broadcast; `enrol` makes a client's first state."""
+        # not supported: the personal leaves are not in a broadcast; `enrol` makes a client's first state
         raise InvalidInput("a client begins with personal leaves of its own copy of the model: call enrol")
 
     def enrol(self, broadcast: Any, params: Params) -> PersonalClient:
-        """The inner client's state, and the personal leaves of the client's copy of the initial model."""
         shared, personal = self.divide(params)
         return PersonalClient(self.inner.enrol(broadcast, shared), personal)
 
     def train(self, broadcast: Any, client: PersonalClient, oracle: Oracle) -> tuple[Any, PersonalClient]:
-        """Train the shared and the personal leaves."""
         round = round_of(broadcast)
         if not self.passes:
             memory = jax.tree.map(jax.new_ref, client.personal)
@@ -239,11 +230,10 @@ class Personal(OwnModels):
         return message, PersonalClient(inner, personal)
 
     def export(self, server: PersonalServer) -> Params:
-        """The shared leaves with the initial personal leaves."""
+        # the shared leaves with the initial personal leaves
         return join(self.inner.export(server.inner), server.personal)
 
     def own_model(self, model: Params, client: PersonalClient) -> Params:
-        """The shared leaves with the client's personal leaves."""
         return join(self.divide(model)[0], client.personal)
 
     def divide(self, params: Params) -> tuple[Params, Params]:

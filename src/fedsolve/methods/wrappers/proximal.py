@@ -29,13 +29,11 @@ class ProximalOracle(WrappedOracle):
     mu: Scalar = 0.1
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """g + mu (y - w)."""
         return jax.tree.map(
             lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
         )
 
     def extra(self, params: Params) -> Scalar:
-        """(mu/2) |y - w|^2."""
         return self.mu / 2 * trees.squared_norm(trees.sub(params, self.anchor))
 
 
@@ -63,7 +61,6 @@ class Proximal(Wrapper):
     mu: Scalar = number(default=0.1, at_least=0)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work on the proximal objective."""
         anchor = self.inner.model(broadcast)
         return self.inner.train(broadcast, client, ProximalOracle(oracle, anchor, self.mu))
 
@@ -150,18 +147,15 @@ class Ditto(OwnModels):
     personal_lr: Rate = checked(as_rate, default=0.1)
 
     def init_client(self, broadcast: Any) -> DittoClient:
-        """The inner client's state, and the model of the first round."""
         return DittoClient(self.inner.init_client(broadcast), self.inner.model(broadcast))
 
     def train(self, broadcast: Any, client: DittoClient, oracle: Oracle) -> tuple[Any, DittoClient]:
-        """Run the inner local work, then local steps on the personal model."""
         message, inner = self.inner.train(broadcast, client.inner, oracle)
         drawn = ProximalOracle(oracle, self.inner.model(broadcast), self.lam)
         personal = SGD(self.personal_lr).solve(client.personal, drawn, round_of(broadcast)).params
         return message, DittoClient(inner, personal)
 
     def own_model(self, model: Params, client: DittoClient) -> Params:
-        """The client's personal model v_i."""
         return client.personal
 
 
@@ -175,11 +169,10 @@ class SubgradientOracle(WrappedOracle):
     psi: Blocks
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """g + v, v in the subdifferential of psi at y."""
+        # g + v, v in the subdifferential of psi at y
         return trees.add(gradient, self.psi.subgradient(params))
 
     def extra(self, params: Params) -> Scalar:
-        """psi(y)."""
         return self.psi.value(params)
 
 
@@ -217,14 +210,11 @@ class Subgradient(Wrapper):
         object.__setattr__(self, "psi", require("Subgradient", self.psi, "subgradient", instead))
 
     def init(self, params: Params) -> Any:
-        """The inner server's state."""
         self.psi.check(params)
         return self.inner.init(params)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work with subgradients."""
         return self.inner.train(broadcast, client, SubgradientOracle(oracle, self.psi))
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """The diagnostics of psi."""
         return measures_of(self.psi)

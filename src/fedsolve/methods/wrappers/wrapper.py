@@ -68,7 +68,6 @@ class Wrapper(Algorithm):
 
     @property
     def traits(self) -> Traits:
-        """The inner method's traits, replaced by those that the wrapper declares."""
         return merge_traits(self.inner.traits, self)
 
     @property
@@ -77,51 +76,43 @@ class Wrapper(Algorithm):
         return getattr(self.inner, "local", None)
 
     def init(self, params: Params) -> Any:
-        """The inner server's state."""
         return self.inner.init(params)
 
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
-        """The inner broadcast."""
         return self.inner.broadcast(self.inner_part(server), cohort)
 
     def init_client(self, broadcast: Any) -> Any:
-        """The inner client's state."""
         return self.inner.init_client(self.inner_part(broadcast))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """Run the inner local work; the wrapper's part of the client state is unchanged."""
+        # run the inner local work; the wrapper's part of the client state is unchanged
         message, trained = self.inner.train(self.inner_part(broadcast), self.inner_part(client), oracle)
         return message, self._renewed(client, trained)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """Decode the inner message; the wrapper's parts are unchanged."""
+        # decode the inner message; the wrapper's parts are unchanged
         received, followed = self.inner.receive(*map(self.inner_part, (broadcast, message, client)))
         return self._renewed(message, received), self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """Apply the inner update; the wrapper's part of the server state is unchanged."""
+        # apply the inner update; the wrapper's part of the server state is unchanged
         updated = self.inner.update(self.inner_part(server), self.inner_part(message), cohort)
         return self._renewed(server, updated)
 
     def model(self, broadcast: Any) -> Params:
-        """The model in the inner broadcast."""
         return self.inner.model(self.inner_part(broadcast))
 
     def export(self, server: Any) -> Params:
-        """The inner model."""
         return self.inner.export(self.inner_part(server))
 
     def check(self, sampling: Any, population: int) -> None:
-        """Run the inner method's check."""
         self.inner.check(sampling, population)
 
     def with_steps(self, steps: int | None) -> Algorithm:
-        """Around the inner method for clients with so many local steps."""
         inner = self.inner.with_steps(steps)
         return self if inner is self.inner else replace(self, inner=inner)
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """The inner method's diagnostics."""
         return self.inner.diagnostics()
 
     def inner_part(self, part: Any) -> Any:
