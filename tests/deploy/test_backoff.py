@@ -226,7 +226,7 @@ def test_pauses_between_polls_grow_while_nothing_comes(monkeypatch):
         polling.pause()
     assert pauses[-1] == 1.0
     assert sum(seconds < 1 for seconds in pauses) < 100
-    polling.has_arrived()
+    polling.reset()
     polling.pause()
     now[0] += 0.4  # what the poll takes
     polling.pause()

@@ -81,7 +81,7 @@ def test_a_round_is_one_trip(tmp_path, monkeypatch):
         trips.append([each.exchange.kind for each in pending])
         pending_requests.send_and_wait(pending, *rest)
 
-    for module in ("collect", "evaluation"):
+    for module in ("rounds", "evaluation"):
         monkeypatch.setattr(f"fedsolve.deploy.server.{module}.send_and_wait", counted)
     deployed(fs.FedAvg(0.3), tmp_path / "a", rounds=4)
     assert trips == [["evaluate"], ["train"], *[["train", "evaluate"]] * 3, ["evaluate"]]

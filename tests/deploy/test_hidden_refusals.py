@@ -13,7 +13,7 @@ from fedsolve.data.column_statistics.replies import Measure
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.codec import to_record
-from fedsolve.deploy.column_records import request_record
+from fedsolve.deploy.column_records import ColumnsRequest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
@@ -92,8 +92,7 @@ def test_columns_that_cannot_be_read(tmp_path, enrolled):
     def columns(node):
         raise ValueError("row 7 of age")
 
-    masked = request_record({"age": Measure(0.0, 1.0)})
-    masked["sum"] = type(masked["request"])({"experiment": "x-1"})
+    masked = to_record(ColumnsRequest({"age": Measure(0.0, 1.0)}, experiment="x-1"))
     masked["masks"] = requests()["order"]["masks"]
     for min_sum, told in ((3, NOTHING), (None, "ValueError, see the node's log")):
         app = client_app(same, statistics=columns, min_sum=min_sum)
@@ -118,4 +117,4 @@ def test_refusals_of_a_request_keep_their_words(tmp_path):
     # before the client knows that its update would not be finite, nor how its model fares after steps
     assert "no roster was accepted yet" in told(requests()["order"])
     assert "no roster was accepted yet" in told(requests(steps=5)["question"], "evaluate")
-    assert "ask with --secure" in told(request_record({}), "query.statistics")
+    assert "ask with --secure" in told(to_record(ColumnsRequest({})), "query.statistics")

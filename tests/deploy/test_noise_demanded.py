@@ -12,10 +12,10 @@ from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.state import LEDGER, Ledger, PrivacyBudget
-from fedsolve.deploy.message import TrainReply
+from fedsolve.deploy.codec import to_record
+from fedsolve.deploy.message import PROTOCOL, ProtocolRequest, TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.secure import client as node_secrets
-from fedsolve.deploy.secure.questions import ACTION, Question, question_record
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.folders.run_folder import read_manifest
@@ -189,5 +189,7 @@ def test_a_client_that_counts_opens_no_second_sum(bounds, second, tmp_path, monk
     """Of two sums that its one message is part of the noise may be less than that of each."""
     made = []
     monkeypatch.setattr(node_secrets, "NodeSecrets", lambda *given: made.append(given))
-    ask(bounded(**bounds), question_record(Question("x-1", "hello", b"")), tmp_path, kind=f"query.{ACTION}")
+    ask(
+        bounded(**bounds), to_record(ProtocolRequest("x-1", "hello", b"")), tmp_path, kind=f"query.{PROTOCOL}"
+    )
     assert [given[5] for given in made] == [second]

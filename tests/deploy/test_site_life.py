@@ -14,7 +14,7 @@ from fedsolve.deploy import registry as client_registry
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.evaluation_job import Job
 from fedsolve.deploy.exchange import Exchange, Polling
-from fedsolve.deploy.secure.rounds import ServerKeys
+from fedsolve.deploy.secure.rounds import SecureSession
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.statistics_job import summed_statistics
 
@@ -173,11 +173,11 @@ def test_a_repaired_file_is_read_by_a_process_that_stays(tmp_path):
 def test_secure_sums_do_not_wait_for_one_that_refused(tmp_path, impatient):
     """They begin with all clients: the reason of the one that refuses is told, not the time that nobody waited."""
     sites = Sites(tmp_path, refuses("south: no rows"), population=3)
-    keys = ServerKeys(tmp_path / "keys.bin", sites.grid, sites.registry, "one", 1.0, sites.log.append)
+    session = SecureSession(tmp_path / "keys.bin", sites.grid, sites.registry, "one", 1.0, sites.log.append)
     with pytest.raises(
         Unavailable, match="all 3 clients, and some were refused: south: no rows: fix them first"
     ):
-        keys.load_or_enrol(3, 60.0)
+        session.load_or_enrol(3, 60.0)
 
 
 def test_secure_statistics_without_a_client(tmp_path):

@@ -13,7 +13,8 @@ from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.data.column_statistics.replies import Measure
 from fedsolve.deploy.client.app import client_app
-from fedsolve.deploy.column_records import read_request, request_record
+from fedsolve.deploy.codec import record_to_request, to_record
+from fedsolve.deploy.column_records import ColumnsRequest
 from fedsolve.deploy.evaluation_job import STATISTICS_FILE
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.server import server_app
@@ -178,7 +179,7 @@ def test_a_client_answers_so_many_questions_in_its_life(sums, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "[]", '{"age": "x"}', '{"age": null}', "[" * 5000])
 def test_a_count_that_is_damaged_answers_nothing(text, tmp_path):
-    record = request_record({"age": Measure(0.0, 1.0, 2)})
+    record = to_record(ColumnsRequest({"age": Measure(0.0, 1.0, 2)}))
     app = client_app(no_model, statistics=lambda node: SITES[0])
     assert "columns" in ask(app, record, tmp_path, kind="query.statistics")
     (tmp_path / "client-0-asked" / "questions.json").write_text(text)
@@ -248,7 +249,7 @@ def test_text_that_is_no_json_and_nodes_that_are_silent(tmp_path):
     assert found["age"].clients == 2
     assert found.notes == (
         "a node: the reply cannot be read (ValueError): another version of fedsolve?",
-        "a node: no reply within 0.1 s",
+        "a node: no answer within 0.1 s",
     )
     dead = collect(
         tmp_path / "dead", clients=(3, 0, 1, 2, 3), tamper=lambda node, _, content: content if node > 101 else None,
@@ -270,7 +271,7 @@ def test_text_that_is_no_json_and_nodes_that_are_silent(tmp_path):
 )
 def test_what_a_server_may_not_ask(request_, words):
     with pytest.raises(fs.InvalidInput, match=words):
-        read_request(request_record({"x": request_}))
+        record_to_request(ColumnsRequest, to_record(ColumnsRequest({"x": request_})))
 
 
 def test_a_file_that_is_damaged(tmp_path):

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.deploy import codec as records
-from fedsolve.deploy.codec import to_record
-from fedsolve.deploy.exchange import MARGIN, Polling, Replies
-from fedsolve.deploy.message import TRAIN, TrainRequest
+from fedsolve.deploy.exchange import PendingRequests, Replies, polls, send
+from fedsolve.deploy.message import TrainRequest
 from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator
@@ -117,17 +115,13 @@ def _late_message() -> Any:
 
 
 _TAG = 0xB0FFE3
-
-
-class _Order(NamedTuple):
-    """An order that a client works on, until when (`time.monotonic`)."""
-
-    request: TrainRequest
-    deadline: float
+Orders = PendingRequests[TrainRequest, Accepted]
 
 
 class BufferedCollector(ReplyCollector):
     """Keeps so many clients at work, and takes their replies as they arrive. Its orders outlive an update."""
+
+    _coordinator: BufferedCoordinator
 
     def __init__(
         self,
@@ -139,9 +133,8 @@ class BufferedCollector(ReplyCollector):
         log: Callable[[str], None],
     ) -> None:
         super().__init__(grid, coordinator, settings, registry, phases, log)
-        self._buffered = coordinator
         self._concurrency = settings.clients_per_round or settings.population
-        self._orders: dict[int, _Order] = {}  # by node
+        self._orders: dict[int, Orders] = {}  # by node; those that were sent together are one object
         self._failed: set[int] = set()  # since the last update: the same order would fail again
 
     def fill(self, replies: Replies[Accepted]) -> None:
@@ -155,8 +148,14 @@ class BufferedCollector(ReplyCollector):
             Unavailable: nobody is at work, and nobody can be asked, for `connect_seconds`.
         """
         self._failed.clear()
-        repeats, alone_since, polling = 0, None, Polling()
-        while True:
+        for orders in self._orders.values():
+            orders.replies = replies
+        repeats, alone_since = 0, None
+
+        def pausing() -> AbstractContextManager[None]:
+            return self._phases.during("training" if self._orders else "wait")
+
+        for polling in polls(lambda: math.inf, pausing):
             connected = self._registry.poll()
             with self._phases.during("orders"):
                 self._ask(connected, replies, everybody=repeats > 0)
@@ -174,13 +173,11 @@ class BufferedCollector(ReplyCollector):
                 return
             self._note_late_answers(connected)
             if has_arrived:
-                polling.has_arrived()
-            with self._phases.during("training" if self._orders else "wait"):
-                polling.pause()
+                polling.reset()
 
     def _ask(self, connected: dict[int, int], replies: Replies[Accepted], everybody: bool) -> None:
         """Send the newest model to clients until enough are at work."""
-        at_work = {order.request.client for order in self._orders.values()}
+        at_work = {orders.requests[node].client for node, orders in self._orders.items()}
         idle = [
             client
             for client in sorted(set(connected) - at_work - self._failed - set(replies.accepted))
@@ -194,51 +191,40 @@ class BufferedCollector(ReplyCollector):
             return
         random = np.random.default_rng((self._settings.seed, _TAG, self._round, replies.asked))
         chosen = [int(client) for client in random.permutation(idle)[:wanted]]
-        self._send({connected[client]: self._buffered.train_request(client) for client in chosen}, replies)
-
-    def _send(self, requests: dict[int, TrainRequest], replies: Replies[Accepted]) -> None:
-        messages: dict[int, Message] = {}
-        for node, request in requests.items():
-            record = to_record(request)
-            replies.bytes_down += records.record_bytes(record)
-            ttl = self._settings.round_seconds + MARGIN
-            messages[node] = Message(record, node, TRAIN, group_id=str(self._round), ttl=ttl)
-        unsent = self.mailbox.send(messages)
-        replies.asked += len(messages) - len(unsent)
-        deadline = time.monotonic() + self._settings.round_seconds
-        self._orders |= {n: _Order(r, deadline) for n, r in requests.items() if n not in unsent}
-        for node in unsent:
-            reason = "the message could not be sent: Flower's log says why"
-            self._fail(requests[node].client, replies, Cause.NOT_SENT, reason)
+        requests = {connected[client]: self._coordinator.train_request(client) for client in chosen}
+        orders = PendingRequests(self, requests, replies, self._round)
+        send([orders], self._round)
+        self._orders |= dict.fromkeys(orders.waiting, orders)
+        for node in set(requests) - orders.waiting:  # Flower could not send them
+            self._drop(requests[node].client)
 
     def _take_replies(self, replies: Replies[Accepted]) -> bool:
         """Take what has arrived until the buffer is full: the rest is for the next update. Whether there was any."""
         before, seen = len(self._orders), math.inf  # all orders with a deadline before `seen` were looked at
         for node, answer in self.mailbox.collect():
-            order = self._orders.pop(node)
-            client = order.request.client
-            self.take(order.request, answer, replies)
+            orders = self._orders.pop(node)
+            client = orders.requests[node].client
+            orders.take(node, answer)
             if client not in replies.accepted:
                 self._drop(client)
             elif replies.is_complete:
-                for outlier, reason in self._buffered.exclude_outliers(replies.accepted).items():
+                for outlier, reason in self._coordinator.exclude_outliers(replies.accepted).items():
                     self._fail(outlier, replies, Cause.OUTLIER, reason)
                 if replies.is_complete:
-                    seen = order.deadline
+                    seen = orders.deadline
                     break
         self._give_up_late(replies, seen)
         return len(self._orders) < before
 
     def _give_up_late(self, replies: Replies[Accepted], seen: float) -> None:
         """Orders end at their deadline, those whose reply has been looked for since."""
-        seconds, now = self._settings.round_seconds, time.monotonic()
-        for node, order in list(self._orders.items()):
-            if order.deadline <= now and order.deadline < seen:
-                self.mailbox.give_up(node, seconds + MARGIN)
+        now = time.monotonic()
+        for node, orders in list(self._orders.items()):
+            if orders.deadline <= now and orders.deadline < seen:
+                client = orders.requests[node].client
                 del self._orders[node]
-                client = order.request.client
-                self.backoff.record_miss(client, node, self._round)
-                self._fail(client, replies, Cause.NO_ANSWER, f"no answer within {seconds:g} s")
+                orders.give_up(node)
+                self._fail(client, replies, Cause.NO_ANSWER, f"no answer within {self.seconds:g} s")
 
     def _fail(self, client: int, replies: Replies[Accepted], cause: Cause, reason: str) -> None:
         self.reject(replies, client, cause, reason)
@@ -246,7 +232,7 @@ class BufferedCollector(ReplyCollector):
 
     def _drop(self, client: int) -> None:
         """A client's order is over without a reply that counts."""
-        self._buffered.withdraw(client)
+        self._coordinator.withdraw(client)
         self._failed.add(client)
 
     def _why_nobody(self, replies: Replies[Any]) -> str:
@@ -269,24 +255,11 @@ class BufferedRounds(DeployedRounds):
 
     Replies of the buffer and orders are in memory alone: a run that is resumed begins with an empty buffer, and its
     clients are asked anew.
-
-    Args:
-        grid, coordinator, settings: as those of `DeployedRounds`.
-        others: further arguments of `DeployedRounds`.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        coordinator: BufferedCoordinator,
-        settings: Settings,
-        *others: Any,
-    ) -> None:
-        super().__init__(grid, coordinator, settings, *others)
-        self._buffered = coordinator
-        self._filling = BufferedCollector(
-            grid, coordinator, settings, self._registry, self._phases, self._log
-        )
+    _coordinator: BufferedCoordinator
+    _collector: BufferedCollector
+    _collectors = BufferedCollector
 
     @property
     def _is_carried(self) -> bool:
@@ -295,9 +268,9 @@ class BufferedRounds(DeployedRounds):
 
     def _collect_replies(self, number: int) -> Replies[Accepted]:
         """The replies of the next full buffer."""
-        size = self._buffered.buffer
+        size = self._coordinator.buffer
         replies: Replies[Accepted] = Replies(f"round {number}", size, size)
-        self._filling.fill(replies)
+        self._collector.fill(replies)
         self._reports.clients.succeeded(replies.accepted)
         return replies
 

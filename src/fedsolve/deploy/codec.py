@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, with_article
 from fedsolve.deploy.client.state import StateLost
-from fedsolve.deploy.message import PARTS, Fact, Part, PartMetrics, Reply, Request, Sums
+from fedsolve.deploy.message import PARTS, Fact, Part, PartMetrics, Payload, Request, Sums
 from fedsolve.deploy.reply_checks import check_request
 from fedsolve.deploy.sanitize import reading, sanitize, without_folders
 from fedsolve.deploy.secure.primitives import ProtocolError
@@ -175,7 +176,7 @@ _MEANS = {"means": list, "counts": list}
 _SUMS = {"summed": list, "kinds": list, "sums": list}
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
-AnyReply = TypeVar("AnyReply", bound=Reply)
+AnyPayload = TypeVar("AnyPayload", bound=Payload)
 
 
 @dataclass(frozen=True)
@@ -186,22 +187,25 @@ class Expected:
         message_bytes: bytes of the longest message.
         buffers: the reader's buffers, by name: shapes and types.
         metrics: names of the metrics that were asked for, in that order.
+        facts_bytes: room for facts about the message.
     """
 
     message_bytes: int = 0
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
     metrics: Collection[str] = ()
+    facts_bytes: int = FACTS_BYTES
 
     @property
     def record_bytes(self) -> int:
         """Bytes of the longest record."""
         sums = _SUMS_BYTES if self.metrics else 0
-        return self.message_bytes + buffer_bytes(self.buffers) + FACTS_BYTES + sums
+        return self.message_bytes + buffer_bytes(self.buffers) + self.facts_bytes + sums
 
 
-def to_record(message: Request | Reply) -> RecordDict:
+def to_record(message: Payload) -> RecordDict:
     """A request or a reply as a record."""
-    facts = {name: how.write(getattr(message, name)) for name, how in _facts(type(message))}
+    values = {name: (how, getattr(message, name)) for name, how in _facts(type(message))}
+    facts = {n: how.write(value) for n, (how, value) in values.items() if value or not how.is_optional}
     record = RecordDict({message.NAME: ConfigRecord(facts)})
     for name, how in _parts(type(message)):
         value: Any = getattr(message, name)
@@ -216,51 +220,49 @@ def to_record(message: Request | Reply) -> RecordDict:
 
 
 def record_to_request(
-    kind: type[AnyRequest], record: RecordDict, buffers: Mapping[str, np.ndarray]
-) -> AnyRequest:
-    """The request in a record, each fact of its type and in its range; buffers of the client's shapes and types.
-
-    Raises:
-        InvalidInput: the record is no such request of this version.
-    """
+    kind: type[AnyPayload], record: RecordDict, buffers: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> AnyPayload:
+    """The request in a record, each fact of its type and in its range; buffers of the client's shapes and types."""
     try:
         with reading("it"):
             request = kind(**_values(kind, record, Expected(buffers=buffers)))
-        check_request(request)
+        if isinstance(request, Request):
+            check_request(request)
     except InvalidInput as error:
-        raise InvalidInput(f"the server's {kind.NAME} cannot be used: {error}") from None
+        raise InvalidInput(f"the server's {kind.LABEL or kind.NAME} cannot be used: {error}") from None
     return request
 
 
-def record_to_reply(kind: type[AnyReply], record: RecordDict, expected: Expected) -> AnyReply:
+def record_to_reply(kind: type[AnyPayload], record: RecordDict, expected: Expected) -> AnyPayload:
     """The reply in a record; nothing is decoded of one that is longer than a reply can be.
 
     Raises:
         InvalidInput: the client refused, with its reason; or the record is no such reply of this version.
     """
     check_refusal(record)
-    with reading(f"the {kind.NAME}"):
+    label = kind.LABEL or kind.NAME
+    with reading(f"the {label}"):
         if (length := record_bytes(record)) > (most := expected.record_bytes):
-            raise InvalidInput(
-                f"it has {length:,} bytes where {with_article(kind.NAME)} has at most {most:,}"
-            )
+            raise InvalidInput(f"it has {length:,} bytes where {with_article(label)} has at most {most:,}")
         return kind(**_values(kind, record, expected))
 
 
-def _facts(kind: type[Request] | type[Reply]) -> list[tuple[str, Fact]]:
+def _facts(kind: type[Payload]) -> list[tuple[str, Fact]]:
     """The fields of a kind of message that are facts, in their order."""
     return [(f.name, how) for f in fields(kind) if isinstance(how := f.metadata["travels"], Fact)]
 
 
-def _parts(kind: type[Request] | type[Reply]) -> list[tuple[str, Part]]:
+def _parts(kind: type[Payload]) -> list[tuple[str, Part]]:
     """The other fields, in the order in which they are written."""
     hows = [(f.name, f.metadata["travels"]) for f in fields(kind)]
     return [(name, part) for part in Part for name, how in hows if how is part]
 
 
-def _values(kind: type[Request] | type[Reply], record: RecordDict, expected: Expected) -> dict[str, Any]:
+def _values(kind: type[Payload], record: RecordDict, expected: Expected) -> dict[str, Any]:
     """The value of each field that a record has."""
     facts, parts = _facts(kind), _parts(kind)
+    present = record.get(kind.NAME) or ()
+    facts = [(name, how) for name, how in facts if name in present or not how.is_optional]
     values = facts_of(record, kind.NAME, {name: how.kind for name, how in facts})
     if extra := set(record) - {kind.NAME, *_part_names(parts)}:
         raise InvalidInput(f"it has {sanitize(sorted(extra))} besides what {with_article(kind.NAME)} has")
@@ -270,8 +272,8 @@ def _values(kind: type[Request] | type[Reply], record: RecordDict, expected: Exp
         if how is Part.BUFFERS:
             values[name] = read_buffers(record, expected.buffers)
         elif how is Part.METRICS:
-            present = [part for part in PARTS if part in record]
-            values[name] = {part: _record_to_metrics(record, part, expected.metrics) for part in present}
+            measured = [part for part in PARTS if part in record]
+            values[name] = {part: _record_to_metrics(record, part, expected.metrics) for part in measured}
         elif how is Part.OPTIONAL_BYTES and name not in record:
             values[name] = None
         else:

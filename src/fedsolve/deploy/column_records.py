@@ -1,14 +1,12 @@
-"""Requests and replies about columns as Flower's records: JSON text of each, read as what it must be."""
+"""Requests and replies about columns: JSON text of each, read as what it must be. No Flower here."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import Any, NamedTuple, get_args, get_type_hints
-
-from flwr.app import ConfigRecord, RecordDict
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, get_args, get_type_hints
 
 from fedsolve.config.signatures import fits
 from fedsolve.core.errors import InvalidInput
@@ -21,127 +19,24 @@ from fedsolve.data.column_statistics.replies import (
     Reply,
     Request,
 )
-from fedsolve.deploy.codec import check_refusal, facts_of, pack, record_bytes, unpack
-from fedsolve.deploy.sanitize import reading, sanitize
+from fedsolve.deploy.message import Fact, Part, Payload
+from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.site_names import check_site
 from fedsolve.folders.untrusted import loads
 
 ACTION = "statistics"
 """By which Flower calls the client app's handler: messages are of the type `query.statistics`."""
-_REQUEST, _REPLY, _SUM, _MASKS = "request", "columns", "sum", "masks"
-_MOST_BYTES = 16 * 2**20
+REPLY_BYTES = 16 * 2**20
+"""Bytes of a reply, at most."""
 _MOST_COLUMNS, _LONGEST_NAME = 500, 256
 _REQUESTS = {kind.__name__: kind for kind in get_args(Request)}
 _REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
-
-
-class ClientReply(NamedTuple):
-    """What a client says about its columns, and who it is; `site` is '' if its node gives no name."""
-
-    client: int
-    site: str
-    columns: Replies
-
-
-class Masks(NamedTuple):
-    """What a client masks its reply by, in an experiment of secure sums."""
-
-    experiment: str
-    order: bytes
-
-
-def request_record(requests: Mapping[str, Request], masks: Masks | None = None) -> RecordDict:
-    """What is asked of every client, about all columns if none is named; with `masks`, for a sum of their replies."""
-    record = RecordDict({_REQUEST: ConfigRecord({"columns": _written(requests)})})
-    if masks is not None:
-        record[_SUM], record[_MASKS] = ConfigRecord({"experiment": masks.experiment}), pack(masks.order)
-    return record
 
 
 def columns_digest(requests: Mapping[str, Request], run_config: Mapping[str, Any]) -> bytes:
     """What every client of a sum is asked about its columns, in 32 bytes (`request_digest` of other requests)."""
     asked = [_written(requests), json.dumps(dict(run_config), sort_keys=True)]
     return hashlib.sha256(json.dumps(asked).encode()).digest()
-
-
-def read_masks(record: RecordDict) -> Masks | None:
-    """What the reply to a request is masked by; None where it is not.
-
-    Raises:
-        InvalidInput: the record is no such request of this version.
-    """
-    if _SUM not in record:
-        return None
-    with reading("the request"):
-        facts = facts_of(record, _SUM, {"experiment": str})
-        return Masks(facts["experiment"], unpack(record, _MASKS))
-
-
-def masked_record(client: int, data: bytes) -> RecordDict:
-    """What a client replies under secure sums."""
-    return RecordDict({_REPLY: ConfigRecord({"client": client}), _MASKS: pack(data)})
-
-
-def read_masked(record: RecordDict, client: int) -> bytes:
-    """The masked reply in a record.
-
-    Raises:
-        InvalidInput: the client refused, with its reason; or the record is no such reply of this client and version.
-    """
-    check_refusal(record)
-    with reading("the reply"):
-        if (length := record_bytes(record)) > _MOST_BYTES:
-            raise InvalidInput(f"it has {length:,} bytes, more than {_MOST_BYTES:,}")
-        if facts_of(record, _REPLY, {"client": int})["client"] != client:
-            raise InvalidInput("it is of another client")
-        return unpack(record, _MASKS)
-
-
-def read_request(record: RecordDict) -> dict[str, Request]:
-    """The requests in a record, by column; none for all columns.
-
-    Raises:
-        InvalidInput: the record is no such request of this version.
-    """
-    with reading("the request"):
-        facts = facts_of(record, _REQUEST, {"columns": str})
-        requests = _read(facts["columns"], _REQUESTS)
-        for request in requests.values():
-            _check_request(request)
-        return requests
-
-
-def reply_record(reply: ClientReply) -> RecordDict:
-    """What a client replies."""
-    facts = {"client": reply.client, "columns": _written(reply.columns)}
-    facts |= {"site": reply.site} if reply.site else {}  # Flower counts no bytes of an empty text
-    return RecordDict({_REPLY: ConfigRecord(facts)})
-
-
-def read_reply(record: RecordDict, population: int) -> ClientReply:
-    """The reply in a record; whether its numbers can be believed is not known yet.
-
-    Raises:
-        InvalidInput: the client refused, with its reason; or the record is no such reply of this version.
-    """
-    check_refusal(record)
-    with reading("the reply"):
-        if (length := record_bytes(record)) > _MOST_BYTES:
-            raise InvalidInput(f"it has {length:,} bytes, more than {_MOST_BYTES:,}")
-        has_site = "site" in (record.get(_REPLY) or ())
-        types = {"client": int, "columns": str} | ({"site": str} if has_site else {})
-        facts = facts_of(record, _REPLY, types)
-        if not 0 <= facts["client"] < population:
-            raise InvalidInput(
-                f"client {facts['client']} is none of the {population} clients, numbered from 0"
-            )
-        site = check_site(facts["site"]) if has_site else ""
-        replies = _read(facts["columns"], _REPLIES)
-        columns = {
-            name: Refused(sanitize(reply.reason)) if isinstance(reply, Refused) else reply
-            for name, reply in replies.items()
-        }
-        return ClientReply(facts["client"], site, columns)
 
 
 def _written(messages: Mapping[str, Any]) -> str:
@@ -174,9 +69,55 @@ def _value(name: str, value: Any, kind: Any) -> Any:
     raise InvalidInput(f"its {name} is {sanitize(repr(value), 80)}, which is of another type")
 
 
-def _check_request(request: Request) -> None:
-    """Raise `InvalidInput` unless a request's numbers are in their ranges."""
-    if isinstance(request, Measure):
-        in_range = -LARGEST <= request.low < request.high <= LARGEST
-        if not in_range or not 1 <= request.bins <= MOST_BINS:
-            raise InvalidInput(f"it asks for {request.bins} bins from {request.low} to {request.high}")
+def _read_requests(text: str) -> dict[str, Request]:
+    requests = _read(text, _REQUESTS)
+    for request in requests.values():
+        if isinstance(request, Measure):
+            in_range = -LARGEST <= request.low < request.high <= LARGEST
+            if not in_range or not 1 <= request.bins <= MOST_BINS:
+                raise InvalidInput(f"it asks for {request.bins} bins from {request.low} to {request.high}")
+    return requests
+
+
+def _read_replies(text: str) -> Replies:
+    """Replies by column; whether their numbers can be believed is not known yet."""
+    replies = _read(text, _REPLIES).items()
+    return {
+        name: Refused(sanitize(reply.reason)) if isinstance(reply, Refused) else reply
+        for name, reply in replies
+    }
+
+
+@dataclass(frozen=True)
+class ColumnsRequest(Payload):
+    """What is asked of every client.
+
+    Attributes:
+        columns: requests by column; none for all columns.
+        experiment: of secure sums, '' where the reply is not masked.
+        masks: what the reply is masked by, None for a reply that is read.
+    """
+
+    NAME = "request"
+    columns: Mapping[str, Request] = field(metadata={"travels": Fact(str, _written, _read_requests)})
+    experiment: str = field(default="", metadata={"travels": Fact(str, is_optional=True)})
+    masks: bytes | None = field(default=None, metadata={"travels": Part.OPTIONAL_BYTES})
+
+
+@dataclass(frozen=True)
+class ColumnsReply(Payload):
+    """What a client says about its columns, and who it is; `site` is '' if its node gives no name."""
+
+    NAME, LABEL = "columns", "reply"
+    client: int = field(metadata={"travels": Fact(int)})
+    columns: Replies = field(metadata={"travels": Fact(str, _written, _read_replies)})
+    site: str = field(default="", metadata={"travels": Fact(str, read=check_site, is_optional=True)})
+
+
+@dataclass(frozen=True)
+class MaskedColumns(Payload):
+    """What a client replies under secure sums."""
+
+    NAME, LABEL = "columns", "reply"
+    client: int = field(metadata={"travels": Fact(int)})
+    masks: bytes = field(metadata={"travels": Part.BYTES})

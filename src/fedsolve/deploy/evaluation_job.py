@@ -32,10 +32,10 @@ from fedsolve.data.column_statistics.pooled import Minimum, check_summable
 from fedsolve.data.column_statistics.replies import Request
 from fedsolve.data.column_statistics.statistics import asked_columns
 from fedsolve.deploy.exchange import watched_engine
-from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.registry import BINDINGS, ClientRegistry
 from fedsolve.deploy.run_log import FAILED, save_client_metrics, say, write_failure
 from fedsolve.deploy.sanitize import sanitize
-from fedsolve.deploy.secure.rounds import KEYS_FILE, SecureCoordinator, ServerKeys, SummedEvaluation
+from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, Evaluation
@@ -179,24 +179,16 @@ def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, mode
     if (bound := model / BINDINGS).is_file():  # a number belongs to the node that had it in that run
         shutil.copyfile(bound, folder / BINDINGS)
     clients = ClientStatuses(settings.population)
-    registry = ClientRegistry(
-        grid,
-        settings.population,
-        coordinator.signature,
-        NodeBindings(folder / BINDINGS, coordinator.experiment),
-        settings.takeover,
-        clients,
-        say,
-    )
+    registry = ClientRegistry.of(grid, settings, coordinator.experiment, coordinator.signature, clients, say)
     coordinator.names = registry.names
     registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
     save = partial(save_client_metrics, folder / CLIENT_METRICS)
     kind: type[ClientEvaluation] = ClientEvaluation
     if isinstance(coordinator, SecureCoordinator):
-        kind, seconds = SummedEvaluation, settings.round_seconds
-        keys = ServerKeys(folder / KEYS_FILE, grid, registry, coordinator.experiment, seconds, say)
-        keys.load_or_enrol(settings.population, settings.connect_seconds)
-        coordinator.keys, coordinator.run_config = keys, deployment.run_config
+        kind = SummedEvaluation
+        session = SecureSession.of(grid, settings, registry, coordinator.experiment, say)
+        session.load_or_enrol(settings.population, settings.connect_seconds)
+        coordinator.session, coordinator.run_config = session, deployment.run_config
     asked = kind(grid, coordinator, settings, registry, dict, save, say)
     metrics = Evaluation(coordinator, settings, asked).metrics(is_first=True)
     if not metrics[MEASURED]:

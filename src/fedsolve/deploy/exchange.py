@@ -56,8 +56,13 @@ class Mailbox:
         """The nodes whose answer is waited for."""
         return list(self._waiting.values())
 
-    def send(self, messages: Mapping[int, Message]) -> list[int]:
+    def send(
+        self, records: Mapping[int, RecordDict], kind: str, seconds: float, group: int | None = None
+    ) -> list[int]:
         """Push one message to each node; the nodes that it could not be sent to."""
+        # Flower drops a message whose time to live is over, the answer included
+        about: dict[str, Any] = {"ttl": seconds} | ({} if group is None else {"group_id": str(group)})
+        messages = {node: Message(record, node, kind, **about) for node, record in records.items()}
         ids = list(self._grid.push_messages(list(messages.values()))) if messages else []
         # no id at all if all messages together were too large for Flower
         sent = dict(zip(messages, ids, strict=False))
@@ -91,17 +96,11 @@ class Mailbox:
             return f"its answer cannot be fetched ({type(error).__name__})"
         return None
 
-    def give_up(self, node: int, seconds: float = 0.0) -> None:
-        """Stop waiting for a node; what comes within `seconds` is `late`."""
+    def give_up(self, nodes: Collection[int], seconds: float = 0.0) -> None:
+        """Stop waiting for nodes; what comes within `seconds` is `late`."""
         until = time.monotonic() + seconds
-        gone = [message_id for message_id, other in self._waiting.items() if other == node]
+        gone = [message_id for message_id, node in self._waiting.items() if node in nodes]
         self._late |= {message_id: (self._waiting.pop(message_id), until) for message_id in gone}
-
-    def close(self, seconds: float) -> None:
-        """Stop waiting for every node; what comes within `seconds` is `late`."""
-        until = time.monotonic() + seconds
-        self._late |= {message_id: (node, until) for message_id, node in self._waiting.items()}
-        self._waiting = {}
 
 
 class Polling:
@@ -112,10 +111,10 @@ class Polling:
     """
 
     def __init__(self) -> None:
-        self.has_arrived()
+        self.reset()
 
-    def has_arrived(self) -> None:
-        """Something has come."""
+    def reset(self) -> None:
+        """Begin again with the shortest pause, after an answer."""
         self._since = self._last = time.monotonic()
 
     def pause(self, most: float = _LONGEST) -> None:
@@ -124,6 +123,66 @@ class Polling:
         wanted = max(_DELAY * (now - self._since), now - self._last, _SHORTEST)
         time.sleep(max(min(wanted, _LONGEST, most), 0.0))
         self._last = time.monotonic()
+
+
+def polls(
+    seconds_left: Callable[[], float],
+    pausing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Iterator[Polling]:
+    """A turn for each look at Flower, with a pause before the next; at least one, and the last when no time is left.
+
+    All that waits, waits here: for nodes that connect, and for answers of every kind. Pauses are made within `pausing`.
+    """
+    polling = Polling()
+    while True:
+        yield polling
+        if (left := seconds_left()) <= 0:
+            return
+        with pausing():
+            polling.pause(left)
+
+
+def countdown(seconds: float) -> Callable[[], float]:
+    """Seconds left of so many that begin now."""
+    deadline = time.monotonic() + seconds
+    return lambda: deadline - time.monotonic()
+
+
+def ask(
+    grid: Grid,
+    kind: str,
+    records: Mapping[int, RecordDict],
+    seconds: float,
+    take: Callable[[int, RecordDict], bool],
+) -> dict[int, str]:
+    """Send each node a record, and give `take` what it answers, until it says that this is enough.
+
+    Args:
+        grid: Flower's grid.
+        kind: of messages, as Flower calls it.
+        records: what is asked, by node; a record each: Flower may keep what it is given.
+        seconds: to wait for answers.
+        take: (node, answer) -> whether enough has come; it raises `InvalidInput` where an answer does not count.
+
+    Returns:
+        Why a node's answer does not count, by node; of those not waited for any more nothing is said.
+    """
+    mailbox, left, is_enough = Mailbox(grid), countdown(seconds), False
+    failed = dict.fromkeys(mailbox.send(records, kind, seconds + MARGIN), "the request could not be sent")
+
+    def seconds_left() -> float:
+        return left() if mailbox.waiting and not is_enough else 0.0
+
+    for polling in polls(seconds_left):
+        for node, answer in mailbox.collect():
+            polling.reset()
+            try:
+                if isinstance(answer, str):
+                    raise InvalidInput(answer)
+                is_enough = take(node, answer) or is_enough
+            except InvalidInput as error:
+                failed[node] = str(error)
+    return failed if is_enough else failed | dict.fromkeys(mailbox.waiting, f"no answer within {seconds:g} s")
 
 
 def _error_line(reply: Message) -> str:
@@ -364,6 +423,7 @@ class PendingRequests(Generic[AnyRequest, T]):
         replies: what has come, of earlier requests too where they are repeated.
         turn: the number by which clients that do not answer are left alone for a while, from 1.
         waiting: the nodes whose answer is waited for.
+        deadline: when the wait ends at the latest (`time.monotonic`), once they are sent.
         silent: in the end, the clients that were waited for in vain.
     """
 
@@ -372,20 +432,21 @@ class PendingRequests(Generic[AnyRequest, T]):
     replies: Replies[T]
     turn: int
     waiting: set[int] = field(init=False)
+    deadline: float = field(init=False)
     silent: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.waiting = set(self.requests)
         self.exchange.begin()
 
-    def records(self) -> dict[int, RecordDict]:
+    def encode(self) -> dict[int, RecordDict]:
         """Each request as it is sent, by node."""
         encoded = {node: to_record(request) for node, request in self.requests.items()}
         self.replies.bytes_down += sum(map(records.record_bytes, encoded.values()))
         return encoded
 
-    def sent(self, nodes: Collection[int], unsent: Collection[int]) -> None:
-        """Some messages were sent, but for those that Flower could not send."""
+    def on_sent(self, nodes: Collection[int], unsent: Collection[int]) -> None:
+        """Count messages that were sent; those that Flower could not send are not waited for."""
         for node in self.waiting.intersection(nodes):
             if node in unsent:
                 reason = "the message could not be sent: Flower's log says why"
@@ -399,58 +460,62 @@ class PendingRequests(Generic[AnyRequest, T]):
         self.waiting.discard(node)
         self.exchange.take(self.requests[node], answer, self.replies)
 
+    def give_up(self, *nodes: int) -> None:
+        """Stop waiting for nodes that have not answered: they are asked less often."""
+        for node in nodes:
+            self.exchange.backoff.record_miss(self.requests[node].client, node, self.turn)
+        self.exchange.mailbox.give_up(nodes, self.exchange.seconds + MARGIN)
+
     def close(self) -> None:
-        """The wait is over."""
+        """The wait is over; where all that are wanted have come, nobody has been waited for in vain."""
         nodes = [node for node in self.requests if node in self.waiting and not self.replies.is_complete]
         self.silent = [self.requests[node].client for node in nodes]
-        for node, client in zip(nodes, self.silent, strict=True):
-            self.exchange.backoff.record_miss(client, node, self.turn)
-        self.exchange.mailbox.close(self.exchange.seconds + MARGIN)
+        self.give_up(*nodes)
+        self.exchange.mailbox.give_up(self.waiting, self.exchange.seconds + MARGIN)
 
 
-def send_and_wait(pending: Sequence[PendingRequests[Any, Any]], group: int, phases: PhaseClock) -> None:
-    """Send each node one message with all that it is asked, and add what comes back, until every kind's wait ends.
+def send(pending: Sequence[PendingRequests[Any, Any]], group: int) -> None:
+    """Send each node one message with all that it is asked.
 
     Args:
         pending: requests of different kinds.
         group: number of the group of messages that Flower shows them in.
-        phases: told what time is spent on.
     """
     seconds = max(each.exchange.seconds for each in pending)
+    by_node: dict[int, dict[str, RecordDict]] = {}
+    for each in pending:
+        for node, record in each.encode().items():
+            by_node.setdefault(node, {})[each.exchange.kind] = record
+    for each in pending:  # a message is of the first kind that it carries
+        kind = each.exchange.kind
+        carried = {node: records.join(parts) for node, parts in by_node.items() if next(iter(parts)) == kind}
+        unsent = each.exchange.mailbox.send(carried, kind, seconds + MARGIN, group)
+        for other in pending:
+            other.on_sent(carried, unsent)
+    for each in pending:
+        each.deadline = time.monotonic() + seconds
+
+
+def send_and_wait(pending: Sequence[PendingRequests[Any, Any]], group: int, phases: PhaseClock) -> None:
+    """Send each node one message with all that it is asked, and add what comes back, until every kind's wait ends."""
     with phases.during("orders"):
-        by_node: dict[int, dict[str, RecordDict]] = {}
-        for each in pending:
-            for node, record in each.records().items():
-                by_node.setdefault(node, {})[each.exchange.kind] = record
-        for each in pending:  # a message is of the first kind that it carries
-            kind = each.exchange.kind
-            messages = {
-                node: Message(records.join(parts), node, kind, group_id=str(group), ttl=seconds + MARGIN)
-                for node, parts in by_node.items()
-                if next(iter(parts)) == kind
-            }
-            unsent = each.exchange.mailbox.send(messages)
-            for other in pending:
-                other.sent(messages, unsent)
-    deadline, polling = time.monotonic() + seconds, Polling()
+        send(pending, group)
+
+    def seconds_left() -> float:
+        return max((each.exchange.seconds_left(each.deadline) for each in pending if each.waiting), default=0)
+
     with phases.during("training"):
-        while any(each.waiting for each in pending):
+        for polling in polls(seconds_left):
             for each in pending:
                 for node, answer in each.exchange.mailbox.collect():
-                    polling.has_arrived()
+                    polling.reset()
                     with phases.during("replies"):
-                        _share(pending, node, answer)
-            left = max(
-                (each.exchange.seconds_left(deadline) for each in pending if each.waiting), default=0.0
-            )
-            if left <= 0:
-                break
-            polling.pause(left)
+                        _take_parts(pending, node, answer)
     for each in pending:
         each.close()
 
 
-def _share(pending: Sequence[PendingRequests[Any, Any]], node: int, answer: RecordDict | str) -> None:
+def _take_parts(pending: Sequence[PendingRequests[Any, Any]], node: int, answer: RecordDict | str) -> None:
     """Give each kind its part of an answer; the one that the message is of takes what the others leave."""
     first, *others = [each for each in pending if node in each.waiting]
     for each in others:

@@ -1,7 +1,7 @@
 """What travels in a deployment: requests down and replies up, and the digest of what all clients are asked.
 
-Each field says how it travels, and `fedsolve.deploy.codec` writes and reads all of them by that. No Flower
-here.
+Each field says how it travels, and `fedsolve.deploy.codec` writes and reads all of them by that. Messages about columns
+are in `fedsolve.deploy.column_records`. No Flower here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.sanitize import sanitize
+from fedsolve.folders.files import slug
 from fedsolve.tasks.metrics import SumMetric
 
 TRAIN, EVALUATE = "train", "evaluate"
@@ -31,12 +33,14 @@ class Fact:
     Attributes:
         kind: its type in the record.
         write: the field's value -> the fact.
-        read: the fact -> the field's value.
+        read: the fact -> the field's value; it raises `InvalidInput` where that cannot be.
+        is_optional: whether it is left out where it is empty: Flower counts no bytes of an empty text.
     """
 
     kind: type
     write: Callable[[Any], Any] = lambda value: value
     read: Callable[[Any], Any] = lambda fact: fact
+    is_optional: bool = False
 
 
 class Part(Enum):
@@ -46,6 +50,19 @@ class Part(Enum):
     OPTIONAL_BYTES = "bytes as they are, or no such part if the field is None"
     METRICS = "a part for each of `PARTS` that was measured"
     BUFFERS = "named arrays, or no such part if there are none"
+
+
+def _known_experiment(name: str) -> str:
+    """A name of an experiment, which becomes that of a folder."""
+    if slug(name) != name:
+        raise InvalidInput(f"it is of {sanitize(name, 80)!r}, which is no name of an experiment")
+    return name
+
+
+def _known_step(step: str) -> str:
+    if step not in get_args(Step):
+        raise InvalidInput(f"it asks for {sanitize(step, 40)}")
+    return step
 
 
 _TEXT = {"travels": Fact(str)}
@@ -60,8 +77,21 @@ _OF_ONE = {"of_one": True}
 """Of fields that differ between the clients of a round; all others are the same for all (`request_digest`)."""
 
 
+@dataclass(frozen=True)
+class Payload:
+    """A request or a reply: a dataclass of which each field travels.
+
+    Attributes:
+        NAME: of the part of a record that has its facts.
+        LABEL: what it is called in words, where that is not its name.
+    """
+
+    NAME: ClassVar[str]
+    LABEL: ClassVar[str] = ""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Payload):
     """What a client is asked to do.
 
     Attributes:
@@ -79,7 +109,6 @@ class Request:
         first_digest: with masks SHA-256 of the first broadcast that clients with a state begin from; else None.
     """
 
-    NAME: ClassVar[str]
     experiment: str = field(metadata=_TEXT)
     round: int = field(metadata=_NUMBER)
     client: int = field(metadata=_NUMBER | _OF_ONE)
@@ -135,14 +164,13 @@ class EvaluateRequest(Request):
 
 
 @dataclass(frozen=True)
-class Reply:
+class Reply(Payload):
     """What a client answers.
 
     Attributes:
         experiment, round, client: those of the request.
     """
 
-    NAME: ClassVar[str]
     experiment: str = field(metadata=_TEXT)
     round: int = field(metadata=_NUMBER)
     client: int = field(metadata=_NUMBER)
@@ -211,6 +239,35 @@ class EvaluateReply(Reply):
     steps: int = field(metadata=_NUMBER)
     parts: Mapping[str, PartMetrics] = field(metadata=_METRICS)
     masked: bytes | None = field(default=None, metadata=_OPTIONAL)
+
+
+# The protocol of secure sums besides orders: who joins, with whom, and the shares of masks.
+
+
+PROTOCOL = "secure"
+"""By which Flower calls the client app's handler: messages are of the type `query.secure`."""
+Step = Literal["hello", "roster", "coins", "metrics", "unmask"]
+"""What is asked: a client's public keys, that it enrols with those of all and shows its coin, that it takes the coins
+of all, what its metrics are, or its shares of masks."""
+
+
+@dataclass(frozen=True)
+class ProtocolRequest(Payload):
+    """What a client is asked in an experiment; what the bytes say is not known to the codec."""
+
+    NAME, LABEL = "sums", "question"
+    experiment: str = field(metadata={"travels": Fact(str, read=_known_experiment)})
+    step: Step = field(metadata={"travels": Fact(str, read=_known_step)})
+    data: bytes = field(metadata=_BYTES)
+
+
+@dataclass(frozen=True)
+class ProtocolReply(Payload):
+    """What a client answers to a `ProtocolRequest`."""
+
+    NAME, LABEL = "sums", "answer"
+    client: int = field(metadata=_NUMBER)
+    data: bytes = field(metadata=_BYTES)
 
 
 # What all clients of a round are asked, in 32 bytes, from which each client's masks follow.

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.deploy.exchange import Mailbox, Polling, missing_clients_advice
+from fedsolve.deploy.exchange import Mailbox, countdown, missing_clients_advice, polls
 from fedsolve.deploy.sanitize import reading, sanitize
+from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import check_constants, compare_signatures, other_constant, usual_constants
 from fedsolve.deploy.site_names import check_site
 from fedsolve.deploy.status import ClientStatuses, read_versions
@@ -141,7 +142,8 @@ class ClientRegistry:
     Args:
         grid: Flower's grid.
         population: number of clients; a number outside 0 .. population - 1 is refused.
-        signature: of the server's model; a client with another model is refused.
+        signature: of the server's model; a client with another model is refused. None where no model is needed: then
+            clients do not even make their problem.
         bindings, takeover: which node each number belongs to, and whether it may go to another once that is gone.
         clients: told who is connected, with which versions, and why nodes are refused.
         log: told in one line what happens.
@@ -156,7 +158,7 @@ class ClientRegistry:
         self,
         grid: Grid,
         population: int,
-        signature: str,
+        signature: str | None,
         bindings: NodeBindings,
         takeover: bool,
         clients: ClientStatuses,
@@ -171,6 +173,20 @@ class ClientRegistry:
         self._starts: dict[int, str] = {}  # node -> when it was started last
         self._asked: dict[int, float] = {}  # node -> when it was asked last
         self._mailbox, self.clients, self.names = Mailbox(grid), clients, clients.names
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        settings: Settings,
+        experiment: str,
+        signature: str | None,
+        clients: ClientStatuses,
+        log: Callable[[str], None],
+    ) -> ClientRegistry:
+        """The registry of a run, which remembers in its folder whose number is whose."""
+        bindings = NodeBindings(Path(settings.out) / BINDINGS, experiment)
+        return cls(grid, settings.population, signature, bindings, settings.takeover, clients, log)
 
     def poll(self) -> dict[int, int]:
         """Clients that are connected now, each with its node; nodes that are new or refused are asked who they are.
@@ -211,17 +227,17 @@ class ClientRegistry:
         Clients that were refused are not waited for: the wait ends once only they are missing, or once too few would
         be left of them all.
         """
-        deadline, polling = time.monotonic() + seconds, Polling()
-        while True:
+        connected: dict[int, int] = {}
+        for _ in polls(countdown(seconds)):
             connected = self.poll()
             if isinstance(clients, int):
                 is_over = len(connected) >= clients or self._is_hopeless(clients)
                 is_over |= not connected and self._all_refused
             else:
                 is_over = set(clients) <= {*connected, *self.refused}
-            if is_over or time.monotonic() >= deadline:
-                return connected
-            polling.pause(deadline - time.monotonic())
+            if is_over:
+                break
+        return connected
 
     def wait_for_quorum(self, quorum: int, seconds: float) -> None:
         """Wait for a quorum before the first round.
@@ -276,7 +292,7 @@ class ClientRegistry:
                 del self._connected[claim.client]
             self._refusals.pop(gone, None)
             self._asked.pop(gone, None)
-            self._mailbox.give_up(gone)
+            self._mailbox.give_up([gone])
         self._starts = starts
 
     def _to_ask(self, nodes: Iterable[int]) -> list[int]:
@@ -292,11 +308,10 @@ class ClientRegistry:
 
     def _query(self, nodes: Iterable[int]) -> list[tuple[int, RecordDict | str]]:
         """Ask nodes who they are; the answers that have come, also of nodes that were asked before."""
-        queries = {
-            node: Message(RecordDict({"who": ConfigRecord({})}), node, "query", ttl=_QUERY_SECONDS)
-            for node in nodes
-        }
-        unsent = [(node, "the question who it is could not be sent") for node in self._mailbox.send(queries)]
+        facts: dict[str, Any] = {} if self._signature is not None else {"model": False}
+        queries = {node: RecordDict({"who": ConfigRecord(facts)}) for node in nodes}
+        silent = self._mailbox.send(queries, "query", _QUERY_SECONDS)
+        unsent = [(node, "the question who it is could not be sent") for node in silent]
         return [*unsent, *sorted(self._mailbox.collect(), key=lambda pair: pair[0])]
 
     def _resolve_claims(self, keys: Mapping[int, str]) -> dict[int, int]:
@@ -381,10 +396,11 @@ class ClientRegistry:
         return type(client) is int and 0 <= client < self._population
 
     def _claim_of(self, client: int, facts: Mapping[str, Any], versions: dict[str, str]) -> _Claim:
-        signature = facts["signature"]
-        if not isinstance(signature, str):
-            raise InvalidInput(f"client {client} does not say which model it has")
-        compare_signatures(signature, self._signature, client)
+        if self._signature is not None:
+            signature = facts["signature"]
+            if not isinstance(signature, str):
+                raise InvalidInput(f"client {client} does not say which model it has")
+            compare_signatures(signature, self._signature, client)
         constants = check_constants(facts.get("constants", []))
         notes = facts.get("notes", [])
         if not isinstance(notes, list):

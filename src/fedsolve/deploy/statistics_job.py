@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 import secrets
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable, check_integer, of_type, shown
@@ -26,7 +25,7 @@ from fedsolve.data.column_statistics.pooled import (
     to_numbers,
     width,
 )
-from fedsolve.data.column_statistics.replies import Measure, Refused, Replies, join_bins, replies_to
+from fedsolve.data.column_statistics.replies import Refused, Replies, join_bins, replies_to
 from fedsolve.data.column_statistics.report import (
     CategoryStatistics,
     ColumnStatistics,
@@ -35,29 +34,26 @@ from fedsolve.data.column_statistics.report import (
 )
 from fedsolve.deploy.client.secure_sums import LEAST_SUM, SecureSums, SumOrder
 from fedsolve.deploy.client.state import PrivacyBudget
+from fedsolve.deploy.codec import Expected, record_to_reply, record_to_request, to_record
 from fedsolve.deploy.column_records import (
     ACTION,
-    ClientReply,
-    Masks,
+    REPLY_BYTES,
+    ColumnsReply,
+    ColumnsRequest,
+    MaskedColumns,
     columns_digest,
-    masked_record,
-    read_masked,
-    read_masks,
-    read_reply,
-    read_request,
-    reply_record,
-    request_record,
 )
 from fedsolve.deploy.evaluation_job import STATISTICS_FILE, Job, job_folder
-from fedsolve.deploy.exchange import MARGIN, Mailbox, Polling, missing_clients_advice, watched_engine
+from fedsolve.deploy.exchange import ask, countdown, missing_clients_advice, polls, watched_engine
+from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import say
 from fedsolve.deploy.sanitize import about_request
 from fedsolve.deploy.secure.primitives import RoundIsOver, SumNotOpened
-from fedsolve.deploy.secure.questions import Question, ask
-from fedsolve.deploy.secure.rounds import KEYS_FILE, ServerKeys
+from fedsolve.deploy.secure.rounds import SecureSession
 from fedsolve.deploy.secure.sums import Counts
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.site_names import SiteNames
+from fedsolve.deploy.status import ClientStatuses
 from fedsolve.folders.files import locked, write_atomically
 from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
@@ -217,17 +213,18 @@ class AllowedColumns:
         with about_request():
             if self.columns_of is None:
                 raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
-            masks = read_masks(record)
+            request = record_to_request(ColumnsRequest, record)
+            requests, masks = request.columns, request.masks
             if masks is None and self.sums.min_sum is not None:
                 raise InvalidInput(
                     f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
                     "--secure"
                 )
-            requests, order, summed = read_request(record), None, {}
+            order, summed = None, {}
             if masks is not None:
                 summed = check_summable(requests)
                 digest = columns_digest(requests, node.run_config)
-                order = SumOrder(masks.experiment, node.client, "statistics", None, digest, masks.order)
+                order = SumOrder(request.experiment, node.client, "statistics", None, digest, masks)
                 self.sums.check_order(folder, order, log)
         log(f"sums and counts are asked of {', '.join(requests) or 'all columns'}")
         columns = self.columns_of(node)
@@ -244,8 +241,8 @@ class AllowedColumns:
             numbers = to_numbers(summed, replies)
             words = numbers.astype("<i8").tobytes()
             masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
-            return masked_record(node.client, masked)
-        return reply_record(ClientReply(node.client, node.site, join_bins(replies, self.min_rows)))
+            return to_record(MaskedColumns(node.client, masked))
+        return to_record(ColumnsReply(node.client, join_bins(replies, self.min_rows), node.site))
 
     @property
     def _refused(self) -> Refused:
@@ -273,101 +270,10 @@ class AllowedColumns:
         return over
 
 
-# Asking nodes about their columns, and reading what they reply as it comes.
-
-
-def ask_columns(
-    grid: Grid,
-    records: Mapping[int, RecordDict],
-    seconds: float,
-    take: Callable[[int, RecordDict], bool],
-) -> dict[int, str]:
-    """Send each node its request, and give `take` what it replies, until it says that this is enough.
-
-    Args:
-        grid: Flower's grid.
-        records: the request, by node; a record each: Flower may keep what it is given.
-        seconds: to wait for replies.
-        take: (node, reply) -> whether enough has come; it raises `InvalidInput` where a reply does not count.
-
-    Returns:
-        Why a node's reply does not count, by node; of those not waited for any more nothing is said.
-    """
-    mailbox, ttl = Mailbox(grid), seconds + MARGIN
-    messages = {node: Message(record, node, f"query.{ACTION}", ttl=ttl) for node, record in records.items()}
-    failed = dict.fromkeys(mailbox.send(messages), "the request could not be sent")
-    deadline, polling, is_enough = time.monotonic() + seconds, Polling(), False
-    while mailbox.waiting and not is_enough and time.monotonic() < deadline:
-        for node, answer in mailbox.collect():
-            polling.has_arrived()
-            try:
-                if isinstance(answer, str):
-                    raise InvalidInput(answer)
-                is_enough = take(node, answer) or is_enough
-            except InvalidInput as error:
-                failed[node] = str(error)
-        if mailbox.waiting and not is_enough:
-            polling.pause(deadline - time.monotonic())
-    if not is_enough:
-        failed |= dict.fromkeys(mailbox.waiting, f"no reply within {seconds:g} s")
-    mailbox.close(ttl)
-    return failed
-
-
 # The job `statistics` under secure sums: clients enrol, and the sum of their replies is opened.
 
 
 _ATTEMPTS = 4
-
-
-class NodesOfClients:
-    """Which client is at which node, by what each says; no model is needed.
-
-    Args:
-        grid: Flower's grid.
-        settings: number of clients, and how long is waited.
-        experiment: of the secure sums.
-
-    Attributes:
-        names: what each client is called.
-    """
-
-    refused: Mapping[int, str] = MappingProxyType({})
-    """Nobody: a node that refuses does not say here which client it is."""
-
-    def __init__(self, grid: Grid, settings: Settings, experiment: str) -> None:
-        self._grid, self._settings, self._experiment = grid, settings, experiment
-        self.names = SiteNames()
-        self._clients: dict[int, int] = {}  # by node
-
-    def poll(self) -> dict[int, int]:
-        """The clients that are connected now, each with its node."""
-        nodes = set(self._grid.get_node_ids())
-        new = sorted(nodes - set(self._clients))
-        question = Question(self._experiment, "who", b"")
-
-        def take(node: int, answer: bytes) -> bool:
-            client = int.from_bytes(answer, "little")
-            if client >= self._settings.population or client in self._clients.values():
-                raise InvalidInput(f"it says that it is client {client}: give each node its own client-id")
-            self._clients[node] = client
-            return False
-
-        if new:
-            seconds = self._settings.connect_seconds
-            failed = ask(
-                self._grid, {node: (node, question) for node in new}, seconds, 8, take, is_known=False
-            )
-            for node, reason in failed.items():
-                say(f"node {node} does not count: {reason}")
-        return {client: node for node, client in self._clients.items() if node in nodes}
-
-    def wait(self, clients: Iterable[int], seconds: float) -> dict[int, int]:
-        """Wait for these clients, until the deadline; then who is connected."""
-        deadline, polling = time.monotonic() + seconds, Polling()
-        while not set(clients) <= set(connected := self.poll()) and time.monotonic() < deadline:
-            polling.pause(deadline - time.monotonic())
-        return connected
 
 
 def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
@@ -381,67 +287,54 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
     if not LEAST_SUM <= population <= MOST_CLIENTS:
         raise InvalidInput(f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}")
     requests = check_summable(job.columns)
-    experiment, notes = f"statistics-{secrets.token_hex(4)}", []
-    nodes = NodesOfClients(grid, settings, experiment)
-    path = Path(settings.out) / KEYS_FILE
-    keys = ServerKeys(path, grid, nodes, experiment, settings.round_seconds, say)
-    keys.load_or_enrol(population, settings.connect_seconds)
-    asked = SumAsked(grid, settings, requests, columns_digest(requests, run_config), experiment)
-    opened = asked.opened(nodes, keys, notes)
-    clients = len(opened.clients)
-    sums = from_numbers(requests, np.frombuffer(opened.words, "<i8"), clients)
-    return from_sums(requests, sums, clients, job.minimum, notes)
+    experiment, notes = f"statistics-{secrets.token_hex(4)}", list[str]()
+    registry = ClientRegistry.of(grid, settings, experiment, None, ClientStatuses(population), say)
+    session = SecureSession.of(grid, settings, registry, experiment, say)
+    session.load_or_enrol(population, settings.connect_seconds)
+    digest = columns_digest(requests, run_config)
 
+    def request(client: int, attempt: Any) -> RecordDict:
+        return to_record(ColumnsRequest(requests, experiment, attempt.order(client)))
 
-@dataclass(frozen=True)
-class SumAsked:
-    """The question of which the clients' replies are added up."""
-
-    grid: Grid
-    settings: Settings
-    requests: Mapping[str, Measure]
-    digest: bytes
-    experiment: str
-
-    def opened(
-        self, nodes: NodesOfClients, keys: ServerKeys, notes: list[str], attempts: int = _ATTEMPTS
-    ) -> Any:
-        """The sum of the replies of those that are connected; without those at fault it is tried again."""
-        connected = nodes.poll()
-        clients = keys.ready(sorted(connected))
+    tries = 0
+    while True:
+        tries += 1
+        connected = registry.poll()
+        clients = session.ready(sorted(connected))
         if len(clients) < LEAST_SUM:
-            advice = missing_clients_advice(self.grid, LEAST_SUM)
+            advice = missing_clients_advice(grid, LEAST_SUM)
             raise Unavailable(f"{len(clients)} clients are connected: {advice}")
-        attempt = keys.begin("statistics", 0, clients, 0, width(self.requests), self.digest)
-        refused = self._collect({connected[c]: c for c in clients}, attempt, nodes.names)
+        attempt = session.begin("statistics", 0, clients, 0, width(requests), digest)
+        at = {connected[client]: client for client in clients}
+        records = {node: request(client, attempt) for node, client in at.items()}
+        failed = ask(
+            grid, f"query.{ACTION}", records, settings.round_seconds, partial(_add_reply, attempt, at)
+        )
+        refused = [f"{registry.names(at[node])}: {reason}" for node, reason in failed.items()]
+        for node, reason in failed.items():
+            say(f"{registry.names(at[node])} does not count: {reason}")
         notes += refused
         try:
-            return keys.open(attempt)
-        except SumNotOpened as error:
+            opened = session.open(attempt)
+        except SumNotOpened as error:  # without those at fault it is tried again
             words = "; ".join([f"no sum of the columns: {error}", *refused[:1]])
-            found = error.at_fault or error.disputes or error.unwilling
-            if attempts == 1 or not found or isinstance(error, RoundIsOver):
+            can_change = error.at_fault or error.disputes or error.unwilling
+            if tries == _ATTEMPTS or not can_change or isinstance(error, RoundIsOver):
                 raise Unavailable(words) from None
             notes.append(words)
             say(f"{words}: the others are asked again")
-        return self.opened(nodes, keys, notes, attempts - 1)
+            continue
+        sums = from_numbers(requests, np.frombuffer(opened.words, "<i8"), len(opened.clients))
+        return from_sums(requests, sums, len(opened.clients), job.minimum, notes)
 
-    def _collect(self, clients: Mapping[int, int], attempt: Any, names: SiteNames) -> list[str]:
-        """Add up what clients reply, each at its node, until the time is over; of whom none counts, and why."""
 
-        def take(node: int, answer: RecordDict) -> bool:
-            attempt.add(clients[node], read_masked(answer, clients[node]))
-            return False
-
-        records = {
-            node: request_record(self.requests, Masks(self.experiment, attempt.order(client)))
-            for node, client in clients.items()
-        }
-        failed = ask_columns(self.grid, records, self.settings.round_seconds, take)
-        notes = [f"{names(clients[node])}: {reason}" for node, reason in failed.items()]
-        for node, reason in failed.items():
-            say(f"{names(clients[node])} does not count: {reason}")
-        return notes
+def _add_reply(attempt: Any, clients: Mapping[int, int], node: int, answer: RecordDict) -> bool:
+    """Add a client's masked reply to the sum; all that are asked are waited for."""
+    reply = record_to_reply(MaskedColumns, answer, Expected(REPLY_BYTES, facts_bytes=0))
+    if reply.client != clients[node]:
+        raise InvalidInput("it is of another client")
+    attempt.add(reply.client, reply.masks)
+    return False
 
 
 def collect_statistics(
@@ -475,21 +368,24 @@ def collect_statistics(
 
 def _read_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
     """Statistics from each client's replies; a node says in its reply which client it is."""
-    names = SiteNames()
+    names, population = SiteNames(), settings.population
     replies: dict[int, Replies] = {}
 
     def take(node: int, answer: RecordDict) -> bool:
-        reply = read_reply(answer, settings.population)
+        reply = record_to_reply(ColumnsReply, answer, Expected(REPLY_BYTES, facts_bytes=0))
+        if not 0 <= reply.client < population:
+            raise InvalidInput(f"client {reply.client} is none of the {population} clients, numbered from 0")
         if reply.client in replies:
             raise InvalidInput(f"another node is client {reply.client}: give each node its own client-id")
         replies[reply.client] = reply.columns
         if conflict := names.assign(reply.client, reply.site):
             say(f"client {reply.client} keeps its number: {conflict}")
-        return len(replies) == settings.population
+        return len(replies) == population
 
-    records = {node: request_record(job.columns) for node in _wait_for_quorum(grid, settings)}
+    nodes = _wait_for_quorum(grid, settings)
+    records = {node: to_record(ColumnsRequest(job.columns)) for node in nodes}
     notes = []
-    for reason in ask_columns(grid, records, settings.round_seconds, take).values():
+    for reason in ask(grid, f"query.{ACTION}", records, settings.round_seconds, take).values():
         notes.append(f"a node: {reason}")
         say(f"a node does not count: {reason}")
     if not replies:
@@ -498,14 +394,12 @@ def _read_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
 
 
 def _wait_for_quorum(grid: Grid, settings: Settings) -> list[int]:
-    """The nodes that are connected, once they are enough."""
-    quorum, deadline = settings.quorum or settings.population, time.monotonic() + settings.connect_seconds
-    polling = Polling()
-    while len(nodes := list(grid.get_node_ids())) < quorum:
-        if time.monotonic() >= deadline:
-            advice = missing_clients_advice(grid, settings.population)
-            raise Unavailable(
-                f"{len(nodes)} of {quorum} clients connected within {settings.connect_seconds:g} s: {advice}"
-            )
-        polling.pause(deadline - time.monotonic())
-    return sorted(nodes)
+    """The nodes that are connected, once they are enough; each says in its reply who it is."""
+    quorum, nodes = settings.quorum or settings.population, list[int]()
+    for _ in polls(countdown(settings.connect_seconds)):
+        if len(nodes := list(grid.get_node_ids())) >= quorum:
+            return sorted(nodes)
+    raise Unavailable(
+        f"{len(nodes)} of {quorum} clients connected within {settings.connect_seconds:g} s: "
+        f"{missing_clients_advice(grid, settings.population)}"
+    )

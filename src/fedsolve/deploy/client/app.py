@@ -27,6 +27,7 @@ from fedsolve.deploy.column_records import ACTION
 from fedsolve.deploy.host import share_threads
 from fedsolve.deploy.message import (
     EVALUATE,
+    PROTOCOL,
     TRAIN,
     EvaluateRequest,
     Reply,
@@ -35,7 +36,6 @@ from fedsolve.deploy.message import (
 from fedsolve.deploy.method_spec import trusted_parts
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, NodeContext, states_of
 from fedsolve.deploy.sanitize import about_request, sanitize
-from fedsolve.deploy.secure.questions import ACTION as SECURE
 from fedsolve.deploy.server.settings import named_arguments
 from fedsolve.deploy.signature import (
     constant_digests,
@@ -217,7 +217,7 @@ def client_app(
     def columns(message: Message, context: Context) -> Message:
         return answered(message, context, partial(_about_columns, allowed))
 
-    @app.query(SECURE)
+    @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
         return answered(message, context, partial(_about_sums, sums, kept))
 
@@ -246,14 +246,15 @@ def client_app(
     return app
 
 
-def _introduce(hides: bool, kept: KeptProblem, run: int, node: NodeContext, _: RecordDict) -> RecordDict:
-    """Who this client is, and which model it has."""
+def _introduce(hides: bool, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict) -> RecordDict:
+    """Who this client is, and which model it has where the server asks for that: statistics need none."""
+    facts: dict[str, Any] = {"client": node.client}
+    framework, more = "numpy", {"site": node.site}
     try:
-        with kept.during(run, node, anew=True) as problem:
-            shapes, framework = signature(problem.params), problem.framework
-            constants, notes = constant_digests(problem.shared), list(problem.notes)
-        facts: dict[str, Any] = {"client": node.client, "signature": shapes}
-        more = {"constants": constants, "notes": notes, "site": node.site}
+        if record.config_records.get("who", ConfigRecord()).get("model") is not False:
+            with kept.during(run, node, anew=True) as problem:
+                facts["signature"], framework = signature(problem.params), problem.framework
+                more |= {"constants": constant_digests(problem.shared), "notes": list(problem.notes)}
         facts |= {name: value for name, value in more.items() if value}
         return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
     except Exception as error:

@@ -15,11 +15,11 @@ from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_path
 from fedsolve.core.types import replace
-from fedsolve.deploy.message import Request, check_first
+from fedsolve.deploy.codec import record_to_request, to_record
+from fedsolve.deploy.message import ProtocolReply, ProtocolRequest, Request, check_first
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, NodeContext
 from fedsolve.deploy.reply_checks import check_metric_names
 from fedsolve.deploy.sanitize import about_request, reading
-from fedsolve.deploy.secure.questions import answer_record, read_question
 from fedsolve.deploy.secure.sums import Counts, Measured, count_words, to_words
 from fedsolve.deploy.signature import precision_of
 from fedsolve.folders.untrusted import loads
@@ -116,24 +116,25 @@ class SecureSums:
         Raises:
             InvalidInput: a question that cannot be used, or that the protocol refuses.
         """
-        question, client = read_question(record), node.client
-        if question.step == "who":
-            return answer_record(client, client.to_bytes(8, "little"))
+        question, client = record_to_request(ProtocolRequest, record), node.client
         if question.step == "metrics":
             with reading("the question"):
                 names = check_metric_names(loads(question.data))
             with problem() as own, precision_of(own.params):
-                return answer_record(client, Measured.of(own.measure(own.params, names), names).to_bytes())
+                data = Measured.of(own.measure(own.params, names), names).to_bytes()
+            return to_record(ProtocolReply(client, data))
         secrets = self._secrets(folder, question.experiment, client, log)
+        data = b""
         if question.step == "hello":
             log(f"this client's line of a file of peers: {secrets.peer_line}")
-            return answer_record(client, secrets.hello())
-        if question.step == "roster":
-            return answer_record(client, secrets.enrol(question.data))
-        if question.step == "coins":
+            data = secrets.hello()
+        elif question.step == "roster":
+            data = secrets.enrol(question.data)
+        elif question.step == "coins":
             secrets.reveal(question.data)
-            return answer_record(client, b"")
-        return answer_record(client, secrets.unmask(question.data))
+        else:
+            data = secrets.unmask(question.data)
+        return to_record(ProtocolReply(client, data))
 
     def masked(self, folder: Path, order: SumOrder, method: Any, message: Any, log: _Log) -> bytes:
         """A message of ring elements as the server is sent it, with a share of noise where the method has one.

@@ -1,4 +1,4 @@
-"""Rounds and evaluations of a deployment under secure sums, as the server sees them."""
+"""Secure sums of a deployment as the server sees them: who takes part, orders and replies, and evaluations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,31 +22,33 @@ from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
-from fedsolve.deploy.codec import Expected, record_to_reply
-from fedsolve.deploy.exchange import Replies
+from fedsolve.deploy.codec import Expected, record_to_reply, to_record
+from fedsolve.deploy.exchange import Replies, ask
 from fedsolve.deploy.message import (
     PARTS,
+    PROTOCOL,
     EvaluateReply,
     EvaluateRequest,
     PartMetrics,
+    ProtocolReply,
+    ProtocolRequest,
+    Step,
     TrainReply,
     TrainRequest,
     first_digest,
     request_digest,
 )
+from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.reply_checks import check_addressed, check_train_reply
 from fedsolve.deploy.sanitize import reading, sanitize
 from fedsolve.deploy.secure.attempt import SECOND_SUM
 from fedsolve.deploy.secure.keys import SMALLEST
 from fedsolve.deploy.secure.primitives import RoundIsOver, SumNotOpened
-from fedsolve.deploy.secure.questions import Question, Step, ask
 from fedsolve.deploy.secure.sums import Measured, SummedMetrics, count_words, from_words
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator
 from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, EvaluationResult
-from fedsolve.deploy.server.rounds import DeployedRounds, ReplyCollector
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import signature_digest
-from fedsolve.deploy.status import Cause
 from fedsolve.engine.evaluation.eval_sets import as_part
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import read_bytes
@@ -61,29 +63,7 @@ _MOST_BYTES, _HELLO_BYTES, _KINDS_BYTES, _COIN_BYTES = 2**30, 2**16, 2**16, 32
 _SHOWN = 3  # reasons of those that do not enrol
 
 
-class Clients(Protocol):
-    """Which clients are connected, and what they are called."""
-
-    @property
-    def names(self) -> Callable[[int], str]:
-        """What a client is called."""
-        ...
-
-    @property
-    def refused(self) -> Mapping[int, str]:
-        """Clients that are not connected since they were refused, each with the reason, as far as it is known."""
-        ...
-
-    def poll(self) -> dict[int, int]:
-        """The clients that are connected now, each with its node."""
-        ...
-
-    def wait(self, clients: Any, seconds: float) -> dict[int, int]:
-        """Wait for these clients, until the deadline; then who is connected."""
-        ...
-
-
-class ServerKeys:
+class SecureSession:
     """The server's side of an experiment's secure sums; each attempt is written down before an order is sent.
 
     Args:
@@ -102,7 +82,7 @@ class ServerKeys:
         self,
         path: Path,
         grid: Grid,
-        registry: Clients,
+        registry: ClientRegistry,
         experiment: str,
         seconds: float,
         log: Callable[[str], None],
@@ -114,6 +94,19 @@ class ServerKeys:
         self._in_dispute: set[int] = set()  # whose messages are in no sum until the next one is opened
         self._unwilling: set[int] = set()  # nor those of others until all that are asked arrive
         self._disputes: set[tuple[int, int]] = set()  # of the whole run
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        settings: Settings,
+        registry: ClientRegistry,
+        experiment: str,
+        log: Callable[[str], None],
+    ) -> SecureSession:
+        """The session of a run, in its folder."""
+        path = Path(settings.out) / KEYS_FILE
+        return cls(path, grid, registry, experiment, settings.round_seconds, log)
 
     def load_or_enrol(self, population: int, connect_seconds: float) -> None:
         """Go on with the keys in the file, or ask all clients for theirs; those connected then have the keys of all.
@@ -131,6 +124,7 @@ class ServerKeys:
         content: bytes = roster.to_bytes()
         needs_all = is_new or (roster.is_drawn and not roster.coins)
         clients = range(population) if needs_all else self._registry.poll()
+        # an experiment begins with all clients; one that goes on does without those that do not answer
         ask = self._ask_all if needs_all else self._ask_some
         ask("roster", dict.fromkeys(clients, content), _COIN_BYTES, coins.__setitem__)
         if roster.is_drawn:
@@ -273,15 +267,22 @@ class ServerKeys:
     ) -> dict[int, str]:
         """Ask clients a question; why their answers do not count, by client."""
         nodes = self._registry.poll()
-        questions = {
-            client: (nodes[client], Question(self._experiment, step, content))
-            for client, content in data.items()
-            if client in nodes
+        clients = {nodes[client]: client for client in data if client in nodes}
+        requests = {
+            node: to_record(ProtocolRequest(self._experiment, step, data[client]))
+            for node, client in clients.items()
         }
+
+        def read(node: int, answer: RecordDict) -> bool:
+            reply = record_to_reply(ProtocolReply, answer, Expected(most_bytes, facts_bytes=_ROOM))
+            if reply.client != clients[node]:
+                raise InvalidInput(f"it is of client {reply.client}, not of client {clients[node]}")
+            with reading("the answer"):
+                return bool(take(reply.client, reply.data))
+
+        failed = ask(self._grid, f"query.{PROTOCOL}", requests, self.seconds, read)
         gone = dict.fromkeys(set(data) - set(nodes), "not connected")
-        return gone | ask(
-            self._grid, questions, self.seconds, most_bytes, lambda *answer: bool(take(*answer))
-        )
+        return gone | {clients[node]: reason for node, reason in failed.items()}
 
     def _ask_some(
         self, step: Step, data: Mapping[int, bytes], most_bytes: int, take: Callable[[int, bytes], None]
@@ -305,6 +306,7 @@ def _listed(clients: Sequence[int]) -> str:
     return f"clients {shown}{' and others' if len(clients) > 10 else ''}"
 
 
+_ROOM = 4096  # bytes of facts about a message of the protocol
 ROOM = 2**24
 """Bytes that a masked reply has besides its words, at most: shares of masks and new pre-keys."""
 
@@ -313,12 +315,12 @@ class SecureCoordinator(Coordinator):
     """A coordinator of a method under `fs.Secure`.
 
     Attributes:
-        keys: the server's side of the protocol; given before the first round.
+        session: the server's side of the protocol; given before the first round.
         run_config: the configuration of Flower's run, which clients have too.
         attempt: the sum that the current orders are for, None before there is one.
     """
 
-    keys: ServerKeys
+    session: SecureSession
     run_config: Mapping[str, Any] = MappingProxyType({})
     attempt: Any = None
 
@@ -329,7 +331,7 @@ class SecureCoordinator(Coordinator):
         if clients:
             counts = count_words(self.method.zero_message)
             digest = request_digest(self._unmasked_request(clients[0]), self.run_config)
-            self.attempt = self.keys.begin("train", self.state.round, clients, *counts, digest)
+            self.attempt = self.session.begin("train", self.state.round, clients, *counts, digest)
 
     @property
     def max_message_bytes(self) -> int:
@@ -369,7 +371,7 @@ class SecureCoordinator(Coordinator):
             SumNotOpened: too few clients, or members of the committee, have answered.
             RoundIsOver: the sum is none of such messages.
         """
-        opened = self.keys.open(self.attempt)
+        opened = self.session.open(self.attempt)
         message = from_words(opened.words, self.method.zero_message)
         try:
             secure: Any = self.method.algorithm
@@ -379,11 +381,6 @@ class SecureCoordinator(Coordinator):
             raise RoundIsOver(f"the sum is refused: {error}") from None
         self._opened = opened.clients, message
         return opened.clients
-
-    @property
-    def _compares_norms(self) -> bool:
-        """Never: no message is seen."""
-        return False
 
     def _reduced(self, accepted: Mapping[int, Accepted]) -> Any:
         """The sum of the messages."""
@@ -436,13 +433,13 @@ class SummedEvaluation(ClientEvaluation):
 
     def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
         """What the clients are asked, and how they mask their answers; nothing where they are too few for a sum."""
-        coordinator, keys = self._coordinator, self._coordinator.keys
+        coordinator, session = self._coordinator, self._coordinator.session
         requests = {
             request.client: (node, request) for node, request in super()._requests(steps, solver).items()
         }
-        clients = keys.ready(sorted(requests))
+        clients = session.ready(sorted(requests))
         if new := [client for client in clients if client not in self._measured]:
-            self._measured |= keys.measured(self._metrics, new)
+            self._measured |= session.measured(self._metrics, new)
         measured, clients = self._agreeing(clients)
         if measured is None or len(clients) < LEAST_SUM:
             return {}
@@ -451,7 +448,7 @@ class SummedEvaluation(ClientEvaluation):
         asked = {c: dataclasses.replace(requests[c][1], **shared) for c in clients}
         digest = request_digest(asked[clients[0]], coordinator.run_config, measured.to_bytes())
         width = self._layout.width
-        self._attempt = keys.begin("evaluate", coordinator.state.round, clients, 0, width, digest)
+        self._attempt = session.begin("evaluate", coordinator.state.round, clients, 0, width, digest)
         return {
             requests[c][0]: dataclasses.replace(request, masks=self._attempt.order(c))
             for c, request in asked.items()
@@ -477,7 +474,7 @@ class SummedEvaluation(ClientEvaluation):
         totals: dict[str, PartMetrics] = {}
         try:
             if replies.accepted:
-                opened = self._coordinator.keys.open(self._attempt)
+                opened = self._coordinator.session.open(self._attempt)
                 totals, clipped = self._layout.from_words(opened.words, len(opened.clients))
                 if clipped:
                     self._log(
@@ -501,66 +498,6 @@ class SummedEvaluation(ClientEvaluation):
                 raise InvalidInput(f"it is of {sanitize(reply.steps)} steps, or not masked")
             self._attempt.add(request.client, reply.masked)
             return {}
-
-
-# The rounds of a deployment under secure sums: clients enrol once, and each round ends with the opening of its sum.
-
-
-class SecureCollector(ReplyCollector):
-    """Asks clients that have pre-keys, and nobody where they are too few for a sum."""
-
-    keys: ServerKeys
-
-    def _connected(
-        self, clients: list[int], replies: Replies[Accepted], is_retry: bool
-    ) -> tuple[list[int], dict[int, int]]:
-        """The clients that are asked now, and the node of each that is connected."""
-        for client in set(clients) & set(self.keys.left_out):
-            self.reject(replies, client, Cause.INVALID, self.keys.left_out[client])
-        clients = [client for client in clients if client not in self.keys.left_out]
-        asked, connected = super()._connected(clients, replies, is_retry)
-        asked = self.keys.ready(asked, replies.needed)
-        return (asked if len(asked) >= LEAST_SUM else []), connected
-
-
-class SecureRounds(DeployedRounds):
-    """Rounds of a method under `fs.Secure`: an attempt asks its whole cohort, since masks are of one attempt.
-
-    Args:
-        grid, coordinator, settings, others: as those of `DeployedRounds`.
-    """
-
-    _collectors = SecureCollector
-    _evaluations = SummedEvaluation
-
-    def __init__(self, grid: Grid, coordinator: SecureCoordinator, settings: Settings, *others: Any) -> None:
-        super().__init__(grid, coordinator, settings, *others)
-        self._secure = coordinator
-        path = Path(settings.out) / KEYS_FILE
-        keys = ServerKeys(
-            path, grid, self._registry, coordinator.experiment, settings.round_seconds, self._log
-        )
-        coordinator.keys = keys
-        self._collector.keys = keys  # pyright: ignore[reportAttributeAccessIssue] (of `_collectors`)
-
-    def _clients_are_there(self) -> None:
-        """All clients enrol, unless this run goes on."""
-        settings = self._settings
-        self._secure.keys.load_or_enrol(settings.population, settings.connect_seconds)
-
-    def _ask(self, cohort: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
-        """Ask all of a cohort, and open the sum of their messages if enough came."""
-        replies.accepted.clear()
-        super()._ask(cohort, replies, is_retry)
-        if not replies.is_enough:
-            replies.accepted.clear()
-            return
-        try:
-            self._secure.open()
-        except SumNotOpened as error:
-            self._log(f"{replies.title}: {error}")
-            replies.accepted.clear()
-            replies.is_over = isinstance(error, RoundIsOver)
 
 
 def check_secure(algorithm: Algorithm, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -409,9 +409,6 @@ class Coordinator:
 
         return request
 
-    def begin_attempt(self, clients: Sequence[int]) -> None:
-        """These clients are about to be asked for the current round, in this order."""
-
     @property
     def max_message_bytes(self) -> int:
         """Bytes of the longest message that a client of this round may send."""
@@ -476,8 +473,12 @@ class Coordinator:
 
     @property
     def _compares_norms(self) -> bool:
-        """Whether norms are compared between clients: under central privacy nothing may follow from one client's."""
-        return self.algorithm.traits.privacy != "central"
+        """Whether norms are compared between clients: under central privacy nothing may follow from one client's.
+
+        Under secure sums no message is seen.
+        """
+        traits = self.algorithm.traits
+        return traits.privacy != "central" and not traits.secure_sums
 
     def exclude_outliers(self, accepted: dict[int, Accepted]) -> dict[int, str]:
         """Take out of a round's replies those with a norm far beyond the usual; the clients, each with the reason."""

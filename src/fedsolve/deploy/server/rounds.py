@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 from flwr.app import RecordDict
@@ -11,13 +10,16 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy import codec as records
+from fedsolve.deploy.client.secure_sums import LEAST_SUM
 from fedsolve.deploy.client.state import StateLost
 from fedsolve.deploy.codec import Expected, record_to_reply
 from fedsolve.deploy.exchange import Exchange, PendingRequests, Replies, send_and_wait
 from fedsolve.deploy.message import TRAIN, TrainReply, TrainRequest
-from fedsolve.deploy.registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import Reports, round_entry, traffic
 from fedsolve.deploy.sanitize import reading
+from fedsolve.deploy.secure.primitives import RoundIsOver, SumNotOpened
+from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator, largest_update
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation, first_means
@@ -31,7 +33,10 @@ from fedsolve.results.clients import ClientMetrics
 
 
 class ReplyCollector(Exchange[TrainRequest, Accepted]):
-    """Asks clients for rounds of a coordinator, and remembers who kept a round waiting."""
+    """Asks clients for rounds of a coordinator, and remembers who kept a round waiting.
+
+    Under secure sums only clients that have pre-keys are asked, and nobody where they are too few for a sum.
+    """
 
     def __init__(
         self,
@@ -63,7 +68,8 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         with self._phases.during("wait"):
             clients, connected = self._connected(clients, replies, is_retry)
         with self._phases.during("orders"):
-            self._coordinator.begin_attempt(clients)
+            if isinstance(self._coordinator, SecureCoordinator):
+                self._coordinator.begin_attempt(clients)
             requests = {connected[client]: self._coordinator.train_request(client) for client in clients}
             orders = PendingRequests(self, requests, replies, self._round)
             pending = [orders, beside()] if beside else [orders]
@@ -76,6 +82,11 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         self, clients: list[int], replies: Replies[Accepted], is_retry: bool
     ) -> tuple[list[int], dict[int, int]]:
         """The clients that are asked now, and the node of each that is connected."""
+        session = self._coordinator.session if isinstance(self._coordinator, SecureCoordinator) else None
+        if session is not None:
+            for client in set(clients) & set(session.left_out):
+                self.reject(replies, client, Cause.INVALID, session.left_out[client])
+            clients = [client for client in clients if client not in session.left_out]
         connected = self._registry.poll()
         if not is_retry:
             clients = self._without_backoff(clients, connected, replies)
@@ -91,7 +102,11 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
             self.backoff.record_miss(client, None, self._round)
             reason = f"not connected within {self._settings.connect_seconds:g} s"
             self.reject(replies, client, Cause.NOT_CONNECTED, reason)
-        return [client for client in clients if client in connected], connected
+        asked = [client for client in clients if client in connected]
+        if session is not None:
+            asked = session.ready(asked, replies.needed)
+            asked = asked if len(asked) >= LEAST_SUM else []
+        return asked, connected
 
     def _without_backoff(
         self, clients: list[int], connected: dict[int, int], replies: Replies[Accepted]
@@ -161,8 +176,7 @@ class DeployedRounds(RecordedRounds):
         measures_loss: whether the last evaluation had the training loss itself, measured by the server or by clients.
     """
 
-    _collectors: ClassVar[type[ReplyCollector]] = ReplyCollector
-    _evaluations: ClassVar[type[ClientEvaluation]] = ClientEvaluation
+    _collectors: ClassVar[Callable[..., ReplyCollector]] = ReplyCollector
 
     def __init__(
         self,
@@ -182,20 +196,20 @@ class DeployedRounds(RecordedRounds):
         self._is_due = checkpoint.evaluation_is_due  # the last evaluation, which the next orders carry
         self._phases = PhaseClock()
         self.measures_loss = False
-        self._registry = ClientRegistry(
-            grid,
-            coordinator.population,
-            coordinator.signature,
-            NodeBindings(Path(settings.out) / BINDINGS, checkpoint.experiment),
-            settings.takeover,
-            reports.clients,
-            self._log,
+        self._registry = ClientRegistry.of(
+            grid, settings, checkpoint.experiment, coordinator.signature, reports.clients, self._log
         )
         self._names = coordinator.names = self._registry.names
+        self._secure = coordinator if isinstance(coordinator, SecureCoordinator) else None
+        if self._secure is not None:
+            self._secure.session = SecureSession.of(
+                grid, settings, self._registry, coordinator.experiment, self._log
+            )
         self._collector = self._collectors(
             grid, coordinator, settings, self._registry, self._phases, self._log
         )
-        self._by_clients = self._evaluations(
+        kind = ClientEvaluation if self._secure is None else SummedEvaluation
+        self._by_clients = kind(
             grid,
             coordinator,
             settings,
@@ -236,18 +250,16 @@ class DeployedRounds(RecordedRounds):
         """
         self._watch = Stopwatch(self.recorder.seconds)
         if self.done < self.rounds or self._is_due:
-            quorum = self._settings.quorum or self._coordinator.population
+            settings = self._settings
             self._reports.status()
-            self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
-            self._clients_are_there()
+            self._registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
+            if self._secure is not None:
+                self._secure.session.load_or_enrol(settings.population, settings.connect_seconds)
         if self._is_due and not self._is_carried:  # by other settings than those that it was put off with
             return self._evaluate()
         if self.recorder.evaluated:
             return self._react()
         return self._evaluate() if self._evaluation.measures else ""
-
-    def _clients_are_there(self) -> None:
-        """The quorum is connected, and nothing has been asked yet."""
 
     def advance(self, rounds: int) -> tuple[Replies[Accepted], dict[str, float]]:
         """One round: its replies, and what is recorded of it.
@@ -348,6 +360,8 @@ class DeployedRounds(RecordedRounds):
 
     def _ask(self, cohort: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
         """Ask those of a cohort whose reply does not count yet, and add what comes of it."""
+        if self._secure is not None:  # masks are of one attempt, which asks its whole cohort
+            replies.accepted.clear()
         missing = [client for client in cohort if client not in replies.accepted]
         beside = self._by_clients.prepare if self._is_due else None
         self._collector.collect(missing, replies, is_retry, beside)
@@ -356,6 +370,19 @@ class DeployedRounds(RecordedRounds):
         for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
             self._collector.reject(replies, client, Cause.OUTLIER, reason)
         self._reports.clients.succeeded(replies.accepted)
+        if self._secure is not None:
+            self._open_sum(self._secure, replies)
+
+    def _open_sum(self, coordinator: SecureCoordinator, replies: Replies[Accepted]) -> None:
+        """Open the sum of the messages if enough came; else none of them is worth anything."""
+        try:
+            if replies.is_enough:
+                coordinator.open()
+                return
+        except SumNotOpened as error:
+            self._log(f"{replies.title}: {error}")
+            replies.is_over = isinstance(error, RoundIsOver)
+        replies.accepted.clear()
 
     def _why_too_large(self, replies: Replies[Accepted] | None = None) -> str:
         """The largest update, where numbers became too large; where to go back to."""

@@ -22,7 +22,7 @@ from fedsolve.deploy.metrics import RunMetrics, metrics_server
 from fedsolve.deploy.run_log import FAILED, reports_of, say, write_failure
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
-from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureRounds, check_secure
+from fedsolve.deploy.secure.rounds import SecureCoordinator, check_secure
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator, ReplyStore
 from fedsolve.deploy.server.federation import Federation
@@ -160,16 +160,6 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
     return result.params, result.history
 
 
-def _rounds_of(grid: Grid, deployment: Deployment, coordinator: Coordinator, *others: Any) -> DeployedRounds:
-    """The rounds of a deployment: asynchronous ones where its method has a buffer, and those of sums alone."""
-    settings = deployment.settings
-    if isinstance(coordinator, SecureCoordinator):
-        return SecureRounds(grid, coordinator, settings, *others)
-    if not isinstance(coordinator, BufferedCoordinator):
-        return DeployedRounds(grid, coordinator, settings, *others)
-    return BufferedRounds(grid, coordinator, settings, *others)
-
-
 def _run(
     grid: Grid,
     deployment: Deployment,
@@ -191,7 +181,8 @@ def _run(
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
     reports = reports_of(folder, deployment.label, settings.rounds, coordinator)
     publish(reports.metrics)
-    rounds = _rounds_of(grid, deployment, coordinator, checkpoint, recorder, lambda: result(), reports)
+    kind = BufferedRounds if isinstance(coordinator, BufferedCoordinator) else DeployedRounds
+    rounds = kind(grid, coordinator, settings, checkpoint, recorder, lambda: result(), reports)
 
     def result(ended: str = "") -> Result:
         """The model and the record so far."""
