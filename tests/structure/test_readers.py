@@ -56,7 +56,7 @@ LISTED = {
     "deploy/persistent/shim.py": {"json.loads": PRIVATE, "os.open": PRIVATE, "open": PRIVATE},
     "deploy/persistent/worker.py": {"json.loads": PRIVATE, "read_text": PRIVATE, "os.open": OWN},
     "deploy/secure/client.py": {"os.open": "a folder, to bring it to the disk"},
-    "deploy/secure/rounds.py": {"open": RING},
+    "deploy/server/rounds.py": {"open": RING},
     "deploy/host.py": {"read_bytes": OWN},
     "engine/compute/layout.py": {"json.loads": OWN, "read_text": OWN, "open": OWN},
     "folders/files.py": {"os.open": WRITING, "open": WRITING},
