@@ -24,7 +24,7 @@ from fedsolve.data.column_statistics.replies import (
     replies_to,
 )
 from fedsolve.data.column_statistics.report import merge_bins
-from fedsolve.data.column_statistics.statistics import asked_columns
+from fedsolve.data.column_statistics.statistics import parse_columns
 
 
 def sites(seed=0):
@@ -94,7 +94,7 @@ def test_they_are_those_of_the_pooled_rows():
 
 def summed(sites, columns, minimum=Minimum(3, 10)):  # noqa: B008
     """The statistics as secure sums give them."""
-    requests = check_summable(asked_columns(columns))
+    requests = check_summable(parse_columns(columns))
     numbers = sum(to_numbers(requests, replies_to(requests, site, 1)) for site in sites)
     return from_sums(requests, from_numbers(requests, numbers, len(sites)), len(sites), minimum)
 
@@ -146,7 +146,7 @@ def test_a_sum_of_numbers_in_a_small_part_of_a_range():
 )
 def test_what_cannot_be_added_up(columns, words):
     with pytest.raises(fs.InvalidInput, match=words):
-        check_summable(asked_columns(columns))
+        check_summable(parse_columns(columns))
 
 
 def test_no_client_tells_of_a_bin_with_few_rows():

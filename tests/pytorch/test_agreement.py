@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.loss_analysis import telling_rows  # noqa: E402
+from fedsolve.pytorch.loss_analysis import informative_rows  # noqa: E402
 
 COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
 
@@ -184,9 +184,9 @@ def test_rows_that_tell_something():
     sequences = np.full((1000, 6), 5)
     sequences[:, 4:] = 0
     sequences[500], sequences[501, 1:] = 5, 0
-    rows = telling_rows((sequences,), y, 8, 12)
+    rows = informative_rows((sequences,), y, 8, 12)
     assert len(rows) == 8
     assert {777, 333, 500, 501} <= set(rows.tolist())
     assert set(y[rows]) == {0, 1, 2, 9, -100}
-    assert len(telling_rows((np.zeros((3, 2)),), np.zeros(3), 8, 12)) == 8
-    assert len(telling_rows((np.zeros((50, 2)),), np.arange(50), 8, 12)) == 12
+    assert len(informative_rows((np.zeros((3, 2)),), np.zeros(3), 8, 12)) == 8
+    assert len(informative_rows((np.zeros((50, 2)),), np.arange(50), 8, 12)) == 12

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.loss_analysis import judged, refuse_other_forms  # noqa: E402
+from fedsolve.pytorch.loss_analysis import analyse, refuse_other_forms  # noqa: E402
 from fedsolve.tasks.torch_modules.module_outputs import in_batches  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -403,7 +403,7 @@ def test_distances_of_all_pairs_are_no_mean_over_rows():
     """Also where all outputs lie above all targets, so that by chance the two are one number."""
     outputs, targets = 10 + torch.arange(5.0).reshape(5, 1), torch.arange(5.0)
     with pytest.raises(fs.InvalidInput, match="not a mean over examples"):
-        judged(
+        analyse(
             "the loss", lambda o, y: (o - y).abs().mean(), outputs, targets, torch.float32, only_means=True
         )
     with pytest.raises(fs.InvalidInput, match="broadcasts"):

@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.loss_analysis import judged  # noqa: E402
+from fedsolve.pytorch.loss_analysis import analyse  # noqa: E402
 from fedsolve.tasks.loss_arguments import asked, call  # noqa: E402
 from fedsolve.tasks.task import Examples  # noqa: E402
 
@@ -85,8 +85,8 @@ def test_examples_draw_alike_in_evaluation(noise, translated):
 
 def test_a_loss_that_draws_is_left_to_pytorch():
     outputs, y = torch.zeros(6, 3), torch.zeros(6, dtype=torch.long)
-    found = judged(
+    found = analyse(
         "the loss", lambda o, y: F.cross_entropy(o + torch.rand_like(o), y), outputs, y, torch.float32, True
     )
     assert found.rows is None
-    assert found.untold == "the loss draws random numbers"
+    assert found.not_translated_because == "the loss draws random numbers"

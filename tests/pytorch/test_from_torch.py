@@ -177,12 +177,12 @@ def test_pytorch_lists_its_operations_once_a_program(monkeypatch):
     name = "_materialize_cpp_cia_ops"
     if not hasattr(utils, name):
         pytest.skip("this PyTorch lists them in another way")
-    from fedsolve.pytorch.translation.export import exported
+    from fedsolve.pytorch.translation.export import export_module
 
     listed = []
     make = getattr(utils, name)
     monkeypatch.setattr(utils, name, lambda: listed.append(make()))
-    exported(network(), (torch.zeros(2, 4),), training=True)
+    export_module(network(), (torch.zeros(2, 4),), training=True)
     assert len(listed) == 1
     getattr(utils, name)()
     assert len(listed) == 2
@@ -190,7 +190,7 @@ def test_pytorch_lists_its_operations_once_a_program(monkeypatch):
 
 def test_operations_that_pytorch_decomposes_by_itself_are_left_to_it(monkeypatch):
     """Rules are registered for those alone that stay whole, and the program's values are the module's."""
-    from fedsolve.pytorch.translation.export import exported
+    from fedsolve.pytorch.translation.export import export_module
 
     parts = torch.export.exported_program
     name = "_override_composite_implicit_decomp"
@@ -201,7 +201,7 @@ def test_operations_that_pytorch_decomposes_by_itself_are_left_to_it(monkeypatch
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Hardswish(), nn.GRU(8, 3, batch_first=True))
     x = torch.randn(2, 5, 4)
-    program = exported(module, (x,), training=False)
+    program = export_module(module, (x,), training=False)
     assert 0 < max(numbers) < 100, numbers
     whole = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert {f"aten.{name}" for name in ("layer_norm.default", "hardswish.default", "gru.input")} <= whole

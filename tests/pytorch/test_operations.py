@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 import samples  # noqa: E402
 
 from fedsolve.pytorch.operations import OPERATIONS  # noqa: E402
-from fedsolve.pytorch.translation.arrays import array_of, jax_dtype  # noqa: E402
+from fedsolve.pytorch.translation.arrays import jax_dtype, tensor_to_array  # noqa: E402
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -59,7 +59,7 @@ def test_types_in_float32(family: Callable[..., Any]) -> None:
             for call in calls:
                 expected = _flat(_reference(name, call)(*call.args, **call.kwargs))
                 run, tensors = _ours(name, call)
-                shapes = jax.eval_shape(run, [array_of(t) for t in tensors])
+                shapes = jax.eval_shape(run, [tensor_to_array(t) for t in tensors])
                 assert [s.dtype for s in shapes][: len(expected)] == [jax_dtype(e.dtype) for e in expected][
                     : len(shapes)
                 ], (
@@ -85,9 +85,11 @@ def compare(family: Callable[..., Any], dtype: torch.dtype) -> None:
             for number, call in enumerate(calls):
                 run, tensors = _ours(name, call)
                 values, cotangents, gradients = _theirs(name, call)
-                arrays = [array_of(t) for t in tensors]
+                arrays = [tensor_to_array(t) for t in tensors]
                 programs.append(_with_gradients(run))
-                inputs.append((arrays, [None if c is None else array_of(c).conj() for c in cotangents]))
+                inputs.append(
+                    (arrays, [None if c is None else tensor_to_array(c).conj() for c in cotangents])
+                )
                 expected.append((values, gradients))
                 names.append(f"{name} call {number}")
         results = jax.jit(lambda given: [p(*g) for p, g in zip(programs, given, strict=True)])(inputs)
@@ -104,7 +106,9 @@ def _close(ours: Any, theirs: torch.Tensor, dtype: torch.dtype, name: str) -> No
     assert ours.shape == tuple(theirs.shape), name
     inexact = theirs.is_floating_point() or theirs.is_complex()
     limit = max(TOLERANCE[dtype], TOLERANCE[theirs.dtype.to_real()]) if inexact else 0
-    np.testing.assert_allclose(np.asarray(ours), array_of(theirs), rtol=limit, atol=limit, err_msg=name)
+    np.testing.assert_allclose(
+        np.asarray(ours), tensor_to_array(theirs), rtol=limit, atol=limit, err_msg=name
+    )
 
 
 def _overload(name: str) -> Any:

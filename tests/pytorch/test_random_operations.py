@@ -12,7 +12,7 @@ import jax.numpy as jnp  # noqa: E402
 import samples  # noqa: E402
 
 from fedsolve.pytorch.operations import OPERATIONS  # noqa: E402
-from fedsolve.pytorch.translation.arrays import array_of  # noqa: E402
+from fedsolve.pytorch.translation.arrays import tensor_to_array  # noqa: E402
 
 N = 20_000
 X = np.random.default_rng(0).standard_normal(N).astype(np.float32)
@@ -109,13 +109,17 @@ def test_dropout_without_a_draw() -> None:
     for name, rest in (("lstm", (1.0, True, False, True)), ("lstm", (0.5, False, False, True))):
         x, hx, params = lstm[:3]
         theirs = torch.ops.aten.lstm.input(x, hx, params, True, 2, *rest)
-        arrays = [array_of(x), [array_of(h) for h in hx], [jnp.asarray(array_of(p)) for p in params]]
+        arrays = [
+            tensor_to_array(x),
+            [tensor_to_array(h) for h in hx],
+            [jnp.asarray(tensor_to_array(p)) for p in params],
+        ]
         function = OPERATIONS[f"aten.{name}.input"].function
         ours = jax.jit(lambda given, f=function, r=rest: f(*given, True, 2, *r, key=key))(arrays)
         for a, b in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(a, array_of(b), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(a, tensor_to_array(b), rtol=1e-5, atol=1e-5)
     q = d.normal(2, 3, 4)
     attention = OPERATIONS["aten.scaled_dot_product_attention.default"].function
-    assert not np.any(jax.jit(lambda a: attention(a, a, a, None, 1.0, key=key))(array_of(q)))
+    assert not np.any(jax.jit(lambda a: attention(a, a, a, None, 1.0, key=key))(tensor_to_array(q)))
     dropout = OPERATIONS["aten.dropout.default"].function
     assert np.array_equal(dropout(X, 0.5, False, key=None), X)

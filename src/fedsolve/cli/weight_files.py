@@ -152,11 +152,11 @@ def _check_state_dict(content: io.BytesIO, module: nn.Module, stored: Mapping[st
     """Raise `InvalidInput` unless the file gives a module of the same layers the stored numbers, in its types."""
     import torch
 
-    from fedsolve.pytorch.translation.arrays import as_tensor, copied
+    from fedsolve.pytorch.translation.arrays import as_tensor, copy_module
 
     content.seek(0)
     try:
-        read = copied(module)
+        read = copy_module(module)
         read.load_state_dict(torch.load(content, weights_only=True), strict=True)
     except Exception as error:  # of a module's own hooks: any
         line = (str(error).splitlines() or [""])[0]
@@ -350,12 +350,12 @@ def _check_packages() -> None:
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
     """The inputs of the check as the module takes them."""
-    from fedsolve.pytorch.translation.arrays import of_data
+    from fedsolve.pytorch.translation.arrays import to_tensor
 
     shapes = getattr(result.inference, "rows", None)
     arrays, _ = as_inputs(rows, shapes, result.history.task)
     dtype = next(p.dtype for p in module.parameters() if p.is_floating_point())
-    return jax.tree.map(lambda a: of_data(a[:_ROWS], dtype), arrays)
+    return jax.tree.map(lambda a: to_tensor(a[:_ROWS], dtype), arrays)
 
 
 def _graph(module: nn.Module, inputs: Any) -> bytes:

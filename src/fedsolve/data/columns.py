@@ -10,7 +10,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, is_integer, of_type
 from fedsolve.core.trees import as_array, check_same_rows, columns_of, is_rounded
 from fedsolve.core.types import Batch
-from fedsolve.data.examples import in_words
+from fedsolve.data.examples import form_text
 from fedsolve.folders.untrusted import composed
 
 Columns = tuple[tuple[str, ...] | None, ...]
@@ -88,7 +88,7 @@ def check_list(name: str, given: object, of: str) -> None:
     raise InvalidInput(f"{name} = {of_type(given)} must be a list, {of}{instead}")
 
 
-def same_form(client: Batch, first: Batch, name: str, of: str) -> int:
+def check_same_form(client: Batch, first: Batch, name: str, of: str) -> int:
     # how many examples the client has
     leaves = jax.tree_util.tree_leaves_with_path(client)
     for path, leaf in leaves:
@@ -98,7 +98,7 @@ def same_form(client: Batch, first: Batch, name: str, of: str) -> int:
                 "np.array(rows)"
             )
     if jax.tree.structure(client) != jax.tree.structure(first):
-        raise InvalidInput(f"{name} is {in_words(client)}, {of} is {in_words(first)}: give all the same")
+        raise InvalidInput(f"{name} is {form_text(client)}, {of} is {form_text(first)}: give all the same")
     for (path, leaf), own in zip(leaves, jax.tree.leaves(first), strict=True):
         if leaf.shape[1:] != own.shape[1:]:
             where = f"{jax.tree_util.keystr(path)} of {name}".strip()
@@ -111,7 +111,7 @@ def same_form(client: Batch, first: Batch, name: str, of: str) -> int:
     return lengths.pop()
 
 
-def one_type(path: str, parts: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+def in_common_type(path: str, parts: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
     # packed in the smallest type that holds all of theirs, which must round none
     try:
         packed = np.concatenate(parts)

@@ -71,7 +71,7 @@ class SparseRows(NamedTuple):
         return cls(indices, values)
 
 
-def in_words(tree: Any) -> str:
+def form_text(tree: Any) -> str:
     if isinstance(tree, dict):
         return f"a dictionary of {', '.join(map(str, tree))}"
     if isinstance(tree, SparseRows):

@@ -15,7 +15,14 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, check_integer, check_number, of_type
 from fedsolve.core.trees import as_array, check_same_rows, first_merged
 from fedsolve.core.types import Batch
-from fedsolve.data.columns import Columns, check_list, in_order, named_arrays, one_type, same_form
+from fedsolve.data.columns import (
+    Columns,
+    check_list,
+    check_same_form,
+    in_common_type,
+    in_order,
+    named_arrays,
+)
 from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
@@ -75,7 +82,7 @@ class FederatedData:
             where = jax.tree_util.keystr(path) or "the examples"
             if leaf.ndim == 0 or len(leaf) != total:
                 raise InvalidInput(f"field {where} has shape {leaf.shape}: its first axis must be {total}")
-            row = first_bad_row(leaf)
+            row = first_nonfinite_row(leaf)
             if row is not None:
                 client, own = self._client_of(row)
                 raise InvalidInput(
@@ -353,9 +360,10 @@ class FederatedData:
         for i, client in enumerate(clients):
             arrays, columns = named_arrays(f"{called[i]}:", client, columns)
             packed.append(arrays)
-        counts = [same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
+        counts = [check_same_form(c, packed[0], called[i], called[0]) for i, c in enumerate(packed)]
         examples = jax.tree_util.tree_map_with_path(
-            lambda path, *parts: one_type(jax.tree_util.keystr(path) or "of examples", parts, called), *packed
+            lambda path, *parts: in_common_type(jax.tree_util.keystr(path) or "of examples", parts, called),
+            *packed,
         )
         return cls(examples, np.array(counts), given, columns)
 
@@ -420,7 +428,7 @@ def _pooled(examples: Batch) -> tuple[Batch, int, Columns]:
     return packed, lengths.pop(), columns
 
 
-def first_bad_row(array: np.ndarray) -> int | None:
+def first_nonfinite_row(array: np.ndarray) -> int | None:
     # with a number that is not finite; None if there is none
     if not np.issubdtype(array.dtype, np.inexact) or np.isfinite(array).all():
         return None

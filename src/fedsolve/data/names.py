@@ -52,7 +52,7 @@ def check_names(names: Sequence[Any]) -> None:
         seen: dict[str, int] = {}
         for i, name in enumerate(names):
             if seen.setdefault(name, i) != i:
-                raise twice(seen[name], i, name)
+                raise duplicate_name(seen[name], i, name)
 
 
 def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
@@ -64,10 +64,10 @@ def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
         first, second = sorted(order[k : k + 2].tolist())
         name_bytes, other = (bytes(text[bounds[i] : bounds[i + 1]]) for i in (first, second))
         if name_bytes == other:
-            raise twice(first, second, name_bytes.decode())
+            raise duplicate_name(first, second, name_bytes.decode())
 
 
-def twice(first: int, second: int, name: str) -> InvalidInput:
+def duplicate_name(first: int, second: int, name: str) -> InvalidInput:
     return InvalidInput(
         f"names: clients {first} and {second} are both called {shown(name)}: give each a name of its own"
     )

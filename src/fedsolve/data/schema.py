@@ -60,14 +60,14 @@ def read_columns(
                 )
             for column, place, texts in places:
                 cell = row[place].strip()
-                column.append(cell if cell in texts else _usual(cell, texts))
+                column.append(cell if cell in texts else _normalise_cell(cell, texts))
             lines.append(rows.line_num)
     if not lines:
         raise InvalidInput(f"{path} has no row below its first line: give at least one example")
     return cells, lambda row: f"{path}, line {lines[row]}"
 
 
-def _usual(cell: str, known: Collection[str]) -> str:
+def _normalise_cell(cell: str, known: Collection[str]) -> str:
     # as if the file had not gone through a data frame
     if known and (whole := _WHOLE.fullmatch(cell)) and whole[1] in known:
         return whole[1]
@@ -91,7 +91,7 @@ def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> in
     return header.index(name)
 
 
-def filled(cells: list[str], name: str, fill: str | None, where: Callable[[int], str]) -> list[str]:
+def fill_missing(cells: list[str], name: str, fill: str | None, where: Callable[[int], str]) -> list[str]:
     # `fill` stands for an empty cell; None where nothing does
     if "" not in cells:
         return cells
@@ -124,7 +124,7 @@ def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> n
     return numbers.astype(np.float32)
 
 
-def numbers_of(
+def category_indices(
     cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
 ) -> np.ndarray:
     # the place of each cell among the categories or classes of a column, (rows,)
@@ -177,12 +177,12 @@ class Column:
 
     def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
         # (rows, inputs); `where` says where a row stands
-        cells = filled(cells, self.name, self.fill, where)
+        cells = fill_missing(cells, self.name, self.fill, where)
         if not self.categories:
             with np.errstate(over="ignore"):  # what is beyond float64 is beyond float32
                 scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
             return as_float32(scaled, self.name, where)[:, None]
-        return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]
+        return np.eye(self.inputs)[category_indices(cells, self.categories, self.name, "categories", where)]
 
 
 # The schema of a federation's data, in a file that all sites share: shapes, categories and constants.
@@ -279,11 +279,11 @@ class Schema:
                 empty, no finite number, or none of the categories or classes (the line is named).
         """
         x, cells, where = self._read(path, [self.target])
-        targets = filled(cells[self.target], self.target, None, where)
+        targets = fill_missing(cells[self.target], self.target, None, where)
         if not self.classes:
             numbers = as_floats(targets, self.target, where)
             return Examples(x, as_float32(numbers, self.target, where))
-        y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
+        y = category_indices(targets, tuple(map(str, self.classes)), self.target, "classes", where)
         return Examples(x, y.astype(np.int32))
 
     def read_inputs(self, path: str | Path) -> np.ndarray:

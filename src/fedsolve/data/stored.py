@@ -374,14 +374,14 @@ def gather(path: Path, column: Column, starts: np.ndarray, counts: np.ndarray, i
             raise OSError("it has become shorter")
         if size <= _DENSE * len(starts):
             with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
-                _through_map(mapped, column, starts, counts, into)
+                _read_mapped(mapped, column, starts, counts, into)
         else:
             content = into.reshape(-1).view(np.uint8).data
             offsets, sizes = column.start + starts * column.width, counts * column.width
-            _by_calls(file.fileno(), offsets.tolist(), sizes.tolist(), content)
+            _read_by_calls(file.fileno(), offsets.tolist(), sizes.tolist(), content)
 
 
-def _through_map(
+def _read_mapped(
     mapped: mmap.mmap, column: Column, starts: np.ndarray, counts: np.ndarray, into: np.ndarray
 ) -> None:
     # a part of the file after another
@@ -398,7 +398,7 @@ def _through_map(
     del all_rows
 
 
-def _by_calls(file: int, places: list[int], sizes: list[int], content: memoryview) -> None:
+def _read_by_calls(file: int, places: list[int], sizes: list[int], content: memoryview) -> None:
     # what is in memory already comes at once; the rest is announced, so that the system fetches much of it
     # together
     missing, end = [], 0
@@ -412,11 +412,11 @@ def _by_calls(file: int, places: list[int], sizes: list[int], content: memoryvie
         if found < size:
             missing.append((part, place))
     for part, place in missing:
-        _announce(file, place, len(part))
+        _prefetch(file, place, len(part))
     for part, place in missing:
         read_all(file, part, place)
 
 
-def _announce(file: int, offset: int, size: int) -> None:
+def _prefetch(file: int, offset: int, size: int) -> None:
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)

@@ -21,7 +21,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, check_flag, check_path, of_type
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import Columns, named_arrays
-from fedsolve.data.federated import FederatedData, first_bad_row
+from fedsolve.data.federated import FederatedData, first_nonfinite_row
 from fedsolve.data.names import Numbered, check_names, check_written_names
 from fedsolve.data.stored import (
     COUNTS,
@@ -182,7 +182,7 @@ def _write(
 ) -> None:
     progress = Progress.read(folder)
     have = 0 if progress is None else progress.clients
-    rest = iter(_from(clients, max(have - 1, 0)))
+    rest = iter(_clients_from(clients, max(have - 1, 0)))
     if names is not None:
         next(itertools.islice(names, have, have), None)
     if progress is not None:
@@ -236,7 +236,7 @@ def _write(
     (folder / PROGRESS).unlink()
 
 
-def _from(clients: FederatedData | Iterable[Batch], start: int) -> Iterable[Batch]:
+def _clients_from(clients: FederatedData | Iterable[Batch], start: int) -> Iterable[Batch]:
     # clients before `start` are not made where they can be left alone
     if isinstance(clients, FederatedData):
         return map(clients.client, range(start, clients.num_clients))
@@ -253,7 +253,7 @@ def _blocks(data: FederatedData, start: int) -> Iterator[tuple[list[np.ndarray],
     while start < data.num_clients:
         first = int(data.offsets[start])
         stop = max(start + 1, int(np.searchsorted(ends, first + rows, side="right")))
-        yield [_little(a[first : int(ends[stop - 1])]) for a in arrays], data.counts[start:stop]
+        yield [_little_endian(a[first : int(ends[stop - 1])]) for a in arrays], data.counts[start:stop]
         start = stop
 
 
@@ -314,14 +314,14 @@ def _leaves(i: int, client: Any, columns: Columns) -> tuple[list[np.ndarray], Co
             raise InvalidInput(
                 f"{where} has type {a.dtype}, which NumPy's files do not have: give float16 or float32"
             )
-        if (row := first_bad_row(a)) is not None:
+        if (row := first_nonfinite_row(a)) is not None:
             raise InvalidInput(
                 f"{where} holds a number that is not finite in row {row}: clean the data first"
             )
-    return [_little(a) for _, a in given], columns
+    return [_little_endian(a) for _, a in given], columns
 
 
-def _little(array: np.ndarray) -> np.ndarray:
+def _little_endian(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 

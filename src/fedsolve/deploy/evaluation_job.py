@@ -30,7 +30,7 @@ from fedsolve.core.errors import (
 from fedsolve.core.sampling import Uniform
 from fedsolve.data.column_statistics.pooled import Minimum, check_summable
 from fedsolve.data.column_statistics.replies import Request
-from fedsolve.data.column_statistics.statistics import asked_columns
+from fedsolve.data.column_statistics.statistics import parse_columns
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry
 from fedsolve.deploy.run_log import FAILED, save_client_metrics, say, write_failure
@@ -106,7 +106,7 @@ class Job:
         minimum = Minimum(config.get("min-clients", least.clients), config.get("min-rows", least.rows))
         secure = config.get("secure", False)
         check_flag("secure", secure)
-        columns = asked_columns(config.get("columns", ""))
+        columns = parse_columns(config.get("columns", ""))
         if name == STATISTICS and secure:
             check_summable(columns)
         return cls(name, Path(model), columns, minimum, secure)

@@ -117,7 +117,7 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     require("torch", "module= needs", "torch", "PyTorch")
     from torch import nn
 
-    from fedsolve.pytorch.translation.arrays import copied, trained_copy
+    from fedsolve.pytorch.translation.arrays import copy_module, trained_copy
     from fedsolve.tasks.torch_modules.module_outputs import likeliest
 
     if not isinstance(module, nn.Module):
@@ -133,7 +133,7 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
         None,
         likeliest if classes else None,
         None,
-        partial(trained_copy, copied(module)),
+        partial(trained_copy, copy_module(module)),
         buffers,
         columns=_columns(folder),
     )

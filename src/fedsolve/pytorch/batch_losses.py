@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Sampler
 
 from fedsolve.core.errors import of_type
 from fedsolve.core.loss_checks import check_value
-from fedsolve.pytorch.translation.arrays import of_data
+from fedsolve.pytorch.translation.arrays import to_tensor
 
 
 def are_classes(outputs: Any, y: Any) -> bool:
@@ -92,7 +92,7 @@ def _partly_nan(targets: Any) -> bool:
 
 def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     x, y = batch
-    return jax.tree.map(lambda a: of_data(a, dtype), (x, y))
+    return jax.tree.map(lambda a: to_tensor(a, dtype), (x, y))
 
 
 def row_of(tree: Any, i: int, rows: int) -> Any:
@@ -118,7 +118,7 @@ def seed_of(key: bytes, *numbers: int) -> int:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def seed_torch(seed: int, device: torch.device | None = None) -> Iterator[None]:
     # afterwards PyTorch's generators go on where they were
     cuda = device if device is not None and device.type == "cuda" else None
     before = torch.default_generator.get_state()
@@ -135,7 +135,7 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def all_seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def seed_all(seed: int, device: torch.device | None = None) -> Iterator[None]:
     # PyTorch, NumPy and Python, any of which a module or a loader's augmentation may draw from. NumPy's
     # generator is exchanged: far faster than to read its state out and to write it back
     python, legacy = random.getstate(), np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
@@ -143,7 +143,7 @@ def all_seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         random.seed(seed)
         np.random.set_bit_generator(_bit_generator())  # pyright: ignore[reportAttributeAccessIssue]
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        with seeded(seed, device):
+        with seed_torch(seed, device):
             yield
     finally:
         random.setstate(python)
@@ -157,7 +157,7 @@ def global_states() -> tuple[Any, ...]:
 
 
 @contextmanager
-def kept_generators(loader: object) -> Iterator[None]:
+def preserve_generators(loader: object) -> Iterator[None]:
     # afterwards generators that a loader, its samplers or its dataset hold as attributes go on where they
     # were
     held = list(_generators(loader, set()))

@@ -28,19 +28,19 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.batch_losses import all_seeded, mean_of, row_of, seed_of, tensors_of, value_or_zero
+from fedsolve.pytorch.batch_losses import mean_of, row_of, seed_all, seed_of, tensors_of, value_or_zero
 from fedsolve.pytorch.reference import are_fixed, gradients, refuse_late_hooks
 from fedsolve.pytorch.translation.arrays import (
-    array_of,
     as_tensor,
     buffer_tensors,
     check_weights,
-    kept_attributes,
+    copy_module,
     mode_setter,
-    substituted,
+    preserve_attributes,
+    substitute_tensors,
+    tensor_to_array,
     trainable,
 )
-from fedsolve.pytorch.translation.arrays import copied as copy_of
 from fedsolve.pytorch.translation.registry import NotTranslatable
 
 
@@ -113,14 +113,14 @@ class Module:
         check_weights(module)
         refuse_late_hooks(module)
         self._alone = alone
-        self._module = copy_of(module) if copied else module
+        self._module = copy_module(module) if copied else module
         self._set_mode = mode_setter(self._module)
         self._lock = _LOCKS.setdefault(self._module, RLock())
         self._params, self._buffers = trainable(self._module), buffer_tensors(self._module)
         self._still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
         self._kept = {n: p.detach().clone() for n, p in self._still.items()}
-        self.params = {name: array_of(p) for name, p in self._params.items()}
-        self.buffers = {name: array_of(b) for name, b in self._buffers.items()}
+        self.params = {name: tensor_to_array(p) for name, p in self._params.items()}
+        self.buffers = {name: tensor_to_array(b) for name, b in self._buffers.items()}
 
     def values(self, function: Function, params: Any, buffers: Any, batch: Any) -> np.ndarray:
         # the value of each example alone, shape (n,), in evaluation mode
@@ -131,7 +131,7 @@ class Module:
             outputs = None if self._alone else self._module(x)
             each = []
             for i in range(rows):
-                with all_seeded(0) if self._alone else nullcontext():
+                with seed_all(0) if self._alone else nullcontext():
                     own = self._module(row_of(x, i, rows)) if self._alone else row_of(outputs, i, rows)
                     each.append(mean_of(function(own, row_of(y, i, rows))))
             return torch.stack(each).to(dtype).numpy()
@@ -147,7 +147,7 @@ class Module:
         rows = len(next(t for t in pytree.tree_leaves(x) if t.ndim))
         each = []
         for i in range(rows):
-            with all_seeded(0):
+            with seed_all(0):
                 each.append(self._module(row_of(x, i, rows)))
         return pytree.tree_map(lambda *t: torch.cat(t) if t[0].ndim else torch.stack(t).mean(), *each)
 
@@ -183,8 +183,11 @@ class Module:
             kind = dtype if own.is_floating_point() else own.dtype
             values[name] = as_tensor(buffers.get(name, self.buffers[name]), own.new_empty(0, dtype=kind))
         tensors = self._params | self._buffers | self._still
-        kept, seed = kept_attributes(self._module), 0 if are_fixed() else seed  # 0: what a comparison draws
-        with self._lock, kept, substituted(self._module, tensors, values), all_seeded(seed):
+        kept, seed = (
+            preserve_attributes(self._module),
+            0 if are_fixed() else seed,
+        )  # 0: what a comparison draws
+        with self._lock, kept, substitute_tensors(self._module, tensors, values), seed_all(seed):
             self._set_mode(training)
             yield dtype
 
@@ -257,7 +260,7 @@ class Outputs(_Evaluated):
                 raise NotTranslatable(
                     f"an output of shape {tuple(t.shape)} has no row for each of {rows} examples"
                 )
-            found.append((shape, None if t.is_floating_point() else array_of(t).dtype))
+            found.append((shape, None if t.is_floating_point() else tensor_to_array(t).dtype))
         return cls(module, tuple(found), bool(module.buffers))
 
     def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Any:
@@ -340,7 +343,7 @@ def _words(key: Array) -> Array:
 # Items of a data set put together to a batch, and why they cannot be.
 
 
-def collated(who: str, items: Sequence[Any]) -> Any:
+def collate(who: str, items: Sequence[Any]) -> Any:
     # `who` is what errors call the data set
     try:
         return default_collate(list(items))

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.loss_checks import REMEMBERED, check_again, check_mean, check_value, fails, first_line
-from fedsolve.pytorch.batch_losses import all_seeded, mean_of, row_of
+from fedsolve.pytorch.batch_losses import mean_of, row_of, seed_all
+from fedsolve.pytorch.preserved_state import preserve_state
 from fedsolve.pytorch.reference import fixed_draws
-from fedsolve.pytorch.translation.batch_sums import NoMean, OnSums, wide
+from fedsolve.pytorch.translation.batch_sums import NoMean, OnSums, to_float64
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.registry import NotTranslatable
-from fedsolve.pytorch.unchanged import as_before
 
 INSTEAD = (
     "give a mean over examples, or one sum over them divided by another, such as (values * mask).sum() / mask.sum(); "
@@ -29,31 +29,33 @@ INSTEAD = (
 
 
 @dataclass(frozen=True)
-class Judged:
+class LossAnalysis:
     """A loss or a metric of PyTorch."""
 
     function: Callable[[Any, Any], Any]  # (outputs, targets) -> tensor
     rows: OnRows | None = None  # it by single rows; None where it cannot be exported
     # it by sums over rows; None where it is a mean over examples, whatever these are, or one cannot tell
     sums: OnSums | None = None
-    untold: str = ""  # why it is not translated; "" where it is
-    no_mean: str = ""  # what was seen of a metric that is neither: it is computed on whole sets; else ""
+    not_translated_because: str = ""  # why it is not translated; "" where it is
+    not_a_mean_because: str = (
+        ""  # what was seen of a metric that is neither: it is computed on whole sets; else ""
+    )
 
 
-def judged(
+def analyse(
     name: str, function: Any, outputs: Any, targets: Any, dtype: torch.dtype, only_means: bool
-) -> Judged:
+) -> LossAnalysis:
     # decided by the function's program and by its values on a sample batch; with `only_means` one that needs
     # whole sets is refused, as a loss is
     with fixed_draws():
         whole = value_of(name, function, outputs, targets)
-    rows, sums, untold = None, None, ""
+    rows, sums, not_translated_because = None, None, ""
     try:
         rows = OnRows(name, function, outputs, targets, dtype)
         sums = OnSums(rows, outputs, targets)
         seen = None if sums.is_mean else _sums_difference(sums, function, outputs, targets)
     except NotTranslatable as error:
-        seen, untold = None, str(error)
+        seen, not_translated_because = None, str(error)
     except NoMean as error:
         seen = str(error)
     if seen is None and (sums is None or sums.is_mean):
@@ -61,10 +63,10 @@ def judged(
             seen = _mean_difference(function, outputs, targets, whole)
     if seen is None:
         own = sums if sums is not None and not sums.is_mean else None
-        return Judged(function, rows, own, untold if rows is None else "")
+        return LossAnalysis(function, rows, own, not_translated_because if rows is None else "")
     if only_means or not _has_rows(outputs, targets):
         check_mean(name, f"of {_rows(outputs)} examples it is {seen}", INSTEAD)
-    return Judged(function, rows, no_mean=seen)
+    return LossAnalysis(function, rows, not_a_mean_because=seen)
 
 
 def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:
@@ -83,7 +85,7 @@ def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:
 
 def _once(function: Any, outputs: Any, targets: Any) -> Any:
     # the function's buffers are afterwards as before
-    with as_before((function,)), torch.no_grad():
+    with preserve_state((function,)), torch.no_grad():
         return _drawn(function, outputs, targets)
 
 
@@ -137,7 +139,7 @@ def value_or_none(loss: Any, outputs: Any, targets: Any) -> Any:
 
 
 def _drawn(function: Any, outputs: Any, targets: Any) -> Any:
-    with all_seeded(0):
+    with seed_all(0):
         return function(outputs, targets)
 
 
@@ -194,7 +196,7 @@ def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) ->
     # None if PyTorch's value of subsets of rows follows from the sums
     rows = _rows(outputs)
     with jax.enable_x64(True):
-        each = np.asarray(sums(*wide(outputs, targets)))
+        each = np.asarray(sums(*to_float64(outputs, targets)))
         for chosen in (np.arange(rows), np.arange(0, rows, 2), np.arange(1, rows, 3)):
             with torch.no_grad():
                 some = pytree.tree_map(lambda t, c=chosen: _some(t, c, rows), (outputs, targets))
@@ -226,7 +228,7 @@ def _some(t: Any, chosen: np.ndarray, rows: int) -> Any:
 _LOOK = 2**17  # rows of inputs that are looked at, evenly spaced; of targets 32 times as many
 
 
-def telling_rows(x: Any, y: Any, least: int, most: int) -> np.ndarray:
+def informative_rows(x: Any, y: Any, least: int, most: int) -> np.ndarray:
     # which rows to try a module on, the most telling first, shape (least .. most,): those with each negative
     # target (ignored ones are), with the most and the fewest of them, with every value of integer targets,
     # the rarest first, with the greatest and smallest numbers, and the longest and shortest sequences as far

@@ -25,17 +25,17 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope, first_line
-from fedsolve.pytorch.batch_losses import all_seeded, global_states, mean_of, tensors_of
+from fedsolve.pytorch.batch_losses import global_states, mean_of, seed_all, tensors_of
+from fedsolve.pytorch.preserved_state import python_state
 from fedsolve.pytorch.translation.arrays import (
-    array_of,
     as_tensor,
-    kept_attributes,
     mode_setter,
-    substituted,
+    preserve_attributes,
+    substitute_tensors,
+    tensor_to_array,
     trainable,
 )
 from fedsolve.pytorch.translation.registry import where_raised
-from fedsolve.pytorch.unchanged import remembered_by
 
 # What autograd records of a loss, and the gradient that it gives.
 
@@ -236,7 +236,7 @@ def _whole(low: int, high: int) -> int:
     return low + int(_UNIFORM * (high - low))
 
 
-class Fixed:
+class FixedRandom:
     """The functions of `jax.random` that translated programs draw with, without their key."""
 
     @staticmethod
@@ -264,7 +264,7 @@ Function = Callable[[Any, Any], Any]
 Values = Mapping[str, Any]
 
 
-class Found(NamedTuple):
+class TrainingValues(NamedTuple):
     """What one evaluation in training mode gives."""
 
     loss: float  # the mean over the batch
@@ -273,14 +273,14 @@ class Found(NamedTuple):
     # the largest rounding unit of a type to which the module or the loss converts numbers
     coarsest: float = 0.0
     # what they give where such conversions do not round; None where nothing is converted, or it fails so
-    exact: Found | None = None
+    exact: TrainingValues | None = None
 
 
-class Value(NamedTuple):
+class EvaluationValue(NamedTuple):
     """What one evaluation in evaluation mode gives."""
 
     value: float  # the mean over the batch
-    coarsest: float = 0.0  # coarsest, exact: as in `Found`
+    coarsest: float = 0.0  # coarsest, exact: as in `TrainingValues`
     exact: float | None = None
 
 
@@ -303,14 +303,14 @@ class Reference:
         self._name, self._set_mode = type(module).__name__, mode_setter(module)
         self.draws = self.autocast = False
 
-    def training(self, params: Values, buffers: Values, batch: Any) -> Found:
+    def training(self, params: Values, buffers: Values, batch: Any) -> TrainingValues:
         # with fixed draws; parameters and buffers that are not given have the module's own values. It is
         # computed twice: a loss that is another then, or attributes that change in each call, are refused
-        with kept_attributes(self.module, self.loss):
+        with preserve_attributes(self.module, self.loss):
             first, leaves = self._once(params, buffers, batch)
-            remembered = remembered_by(self.module, self.loss)
+            remembered = python_state(self.module, self.loss)
             second, again = self._once(params, buffers, batch)
-            now = remembered_by(self.module, self.loss)
+            now = python_state(self.module, self.loss)
         self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
         rounding = 1e-6 + 1e3 * first.coarsest
         check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
@@ -322,42 +322,42 @@ class Reference:
                 )
         return first._replace(exact=self._exact(params, buffers, batch)) if first.coarsest else first
 
-    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> Value:
+    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> EvaluationValue:
         # the value on the whole batch, with fixed draws
 
         def value(rounding: bool) -> tuple[float, float]:
-            kept = kept_attributes(self.module, function)
+            kept = preserve_attributes(self.module, function)
             x, y = tensors_of(batch, self.dtype)
             with kept, self._with(params, buffers, False), torch.no_grad(), fixed_draws(rounding) as draws:
                 return float(mean_of(function(self.module(x), y))), draws.coarsest
 
         found, coarsest = value(rounding=True)
         if not coarsest:
-            return Value(found)
+            return EvaluationValue(found)
         try:
-            return Value(found, coarsest, value(rounding=False)[0])
+            return EvaluationValue(found, coarsest, value(rounding=False)[0])
         except InvalidInput:  # it insists on the types that it converts to
-            return Value(found, coarsest)
+            return EvaluationValue(found, coarsest)
 
     def graph(self, params: Values, buffers: Values, batch: Any, through_module: bool = True) -> Graph:
         # outputs have no gradient unless `through_module`
-        with kept_attributes(self.module, self.loss), self._with(params, buffers, True):
+        with preserve_attributes(self.module, self.loss), self._with(params, buffers, True):
             x, y = tensors_of(batch, self.dtype)
             outputs = self.module(x)
             if not through_module:
                 outputs = pytree.tree_map_only(Tensor, torch.detach, outputs)
             return Graph(mean_of(self.loss(outputs, y)))
 
-    def _exact(self, params: Values, buffers: Values, batch: Any) -> Found | None:
+    def _exact(self, params: Values, buffers: Values, batch: Any) -> TrainingValues | None:
         try:
-            with kept_attributes(self.module, self.loss):
+            with preserve_attributes(self.module, self.loss):
                 return self._once(params, buffers, batch, rounding=False)[0]
         except InvalidInput:
             return None
 
     def _once(
         self, params: Values, buffers: Values, batch: Any, rounding: bool = True
-    ) -> tuple[Found, list[Tensor]]:
+    ) -> tuple[TrainingValues, list[Tensor]]:
         # also the tensors with a gradient that the loss depends on
         x, y = tensors_of(batch, self.dtype)
         with self._with(params, buffers, True), fixed_draws(rounding) as draws:
@@ -365,9 +365,9 @@ class Reference:
             check_slope(f"the loss of {self._name}", value.requires_grad)
             leaves = Graph(value).leaves
             slope = gradients(value, trainable(self.module))
-            after = {n: array_of(self.module.get_buffer(n)) for n in buffers}
-        found = Found(
-            float(value.detach()), {n: array_of(g) for n, g in slope.items()}, after, draws.coarsest
+            after = {n: tensor_to_array(self.module.get_buffer(n)) for n in buffers}
+        found = TrainingValues(
+            float(value.detach()), {n: tensor_to_array(g) for n, g in slope.items()}, after, draws.coarsest
         )
         return found, leaves
 
@@ -387,13 +387,13 @@ class Reference:
         values = {}
         for name, t in tensors.items():
             like = t.new_empty(0, dtype=self.dtype) if t.is_floating_point() else t
-            values[name] = as_tensor(given[name] if name in given else array_of(t), like)
+            values[name] = as_tensor(given[name] if name in given else tensor_to_array(t), like)
         eager = torch.compiler.set_stance("force_eager")
         with (
             eager,
             self._seeing_autocast(),
-            substituted(self.module, tensors, values),
-            all_seeded(0),
+            substitute_tensors(self.module, tensors, values),
+            seed_all(0),
             torch.enable_grad(),
         ):
             self._set_mode(training)

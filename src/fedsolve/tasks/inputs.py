@@ -10,7 +10,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.trees import as_array, first_beyond
 from fedsolve.data.columns import Columns, named_arrays
-from fedsolve.data.examples import Examples, SparseRows, in_words
+from fedsolve.data.examples import Examples, SparseRows, form_text
 from fedsolve.data.federated import FederatedData
 
 
@@ -40,8 +40,8 @@ def as_inputs(x: Any, rows: Any, task: str, columns: Columns = ()) -> tuple[Any,
     if rows is not None:
         if jax.tree.structure(given) != jax.tree.structure(rows):
             raise InvalidInput(
-                f"x is {in_words(given)}, the inputs of {task} are {in_words(rows)}: give them in that form, "
-                "to `predict` in Python (a file of inputs holds one array)"
+                f"x is {form_text(given)}, the inputs of {task} are {form_text(rows)}: give them in that form, to "
+                "`predict` in Python (a file of inputs holds one array)"
             )
         sparse = isinstance(rows, SparseRows)
         given = jax.tree.map(lambda a, row: _like(a, row, task, sparse), given, rows)

@@ -33,7 +33,7 @@ def pick(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
     return value
 
 
-def dealt(
+def deal_rows(
     parts: Sequence[np.ndarray], examples: Callable[[np.ndarray], Examples], names: tuple[str, ...] = ()
 ) -> FederatedData:
     # `examples` makes the examples of row numbers
@@ -50,7 +50,7 @@ def by_owner(
 ) -> FederatedData:
     # a client for each owner of some rows, or for so many drawn ones, called by a word and its number
     parts = [rows[part] for part in Natural()(owners[rows], num_clients, seed)]
-    return dealt(parts, examples, tuple(f"{word} {owners[part[0]]}" for part in parts))
+    return deal_rows(parts, examples, tuple(f"{word} {owners[part[0]]}" for part in parts))
 
 
 def classification(
@@ -160,7 +160,7 @@ def next_token(
     )
 
 
-def drawn(examples: Examples, most: int | None, seed: int) -> Examples:
+def sample_examples(examples: Examples, most: int | None, seed: int) -> Examples:
     # at most so many, in their order; None for all
     if most is None or most >= len(examples.y):
         return examples

@@ -75,7 +75,7 @@ Targets = Classes | TwoSides | Tags
 
 
 @dataclass(frozen=True)
-class Found:
+class WrongTarget:
     """The first target of some examples that a loss does not take, and the range of all of them."""
 
     row: int  # its example
@@ -101,7 +101,7 @@ def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targ
     return targets[0]
 
 
-def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -> Found | None:
+def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -> WrongTarget | None:
     # integers within the range cost one look at both ends; `ends` are the least and the largest of y where
     # these are known
     if isinstance(targets, Tags):
@@ -114,21 +114,21 @@ def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -
     return _first(targets.wrong(y), y)
 
 
-def _first_tag(targets: Tags, y: SparseRows) -> Found | None:
+def _first_tag(targets: Tags, y: SparseRows) -> WrongTarget | None:
     indices, values = np.asarray(y.indices), np.asarray(y.values)
     outside = (indices < 0) | (indices >= targets.count)
     return _first(outside, indices) or _first((values != 0) & (values != 1), values)
 
 
-def _first(wrong: np.ndarray, y: np.ndarray) -> Found | None:
+def _first(wrong: np.ndarray, y: np.ndarray) -> WrongTarget | None:
     if not wrong.any():
         return None
     index = int(np.argmax(wrong))
     row = index // (wrong.size // len(wrong))
-    return Found(row, y.reshape(-1)[index].item(), y.min().item(), y.max().item())
+    return WrongTarget(row, y.reshape(-1)[index].item(), y.min().item(), y.max().item())
 
 
-def refuse(targets: Targets, found: Found, where: str, of: str) -> InvalidInput:
+def refuse(targets: Targets, found: WrongTarget, where: str, of: str) -> InvalidInput:
     # `where` the first is, and `of` which examples the range is
     takes = f"the loss takes {targets.words}; {targets.remedy}"
     return ConfidentialError(

@@ -14,8 +14,8 @@ from fedsolve.core.errors import InvalidInput, check_integer, shown
 from fedsolve.core.metric_direction import check_direction
 from fedsolve.core.trees import as_array
 from fedsolve.data.columns import named_arrays
-from fedsolve.data.examples import in_words
-from fedsolve.data.federated import FederatedData, first_bad_row
+from fedsolve.data.examples import form_text
+from fedsolve.data.federated import FederatedData, first_nonfinite_row
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
@@ -68,7 +68,7 @@ def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
             f"the fields of the {name} set have lengths {sorted(lengths)}: give all one, above 0"
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        row = first_bad_row(leaf)
+        row = first_nonfinite_row(leaf)
         if row is not None:
             where = jax.tree_util.keystr(path) or "an example"
             raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
@@ -84,8 +84,8 @@ def check_forms(
             continue
         if jax.tree.structure(examples) != jax.tree.structure(data.examples):
             raise InvalidInput(
-                f"the {name} set is {in_words(examples)}, a client's examples are {in_words(data.examples)}: give both "
-                "the same"
+                f"the {name} set is {form_text(examples)}, a client's examples are {form_text(data.examples)}: "
+                "give both the same"
             )
         own, clients = ([a.shape[1:] for a in jax.tree.leaves(e)] for e in (examples, data.examples))
         takes = partial(_takes, loss, init, frozen, buffers)

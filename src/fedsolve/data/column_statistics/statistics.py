@@ -59,16 +59,16 @@ def statistics(
     >>> ages.rows, ages.mean, ages.minimum
     (60, 19.5, 0.0)
     """
-    requests, minimum = asked_columns(columns), Minimum(min_clients, min_rows)
+    requests, minimum = parse_columns(columns), Minimum(min_clients, min_rows)
     replies = {
         i: join_bins(replies_to(requests, own, min_rows), min_rows) for i, own in enumerate(_clients(data))
     }
     return from_replies(requests, replies, minimum)
 
 
-def asked_columns(columns: Any) -> dict[str, Request]:
+def parse_columns(columns: Any) -> dict[str, Request]:
     if isinstance(columns, str):
-        columns = dict(_typed(text.strip()) for text in columns.split(",") if text.strip())
+        columns = dict(_parse_text(text.strip()) for text in columns.split(",") if text.strip())
     if not isinstance(columns, Mapping):
         if not isinstance(columns, Iterable):
             raise InvalidInput(f"columns = {shown(columns)} must be names of columns, such as ['age']")
@@ -76,10 +76,10 @@ def asked_columns(columns: Any) -> dict[str, Request]:
     for name in columns:
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"columns: {shown(name)} is no name of a column, such as 'age'")
-    return {name: _asked(name, about) for name, about in columns.items()}
+    return {name: _parse_request(name, about) for name, about in columns.items()}
 
 
-def _typed(text: str) -> tuple[str, Any]:
+def _parse_text(text: str) -> tuple[str, Any]:
     # NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME=categories
     name, equals, about = text.rpartition("=")
     if not equals:
@@ -95,7 +95,7 @@ def _typed(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def _asked(name: str, about: Any) -> Request:
+def _parse_request(name: str, about: Any) -> Request:
     if about is None or about == CATEGORIES:
         return Describe(categorical=about is not None)
     try:

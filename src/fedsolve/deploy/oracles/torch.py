@@ -24,7 +24,8 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_host import Evaluations, Loader, Minibatches, tensor_view
 from fedsolve.deploy.signature import layer_settings, settings
 from fedsolve.engine.compute.clients import own_key
-from fedsolve.pytorch.batch_losses import kept_generators
+from fedsolve.pytorch.batch_losses import preserve_generators
+from fedsolve.pytorch.preserved_state import preserve_state
 from fedsolve.pytorch.translation.arrays import (
     assign,
     buffer_tensors,
@@ -33,7 +34,6 @@ from fedsolve.pytorch.translation.arrays import (
     constant_tensors,
     parameters,
 )
-from fedsolve.pytorch.unchanged import as_before
 from fedsolve.tasks.metrics import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -98,14 +98,14 @@ class TorchOracle(LocalProblem):
         exact_loss: bool = True,
     ) -> None:
         self.params, self.exact_loss, self._own_module = parameters(module), exact_loss, module
-        with kept_generators(loader):
+        with preserve_generators(loader):
             batches = Minibatches(loader)
         self.notes = batches.notes
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
         self.steps = _steps(epochs, steps, batches.size.batches)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._module = Evaluations(module, loss, batches, target)
-        with as_before((module, loss), (loader,)):
+        with preserve_state((module, loss), (loader,)):
             self._module.try_out(exact_loss)
         check_named({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})

@@ -27,35 +27,40 @@ from fedsolve.core.errors import ConfidentialError, InvalidInput, check_same, of
 from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.deploy.message import Sums
 from fedsolve.pytorch.batch_losses import (
-    all_seeded,
     are_classes,
-    kept_generators,
     mean_of,
+    preserve_generators,
+    seed_all,
     seed_of,
     value_or_zero,
 )
 from fedsolve.pytorch.callback import no_batch
 from fedsolve.pytorch.loss_analysis import (
-    Judged,
+    LossAnalysis,
+    analyse,
     check_form,
     failure,
-    judged,
     refuse_other_forms,
     value_or_none,
 )
+from fedsolve.pytorch.preserved_state import preserve_state
 from fedsolve.pytorch.reference import refuse_late_hooks
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
     check_weights,
-    kept_attributes,
     mode_setter,
-    substituted,
+    preserve_attributes,
+    substitute_tensors,
     trainable,
 )
-from fedsolve.pytorch.translation.batch_sums import wide
-from fedsolve.pytorch.translation.export import called, check_alone, loses_by_rounding, written
-from fedsolve.pytorch.unchanged import as_before
+from fedsolve.pytorch.translation.batch_sums import to_float64
+from fedsolve.pytorch.translation.export import (
+    call_module,
+    check_single_row,
+    loses_by_rounding,
+    writes_to_parameter,
+)
 from fedsolve.tasks.metrics import SumMetric
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
@@ -133,11 +138,11 @@ class Minibatches:
         self._pass, self._batches, self._drawn, self._last = None, iter(()), 0, None
         if isinstance(self._loader, DataLoader):
             self._loader._iterator = None  # persistent workers, whose random numbers would go on
-        with kept_generators(self._loader):
+        with preserve_generators(self._loader):
             yield
 
     def _start(self, seed: int, everything: bool = False) -> Iterator[Any]:
-        with all_seeded(seed):
+        with seed_all(seed):
             if callable(self._loader):
                 return iter(self._loader(torch.Generator().manual_seed(seed)))
             return iter(complete(self._loader) if everything else self._loader)
@@ -150,7 +155,7 @@ class Minibatches:
                 generator.manual_seed(seed)
         if isinstance(self._loader, tuple | list):
             return next(batches, None)
-        with all_seeded(seed):
+        with seed_all(seed):
             try:
                 return next(batches, None)
             except (RuntimeError, TypeError) as error:
@@ -269,7 +274,7 @@ class Evaluations:
         self.moving: set[str] = set()
         self._updated: Any = None
         self.rounded = False
-        self._kinds: dict[str, Judged] = {}
+        self._kinds: dict[str, LossAnalysis] = {}
         self._batch: tuple[Any, tuple[Any, Any]] = (None, (None, None))
 
     def load(self, buffers: Mapping[str, np.ndarray]) -> None:
@@ -287,7 +292,7 @@ class Evaluations:
     def restored(self) -> Iterator[None]:
         """After this block module and loss have the attributes that they had before."""
         self._batch = (None, (None, None))
-        with kept_attributes(self._module, self._loss):
+        with preserve_attributes(self._module, self._loss):
             yield
 
     def step(self, params: Tensors, words: np.ndarray) -> tuple[np.ndarray, Arrays]:
@@ -307,9 +312,9 @@ class Evaluations:
         total: Any = torch.zeros((), dtype=dtype, device=self._device)
         gradient = {name: torch.zeros_like(v) for name, v in values.items()}
         examples, seen = 0, []
-        with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
+        with substitute_tensors(self._module, self._params | self._buffers, values | self._copies(dtype)):
             self._set_mode(False)
-            with all_seeded(seed_of(key, 5), self._device):
+            with seed_all(seed_of(key, 5), self._device):
                 for batch in self._batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
                     outputs, weight = self._module(x), num_examples(batch)
@@ -330,7 +335,7 @@ class Evaluations:
     def _through(self, key: bytes, by_outputs: list[Any], dtype: torch.dtype) -> Tensors:
         """The gradient from that by the outputs of each batch, which are computed once more."""
         gradient = {name: torch.zeros_like(p) for name, p in self._params.items()}
-        with all_seeded(seed_of(key, 5), self._device):
+        with seed_all(seed_of(key, 5), self._device):
             for batch, slopes in zip(self._batches.all(key), by_outputs, strict=True):
                 outputs = self._module(to_device(batch, self._device, dtype)[0])
                 floats = [
@@ -350,9 +355,9 @@ class Evaluations:
         """
         measuring, examples = {}, 0
         key, (values, dtype) = b"measure", self._on_device(params)
-        with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
+        with substitute_tensors(self._module, self._params | self._buffers, values | self._copies(dtype)):
             self._set_mode(False)
-            with all_seeded(seed_of(key, 5), self._device), torch.no_grad():
+            with seed_all(seed_of(key, 5), self._device), torch.no_grad():
                 for batch in batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
                     outputs, weight = self._module(x), num_examples(batch)
@@ -367,7 +372,7 @@ class Evaluations:
                     examples += weight
         return {name: of.result() for name, of in measuring.items()}, examples
 
-    def _kind(self, name: str, function: Function, outputs: Any, y: Any) -> Judged:
+    def _kind(self, name: str, function: Function, outputs: Any, y: Any) -> LossAnalysis:
         """What a metric is; found once."""
         if name not in self._kinds:
             what = "the loss" if name == "loss" else f"metric {name}"
@@ -384,7 +389,7 @@ class Evaluations:
         x, y = to_device(batch, self._device, self._dtype)
         self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), self._dtype)
         outputs, loss = self._try(x, y)
-        with as_before((self._loss,)), torch.no_grad():
+        with preserve_state((self._loss,)), torch.no_grad():
             refuse_other_forms(self._loss, outputs, pytree.tree_map_only(Tensor, Tensor.clone, y))
         if twice:
             rounding = 1e3 * torch.finfo(self._dtype).eps
@@ -392,7 +397,7 @@ class Evaluations:
         if self._batches.size.smallest == 1:
             with self._trial():
                 where, remedy = "a batch of the loader", "take another batch size, or drop_last=True"
-                check_alone(self._module, x, len(y), where, remedy)
+                check_single_row(self._module, x, len(y), where, remedy)
 
     def _try(self, x: Any, y: Any) -> tuple[Any, Tensor]:
         """Outputs and loss of a batch in training mode, whose gradient can be taken."""
@@ -400,12 +405,12 @@ class Evaluations:
         with (
             self._trial(),
             torch.enable_grad(),
-            as_before((self._loss,)),
-            kept_attributes(self._module, self._loss),
+            preserve_state((self._loss,)),
+            preserve_attributes(self._module, self._loss),
         ):
             # which they may write to: of a list of batches these are the user's own
             inputs, targets = pytree.tree_map_only(Tensor, Tensor.clone, (x, y))
-            outputs = called(self._module, inputs, "training")
+            outputs = call_module(self._module, inputs, "training")
             same = self._copies(self._dtype)
             self.moving |= {n for n, b in self._buffers.items() if not torch.equal(b.data, same[n])}
             loss = self._value(outputs, inputs, targets)
@@ -417,14 +422,17 @@ class Evaluations:
                 raise failure("the gradient of the loss", error, outputs, y) from error
             for name, p in self._params.items():
                 if not torch.equal(p.data, own[name]):
-                    raise written(self._module, name)
+                    raise writes_to_parameter(self._module, name)
         return pytree.tree_map_only(Tensor, Tensor.detach, outputs), loss.detach()
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
         """The module in training mode, with copies of its tensors in their place."""
         copies = {name: p.data.clone() for name, p in self._params.items()} | self._copies(self._dtype)
-        with substituted(self._module, self._params | self._buffers, copies), all_seeded(0, self._device):
+        with (
+            substitute_tensors(self._module, self._params | self._buffers, copies),
+            seed_all(0, self._device),
+        ):
             self._set_mode(True)
             yield
 
@@ -435,9 +443,9 @@ class Evaluations:
     def default_metrics(self) -> dict[str, Function]:
         """The accuracy where the targets of a batch are classes, else none."""
         dtype = self._dtype
-        with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
+        with substitute_tensors(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
             self._set_mode(False)
-            with all_seeded(0, self._device):
+            with seed_all(0, self._device):
                 x, y = to_device(next(self._batches.all(b"sample")), self._device, dtype)
                 return {"accuracy": _accuracy} if are_classes(self._module(x), y) else {}
 
@@ -449,9 +457,9 @@ class Evaluations:
         values, dtype = self._on_device(params)
         if self._batch[0] != (key, step, dtype):
             self._batch = (key, step, dtype), to_device(self._batches.at(key, step), self._device, dtype)
-        with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
+        with substitute_tensors(self._module, self._params | self._buffers, values | self._copies(dtype)):
             self._set_mode(True)
-            with all_seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
+            with seed_all(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
                 x, y = self._batch[1]
                 loss = self._value(self._module(x), x, y)
                 gradient = self._gradient(loss) if with_gradient else {}
@@ -543,10 +551,10 @@ Function = Callable[[Any, Any], Tensor]
 class Measuring:
     """The value of one metric on some examples, batch after batch; `kind` is what it is."""
 
-    def __init__(self, name: str, function: Function, kind: Judged) -> None:
+    def __init__(self, name: str, function: Function, kind: LossAnalysis) -> None:
         self._name, self._function, self._kind = name, function, kind
         # a function that cannot be exported may be a mean of some examples and none of others
-        self._by_batch = kind.sums is None and not kind.no_mean and kind.rows is not None
+        self._by_batch = kind.sums is None and not kind.not_a_mean_because and kind.rows is not None
         self._examples, self._total = 0, 0.0
         self._sums: Any = 0.0
         self._batches: list[Any] = []
@@ -558,7 +566,7 @@ class Measuring:
             self._total += examples * float(self._value(outputs, targets))
         elif self._kind.sums is not None:
             with jax.enable_x64(True):
-                self._sums = self._sums + np.asarray(self._kind.sums(*wide(outputs, targets))).sum(0)
+                self._sums = self._sums + np.asarray(self._kind.sums(*to_float64(outputs, targets))).sum(0)
         else:
             self._batches.append(pytree.tree_map_only(Tensor, lambda t: t.cpu(), (outputs, targets)))
 
@@ -568,7 +576,7 @@ class Measuring:
             return self._total / self._examples, self._examples
         if self._kind.sums is None:
             value = float(self._value(*joined(self._batches)))
-            return value, self._examples if not self._kind.no_mean else _count(value, float("nan"))
+            return value, self._examples if not self._kind.not_a_mean_because else _count(value, float("nan"))
         with jax.enable_x64(True):
             sums, size = jnp.asarray(self._sums), self._kind.sums.size
             value = float(self._kind.sums.of_sums(sums))
@@ -590,7 +598,7 @@ class Summing:
     def add(self, outputs: Any, targets: Any, examples: int) -> None:
         """Take in a batch."""
         with jax.enable_x64(True):
-            flat, y = wide(outputs, targets)
+            flat, y = to_float64(outputs, targets)
             self._each.append(self._metric.each(jnp.asarray(flat), jnp.asarray(y)))
 
     def result(self) -> Sums:
@@ -601,7 +609,7 @@ class Summing:
             return Sums(self._metric, np.asarray(sums))
 
 
-def kind_of(name: str, function: Function, outputs: Any, targets: Any, dtype: torch.dtype) -> Judged:
+def kind_of(name: str, function: Function, outputs: Any, targets: Any, dtype: torch.dtype) -> LossAnalysis:
     """What a metric is, by a few examples.
 
     Raises:
@@ -609,10 +617,10 @@ def kind_of(name: str, function: Function, outputs: Any, targets: Any, dtype: to
     """
     rows = next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
     if rows < 2:  # one example is too few to tell
-        return Judged(function)
+        return LossAnalysis(function)
     few = lambda t: t[:MOST_ROWS].cpu() if t.ndim and len(t) == rows else t.cpu()  # noqa: E731
     some = pytree.tree_map_only(Tensor, few, (outputs, targets))
-    return judged(name, function, some[0], some[1], dtype, only_means=False)
+    return analyse(name, function, some[0], some[1], dtype, only_means=False)
 
 
 def joined(batches: list[Any]) -> Any:

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.operations.operands import axes_of, default_dtype, index_dtype, is_floating, type_of
-from fedsolve.pytorch.reference import Fixed, are_fixed
+from fedsolve.pytorch.reference import FixedRandom, are_fixed
 from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation, operations
 
@@ -479,5 +479,5 @@ class _drawn:
 
     def __getattr__(self, name: str) -> Any:
         if are_fixed():
-            return getattr(Fixed, name)
+            return getattr(FixedRandom, name)
         return lambda *arguments: getattr(jax.random, name)(self._key, *arguments)

@@ -22,7 +22,7 @@ _RUN: ContextVar[tuple[torch.dtype, Any] | None] = ContextVar("run", default=Non
 
 
 @contextmanager
-def computing(own: torch.dtype, run: Any) -> Iterator[None]:
+def in_run_dtype(own: torch.dtype, run: Any) -> Iterator[None]:
     # inside, the type `own` of a module's parameters means the type `run` of the parameters that it is given
     token = _RUN.set((own, jnp.dtype(run)))
     try:
@@ -51,7 +51,7 @@ def jax_dtype(dtype: torch.dtype | None) -> Any:
 _NARROW = (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32)
 
 
-def of_data(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+def to_tensor(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     # a copy; floating numbers in a type, integers as int64 (PyTorch takes no narrower ones for labels and few
     # for arithmetic), truths and bytes, which may be images, as they are
     t = torch.tensor(np.asarray(array))
@@ -61,13 +61,13 @@ def of_data(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def as_traced(value: Any, traced: Any) -> Any:
-    # in the width of integers in which the input was traced (`of_data`); `traced` is PyTorch's tensor, or
+    # in the width of integers in which the input was traced (`to_tensor`); `traced` is PyTorch's tensor, or
     # None
     wide = getattr(traced, "dtype", None) == torch.int64 and jnp.issubdtype(value.dtype, jnp.integer)
     return value.astype(jax_dtype(torch.int64)) if wide else value
 
 
-def array_of(tensor: torch.Tensor) -> np.ndarray:
+def tensor_to_array(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu().resolve_conj()
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy().astype(jnp.bfloat16)
@@ -129,7 +129,7 @@ def assign(
                 tensor.copy_(as_tensor(given[name], tensor))
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copy_module(module: nn.Module) -> nn.Module:
     # what a part computed from its parameters and remembers, as `torch.nn.utils.weight_norm` and `prune` do,
     # is copied without its history, which PyTorch does not copy: it is computed again
     kept = [
@@ -142,7 +142,7 @@ def trained_copy(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
 ) -> nn.Module:
     # with other parameters, frozen ones where they are given, and other values of some buffers
-    own = copied(module)
+    own = copy_module(module)
     mine = trainable(own)
     assign(own, {name: params[name] for name in mine if name in params})
     with torch.no_grad():
@@ -255,7 +255,7 @@ def refuse_sparse(module: nn.Module) -> None:
 
 
 @contextmanager
-def substituted(
+def substitute_tensors(
     module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
     # the tensors' data is exchanged, by name, and put back. The tensors themselves stay, so that a loss which
@@ -289,7 +289,7 @@ def mode_setter(module: nn.Module) -> Callable[[bool], None]:
 
 
 @contextmanager
-def kept_attributes(*modules: Any) -> Iterator[None]:
+def preserve_attributes(*modules: Any) -> Iterator[None]:
     # afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile
     parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules() if not _scripted(part)]
     before = [(p, dict(vars(p)), dict(p._buffers)) for p in parts]

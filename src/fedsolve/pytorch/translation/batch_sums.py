@@ -22,19 +22,19 @@ from jaxtyping import Array
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from fedsolve.pytorch.translation.arrays import array_of, as_traced, computing
+from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.registry import NotTranslatable, where
-from fedsolve.pytorch.translation.translate import Program, evaluated, name_of
+from fedsolve.pytorch.translation.translate import Program, evaluate_node, name_of
 
 # What each value in the program of a loss depends on: on single rows of the batch, or on sums over them.
 
 
-class Kind(Enum):
+class Dependence(Enum):
     """What a value depends on."""
 
     FREE = auto()  # nothing of the batch: constants, class weights
-    BESIDE = auto()  # an input without rows, such as a module's second output that is a mean already
+    NO_BATCH_AXIS = auto()  # an input without rows, such as a module's second output that is a mean already
     LENGTH = auto()  # the number of rows
     ROW = auto()  # it has rows, each of which depends on the same row of the inputs alone
     SUM = auto()  # a sum over all rows
@@ -42,11 +42,11 @@ class Kind(Enum):
     POOLED = auto()  # what follows from sums over rows
 
 
-BEHIND = frozenset({Kind.SUM, Kind.MEAN, Kind.POOLED})
+AFTER_REDUCTION = frozenset({Dependence.SUM, Dependence.MEAN, Dependence.POOLED})
 
 
 @dataclass(frozen=True)
-class Factor:
+class RowScale:
     """A value with rows, times or over a number that follows from sums over rows."""
 
     row: Node  # the value with rows from which it is made
@@ -76,12 +76,12 @@ _LINEAR = _SUMS | _MEANS | _SHAPED | frozenset(
 
 
 @dataclass(frozen=True)
-class Kinds:
+class Dependences:
     """The kind of every value of a program, and the factors of those with rows."""
 
-    of: dict[Node, Kind]  # node -> its kind; of the placeholders and what the value is made of
+    of: dict[Node, Dependence]  # node -> its kind; of the placeholders and what the value is made of
     # node -> its factor, where it has one; of a sum or a mean, that of what is summed
-    factors: dict[Node, Factor]
+    factors: dict[Node, RowScale]
 
     def factor(self, node: Node, values: dict[Node, Any]) -> Any:
         # what a value with rows is multiplied by, given the numbers that follow from sums
@@ -94,13 +94,13 @@ class Kinds:
         return own / values[found.by] if found.divides else own * values[found.by]
 
 
-def kinds_of(graph: Graph, inputs: set[Node]) -> Kinds:
+def dependences_of(graph: Graph, inputs: set[Node]) -> Dependences:
     # `inputs` are outputs or targets, not values that the loss holds
-    found, used = Kinds({}, {}), _used(graph)
+    found, used = Dependences({}, {}), _used(graph)
     for node in graph.nodes:
         if node.op == "placeholder":
-            beside = Kind.BESIDE if node in inputs else Kind.FREE
-            found.of[node] = Kind.ROW if _rows_of(node) else beside
+            no_axis = Dependence.NO_BATCH_AXIS if node in inputs else Dependence.FREE
+            found.of[node] = Dependence.ROW if _rows_of(node) else no_axis
         elif node in used:
             found.of[node] = _kind(node, found)
     return found
@@ -126,57 +126,61 @@ def length_in_one(node: Node) -> int | None:
     return length if isinstance(length, int) else int(_at(length, 1))
 
 
-def _kind(node: Node, found: Kinds) -> Kind:
+def _kind(node: Node, found: Dependences) -> Dependence:
     name, kinds = name_of(node), {found.of[n] for n in node.all_input_nodes}
     if not isinstance(node.meta.get("val"), Tensor | tuple | list):
         if name != "aten.sym_size.int":
-            return Kind.LENGTH if Kind.LENGTH in kinds else Kind.FREE
-        return Kind.FREE if isinstance(node.meta["val"], int) else Kind.LENGTH
+            return Dependence.LENGTH if Dependence.LENGTH in kinds else Dependence.FREE
+        return Dependence.FREE if isinstance(node.meta["val"], int) else Dependence.LENGTH
     rows = _rows_of(node)
     if name in _SHAPED:  # lengths are their shapes; a value that is filled in is no length
         if name == "aten.full.default" and isinstance(node.args[1], Node):
             raise _mixes(node)
-        kinds.discard(Kind.LENGTH)
-    pooled = bool(kinds & (BEHIND | {Kind.LENGTH}))
-    if Kind.ROW not in kinds:
+        kinds.discard(Dependence.LENGTH)
+    pooled = bool(kinds & (AFTER_REDUCTION | {Dependence.LENGTH}))
+    if Dependence.ROW not in kinds:
         if rows and (pooled or name not in _SHAPED):
             raise _mixes(node)
         return (
-            Kind.ROW
+            Dependence.ROW
             if rows
-            else Kind.POOLED
+            else Dependence.POOLED
             if pooled
-            else Kind.BESIDE
-            if Kind.BESIDE in kinds
-            else Kind.FREE
+            else Dependence.NO_BATCH_AXIS
+            if Dependence.NO_BATCH_AXIS in kinds
+            else Dependence.FREE
         )
     _take_factor(node, name, pooled, found)
     if rows:
-        return Kind.ROW
+        return Dependence.ROW
     if name not in _SUMS | _MEANS:
         raise _mixes(node)
-    return Kind.SUM if name in _SUMS else Kind.MEAN
+    return Dependence.SUM if name in _SUMS else Dependence.MEAN
 
 
-def _take_factor(node: Node, name: str, pooled: bool, found: Kinds) -> None:
+def _take_factor(node: Node, name: str, pooled: bool, found: Dependences) -> None:
     # note the factor that a value with rows has from its arguments
-    first, *others = [n for n in node.all_input_nodes if found.of[n] in BEHIND | {Kind.LENGTH, Kind.ROW}]
+    first, *others = [
+        n
+        for n in node.all_input_nodes
+        if found.of[n] in AFTER_REDUCTION | {Dependence.LENGTH, Dependence.ROW}
+    ]
     if name in _SHAPED:
         first, others = node.all_input_nodes[0], []
     if pooled:
         if name not in _TIMES or len(others) != 1:
             raise _mixes(node)
-        row, by = (first, others[0]) if found.of[first] is Kind.ROW else (others[0], first)
+        row, by = (first, others[0]) if found.of[first] is Dependence.ROW else (others[0], first)
         if (_TIMES[name] and row is not node.args[0]) or getattr(by.meta["val"], "ndim", 0):
             raise _mixes(node)
-        found.factors[node] = Factor(row, by, _TIMES[name])
+        found.factors[node] = RowScale(row, by, _TIMES[name])
         return
     with_factor = [n for n in (first, *others) if n in found.factors]
     if with_factor:
         last = name.startswith("aten.div") and with_factor[0] is not node.args[0]
         if name not in _LINEAR or len(with_factor) > 1 or last:
             raise _mixes(node)
-        found.factors[node] = Factor(with_factor[0])
+        found.factors[node] = RowScale(with_factor[0])
 
 
 def _rows_of(node: Node) -> bool:
@@ -207,18 +211,18 @@ def _mixes(node: Node) -> NotTranslatable:
     )
 
 
-def is_mean(graph: Graph, kinds: Kinds) -> bool:
+def is_mean(graph: Graph, kinds: Dependences) -> bool:
     # whatever the rows' own values are
-    behind = [n for n, kind in kinds.of.items() if kind in BEHIND]
-    if kinds.factors or any(kinds.of[n] is Kind.SUM for n in behind):
+    behind = [n for n, kind in kinds.of.items() if kind in AFTER_REDUCTION]
+    if kinds.factors or any(kinds.of[n] is Dependence.SUM for n in behind):
         return False
-    return all(_is_affine(n, kinds) for n in behind if kinds.of[n] is Kind.POOLED)
+    return all(_is_affine(n, kinds) for n in behind if kinds.of[n] is Dependence.POOLED)
 
 
-def _is_affine(node: Node, kinds: Kinds) -> bool:
+def _is_affine(node: Node, kinds: Dependences) -> bool:
     # a sum of its arguments, or one of them times a constant
-    name, own = name_of(node), [n for n in node.all_input_nodes if kinds.of[n] is not Kind.FREE]
-    if any(kinds.of[n] is Kind.LENGTH for n in own):
+    name, own = name_of(node), [n for n in node.all_input_nodes if kinds.of[n] is not Dependence.FREE]
+    if any(kinds.of[n] is Dependence.LENGTH for n in own):
         return False
     if name in ("aten.add.Tensor", "aten.sub.Tensor", "aten.add.Scalar", "aten.sub.Scalar"):
         return True
@@ -231,11 +235,22 @@ def _is_affine(node: Node, kinds: Kinds) -> bool:
 
 Values = Mapping[str, Any]
 
-_BEFORE = frozenset({Kind.FREE, Kind.BESIDE, Kind.LENGTH, Kind.ROW, Kind.SUM, Kind.MEAN})
-_BEHIND = frozenset({Kind.FREE, Kind.BESIDE, Kind.LENGTH, Kind.POOLED})
+_BEFORE_REDUCTION = frozenset(
+    {
+        Dependence.FREE,
+        Dependence.NO_BATCH_AXIS,
+        Dependence.LENGTH,
+        Dependence.ROW,
+        Dependence.SUM,
+        Dependence.MEAN,
+    }
+)
+_FROM_REDUCTIONS = frozenset(
+    {Dependence.FREE, Dependence.NO_BATCH_AXIS, Dependence.LENGTH, Dependence.POOLED}
+)
 
 
-class Additive:
+class SplitAtBatchSums:
     """A program with one output, cut at its sums over the batch.
 
     Args:
@@ -247,32 +262,38 @@ class Additive:
     """
 
     def __init__(self, program: Program) -> None:
-        self._program, self._kinds = program, kinds_of(program.graph, set(program.inputs))
+        self._program, self._kinds = program, dependences_of(program.graph, set(program.inputs))
         self._result: Node = program.graph.output_node().args[0][0]  # pyright: ignore
-        cuts = (Kind.SUM, Kind.MEAN)
+        cuts = (Dependence.SUM, Dependence.MEAN)
         self._cuts = [
             n
             for n, k in self._kinds.of.items()
             if k in cuts
-            or (k is Kind.BESIDE and n.op == "placeholder" and isinstance(n.meta["val"], torch.Tensor))
+            or (
+                k is Dependence.NO_BATCH_AXIS
+                and n.op == "placeholder"
+                and isinstance(n.meta["val"], torch.Tensor)
+            )
         ]
         self._sizes = [math.prod(n.meta["val"].shape) for n in self._cuts]
         self.width = 1 + sum(self._sizes)
-        self.is_mean = self._kinds.of[self._result] not in BEHIND or is_mean(program.graph, self._kinds)
+        self.is_mean = self._kinds.of[self._result] not in AFTER_REDUCTION or is_mean(
+            program.graph, self._kinds
+        )
 
     def row(self, values: Values, inputs: Sequence[Any], run: Any) -> Array:
         # shape (width,). values: what the loss holds, such as class weights, by name; inputs: flat outputs
         # and targets of a batch of this row alone; run: type of the result
         env, places = self._program.held(values, run), self._program.inputs
         env |= {n: as_traced(x, n.meta.get("val")) for n, x in zip(places, inputs, strict=True)}
-        with computing(self._program.dtype, run):
+        with in_run_dtype(self._program.dtype, run):
             for node in self._program.graph.nodes:
-                if node.op == "call_function" and self._kinds.of.get(node) in _BEFORE:
+                if node.op == "call_function" and self._kinds.of.get(node) in _BEFORE_REDUCTION:
                     factor = self._kinds.factors.get(node)
                     if factor is not None and factor.by is not None:  # it is put on the sum
                         env[node] = env[factor.row]
                     else:
-                        env[node] = evaluated(node, env)
+                        env[node] = evaluate_node(node, env)
         parts = [jnp.ones(1, run), *(jnp.ravel(env[n]).astype(run) for n in self._cuts)]
         return jnp.concatenate(parts)
 
@@ -280,24 +301,24 @@ class Additive:
         # shape (), from the sums (width,); NaN where nothing of the rows counts, as the mean over ignored
         # targets alone
         sums, env = self._sums(totals), self._program.held(values, totals.dtype)
-        with computing(self._program.dtype, totals.dtype):
+        with in_run_dtype(self._program.dtype, totals.dtype):
             for node in self._program.graph.nodes:
                 kind = self._kinds.of.get(node)
                 if node in sums:
                     env[node] = sums[node] * self._kinds.factor(node, env)
-                elif node.op == "call_function" and kind in _BEHIND:
+                elif node.op == "call_function" and kind in _FROM_REDUCTIONS:
                     length = length_in_one(node)
                     if length is None:
-                        env[node] = evaluated(node, env)
+                        env[node] = evaluate_node(node, env)
                     else:
-                        env[node] = length if kind is Kind.FREE else length * totals[0]
+                        env[node] = length if kind is Dependence.FREE else length * totals[0]
         return jnp.mean(jnp.asarray(env[self._result]).astype(totals.dtype))
 
     def _sums(self, totals: Array) -> dict[Node, Any]:
         found, first = {}, 1
         for node, size in zip(self._cuts, self._sizes, strict=True):
             part = totals[first : first + size].reshape(tuple(node.meta["val"].shape))
-            found[node] = part if self._kinds.of[node] is Kind.SUM else part / totals[0]
+            found[node] = part if self._kinds.of[node] is Dependence.SUM else part / totals[0]
             first += size
         return found
 
@@ -324,18 +345,18 @@ class OnSums:
     """
 
     def __init__(self, rows: OnRows, outputs: Any, targets: Any) -> None:
-        self._rows, self._additive = rows, Additive(rows.program)
+        self._rows, self._split = rows, SplitAtBatchSums(rows.program)
         self.digest = "sums", *rows.digest
-        self.is_mean, self.size = self._additive.is_mean, None
+        self.is_mean, self.size = self._split.is_mean, None
         if not self.is_mean:
             with jax.enable_x64(True):
-                self.size = self._compared(*wide(outputs, targets))
+                self.size = self._compared(*to_float64(outputs, targets))
 
     def __call__(self, outputs: Any, targets: Any) -> Array:
-        return self._rows.by_row(self._additive.row, outputs, targets)
+        return self._rows.by_row(self._split.row, outputs, targets)
 
     def of_sums(self, sums: Array) -> Array:
-        return self._additive.value(self._rows.held(sums.dtype), sums)
+        return self._split.value(self._rows.held(sums.dtype), sums)
 
     def _compared(self, outputs: Any, targets: Any) -> Callable[[Array], Array] | None:
         # by the values of weighted sets of rows: `size` is a column of sums whose weights make their average
@@ -370,11 +391,11 @@ def _averages(one: np.ndarray, other: np.ndarray, both: np.ndarray, sizes: np.nd
     return np.allclose((one * sizes[0] + other * sizes[1]) / total, both, rtol=_ALIKE, atol=_ALIKE)
 
 
-def wide(outputs: Any, targets: Any) -> tuple[Any, Any]:
+def to_float64(outputs: Any, targets: Any) -> tuple[Any, Any]:
     # floating numbers in float64; outputs flat, one output alone without a tuple
 
     def array(tensor: Tensor) -> np.ndarray:
-        own = array_of(tensor)
+        own = tensor_to_array(tensor)
         return own.astype(np.float64) if np.issubdtype(own.dtype, np.floating) else own
 
     flat, targets = pytree.tree_map_only(Tensor, array, (pytree.tree_leaves(outputs), targets))

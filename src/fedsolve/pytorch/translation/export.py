@@ -24,8 +24,8 @@ from torch.fx import Graph, Node
 
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
-from fedsolve.pytorch.batch_losses import all_seeded, global_states, row_of
-from fedsolve.pytorch.translation.arrays import check_weights, copied, kept_attributes, mode_setter
+from fedsolve.pytorch.batch_losses import global_states, row_of, seed_all
+from fedsolve.pytorch.translation.arrays import check_weights, copy_module, mode_setter, preserve_attributes
 from fedsolve.pytorch.translation.registry import where_raised
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
@@ -41,7 +41,7 @@ KEPT = frozenset(
 )
 
 
-def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> ExportedProgram:
+def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> ExportedProgram:
     # Core ATen for batches of any size; `inputs` is a batch of at least 2 rows, and first axes of that length
     # are the batch
     modes = [(part, part.training) for part in module.modules()]
@@ -50,7 +50,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     dynamic = _axes(dict(named), rows)
     try:
         mode_setter(module)(training)
-        kept = kept_attributes(module)
+        kept = preserve_attributes(module)
         with (
             kept,
             silence(),
@@ -232,7 +232,7 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     # in evaluation mode, of a copy; both modes are tried, since what fails later fails inside a program
     check_weights(module)
     _check_unwritten(module, x)
-    own = copied(module)
+    own = copy_module(module)
     set_mode = mode_setter(own)
     set_mode(False)
     with torch.no_grad():
@@ -245,10 +245,10 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
 
 def draws_in_evaluation(module: nn.Module, functions: Iterable[Any], x: Any, y: Any) -> bool:
     # from PyTorch's, NumPy's or Python's generators
-    own = copied(module).eval()
-    with torch.no_grad(), all_seeded(0):
+    own = copy_module(module).eval()
+    with torch.no_grad(), seed_all(0):
         before = global_states(), torch.get_rng_state().tolist()
-        outputs = called(own, pytree.tree_map_only(Tensor, torch.clone, x), "evaluation")
+        outputs = call_module(own, pytree.tree_map_only(Tensor, torch.clone, x), "evaluation")
         for function in functions:
             function(outputs, y)
         return (global_states(), torch.get_rng_state().tolist()) != before
@@ -260,7 +260,7 @@ def loses_by_rounding(module: nn.Module, x: Any, dtype: torch.dtype) -> bool:
     leaves = zip(pytree.tree_leaves(exact), pytree.tree_leaves(rounded), strict=True)
     if all(not isinstance(a, Tensor) or torch.equal(a.double(), b.double()) for a, b in leaves):
         return False
-    own = copied(module).eval()
+    own = copy_module(module).eval()
     try:
         with torch.no_grad():
             outputs = [pytree.tree_leaves(_once(own, values, "evaluation")) for values in (exact, rounded)]
@@ -312,8 +312,10 @@ def _twice(module: nn.Module, x: Any, mode: str) -> Any:
 
 def _once(module: nn.Module, x: Any, mode: str) -> Any:
     inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
-    with all_seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
-        return pytree.tree_map_only(Tensor, torch.clone, _with_known_container(called(module, inputs, mode)))
+    with seed_all(0):  # copies: of a view, `torch.export` would follow what it is a view of
+        return pytree.tree_map_only(
+            Tensor, torch.clone, _with_known_container(call_module(module, inputs, mode))
+        )
 
 
 def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
@@ -328,7 +330,7 @@ def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
 
 def _check_unwritten(module: nn.Module, x: Any) -> None:
     # at other weights: a target that follows weights which it equals at the start is not written to otherwise
-    own, draw = copied(module), torch.Generator().manual_seed(0)
+    own, draw = copy_module(module), torch.Generator().manual_seed(0)
     mode_setter(own)(True)
     with torch.no_grad():
         for p in own.parameters():
@@ -341,10 +343,10 @@ def _check_unwritten(module: nn.Module, x: Any) -> None:
         return
     for name, p in own.named_parameters():
         if not _equal(p, given[name]):
-            raise written(module, name)
+            raise writes_to_parameter(module, name)
 
 
-def written(module: nn.Module, name: str) -> InvalidInput:
+def writes_to_parameter(module: nn.Module, name: str) -> InvalidInput:
     return InvalidInput(
         f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would know of: "
         "compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1)), or keep a moving "
@@ -356,7 +358,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=1e-5, equal_nan=True)
 
 
-def called(module: nn.Module, x: Any, mode: str) -> Any:
+def call_module(module: nn.Module, x: Any, mode: str) -> Any:
     # where it fails, shapes and the user's line are told
     try:
         return module(x)
@@ -368,12 +370,12 @@ def called(module: nn.Module, x: Any, mode: str) -> Any:
         ) from error
 
 
-def check_alone(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
+def check_single_row(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
     # a batch of one example in training mode (BatchNorm refuses it); `x` is a batch of `rows` examples,
     # buffers may change
     try:
         with torch.no_grad():
-            called(module, pytree.tree_map_only(Tensor, Tensor.clone, row_of(x, 0, rows)), "training")
+            call_module(module, pytree.tree_map_only(Tensor, Tensor.clone, row_of(x, 0, rows)), "training")
     except InvalidInput as error:
         raise InvalidInput(f"{where} has one example: {error}: {remedy}") from error
 

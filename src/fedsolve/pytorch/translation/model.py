@@ -13,8 +13,8 @@ from jaxtyping import Array
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, check_weights, trainable
-from fedsolve.pytorch.translation.export import exceeds_32_bits, exported
+from fedsolve.pytorch.translation.arrays import buffer_tensors, check_weights, tensor_to_array, trainable
+from fedsolve.pytorch.translation.export import exceeds_32_bits, export_module
 from fedsolve.pytorch.translation.registry import NotTranslatable, why_not_exported
 from fedsolve.pytorch.translation.translate import Program
 
@@ -52,7 +52,7 @@ class Model:
         if _form(exported[0]) != _form(exported[1]):
             raise NotTranslatable("its outputs have another structure in training than in evaluation")
         self._training, self._evaluation = (Program(program, self.dtype) for program in exported)
-        values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
+        values = {name: tensor_to_array(t) for name, t in everything.items() if self._first[name] == name}
         held = list(values.values())
         written = {self._first[name] for name in self._training.written}
         for name in sorted(written - buffer_tensors(module).keys()):
@@ -131,7 +131,7 @@ class OnRows:
                 raise InvalidInput(
                     f"{name} has a parameter of its own ({tensor}), which would not be trained: move it into the module"
                 )
-        self._values = {n: array_of(t) for n, t in wrapped.state_dict().items()}
+        self._values = {n: tensor_to_array(t) for n, t in wrapped.state_dict().items()}
         leaves = pytree.tree_leaves((outputs, targets))
         rows = _rows(outputs)
         self._axes = tuple(0 if isinstance(t, Tensor) and t.ndim and len(t) == rows else None for t in leaves)
@@ -212,6 +212,6 @@ def _exported_loss(applied: _Applied, outputs: Any, targets: Any) -> Any:
 
 def _exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:
     try:
-        return exported(module, inputs, training)
+        return export_module(module, inputs, training)
     except Exception as error:  # whatever `torch.export` says, and whatever the user's code raises
         raise NotTranslatable(why_not_exported(error)) from error

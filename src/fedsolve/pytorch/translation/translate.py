@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.shapes import fits_a_mask
-from fedsolve.pytorch.translation.arrays import array_of, as_traced, computing
+from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
 from fedsolve.pytorch.translation.export import computes_in_64_bits, exceeds_32_bits
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
 
@@ -128,7 +128,7 @@ class Program:
         for spec in exported.graph_signature.input_specs:
             # constants, and buffers that are not saved
             if spec.target is not None and spec.target in tensors:
-                self._constants[spec.target] = array_of(tensors[spec.target])  # pyright: ignore
+                self._constants[spec.target] = tensor_to_array(tensors[spec.target])  # pyright: ignore
                 self._sources.append(("constant", spec.target))
             else:
                 user = spec.kind is InputKind.USER_INPUT
@@ -159,7 +159,7 @@ class Program:
         run = next(floating, jnp.float32)  # a loss has no values of its own, and computes in its inputs' type
         if key is None and self.random:
             key = jax.random.key(0)
-        with computing(self._dtype, run):
+        with in_run_dtype(self._dtype, run):
             env: dict[Node, Any] = {}
             counts = None if weights is None or not self.mixing else Counted(weights)
             sources = iter(self._sources)
@@ -219,7 +219,7 @@ class Program:
         return found.hexdigest()
 
 
-def evaluated(node: Node, values: Mapping[Node, Any]) -> Any:
+def evaluate_node(node: Node, values: Mapping[Node, Any]) -> Any:
     # of an operation that draws nothing
     return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None, None)
 

@@ -19,7 +19,7 @@ from fedsolve.tasks.losses.sequences import TopK
 from fedsolve.tasks.models.models import CNN, Softmax
 from fedsolve.tasks.models.pictures import Augmented
 from fedsolve.tasks.models.resnet import ResNet18
-from fedsolve.tasks.shared import Choice, classification, dealt, pick
+from fedsolve.tasks.shared import Choice, classification, deal_rows, pick
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "cifar10_20k4k.npz"
@@ -160,7 +160,7 @@ class _Split:
         if self.most is not None:
             rng = np.random.default_rng((self.seed, 1))  # not the stream that the partition drew from
             parts = [np.sort(rng.permutation(part)[: self.most]) for part in parts]
-        data = dealt(parts, lambda rows: _examples(z["d_train"][rows], y[rows]))
+        data = deal_rows(parts, lambda rows: _examples(z["d_train"][rows], y[rows]))
         return data, _examples(z["d_test"], z["y_test"])
 
 

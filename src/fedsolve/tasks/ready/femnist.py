@@ -17,7 +17,7 @@ from fedsolve.tasks.losses.sequences import ReconstructionError
 from fedsolve.tasks.models.models import CNN, MLP, Softmax, check_model
 from fedsolve.tasks.models.recurrent import Autoencoder
 from fedsolve.tasks.ready.handwriting import FEMNIST
-from fedsolve.tasks.shared import classification, dealt, pick
+from fedsolve.tasks.shared import classification, deal_rows, pick
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "femnist_leaf_sample.npz"
@@ -98,7 +98,7 @@ def pictures(
 
 def _writers(z: dict[str, np.ndarray], parts: list[np.ndarray]) -> FederatedData:
     names = tuple(f"writer {z['writers'][z['writer'][part[0]]]}" for part in parts)
-    return dealt(parts, lambda rows: _examples(z, rows), names)
+    return deal_rows(parts, lambda rows: _examples(z, rows), names)
 
 
 def _examples(z: dict[str, np.ndarray], rows: np.ndarray) -> Examples:

@@ -15,7 +15,7 @@ from fedsolve.data.partitions import Natural, Partition, as_partition
 from fedsolve.data.sources import checksum, read_idx, read_npz
 from fedsolve.tasks.losses.sequences import TopK
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
-from fedsolve.tasks.shared import Choice, classification, dealt, pick
+from fedsolve.tasks.shared import Choice, classification, deal_rows, pick
 from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"cnn": CNN(classes=10), "mlp": MLP((784, 128, 10)), "softmax": Softmax(784, 10)}
@@ -78,7 +78,7 @@ def mnist_by_writer(
     drawn = _draw(len(column), examples, seed)
     parts = [drawn[part] for part in deal(column[drawn], num_clients, seed)]  # type: ignore[arg-type]
     names = tuple(f"writer {writers[part[0]]}" for part in parts) if by_writer else ()
-    data = dealt(parts, lambda rows: _read(folder, "train", rows), names)
+    data = deal_rows(parts, lambda rows: _read(folder, "train", rows), names)
     task = classification("mnist", chosen, 10, data, _read(folder, "t10k"), "yadav2019qmnist")
     metrics = {**task.metrics, "top3_accuracy": TopK(chosen, 3)}
     return replace(task, metrics=metrics, batch_size=20, eval_examples=5_000)

@@ -27,7 +27,7 @@ from fedsolve.tasks.losses.sequences import Accuracy, LikeliestSet, RecallAt
 from fedsolve.tasks.models.models import Affine, Softmax
 from fedsolve.tasks.models.pictures import Updated
 from fedsolve.tasks.models.transformers import PADDING, Encoder, EncoderLayer, EncoderParams
-from fedsolve.tasks.shared import by_owner, drawn
+from fedsolve.tasks.shared import by_owner, sample_examples
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "20news_by_author.npz"
@@ -225,7 +225,7 @@ def newsgroups_minilm(
         return Examples(sequences(rows, which, *pieces, length), z["label"][which].astype(np.int32))
 
     data = by_author(z, min_posts, num_clients, seed, examples)
-    test = drawn(examples(np.flatnonzero(z["is_test"])), test_examples, seed)
+    test = sample_examples(examples(np.flatnonzero(z["is_test"])), test_examples, seed)
     task = fine_tuning(model, pretrained(model), data, test, tuning, rank, freeze)
     return replace(task, name="newsgroups-minilm", citation="wang2020minilm", eval_examples=500)
 

@@ -22,7 +22,7 @@ from fedsolve.data.sources import read_bytes
 from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.tasks.losses.losses import Model, Pooled
 from fedsolve.tasks.models.recurrent import LSTM
-from fedsolve.tasks.shared import PADDING, drawn, next_token, pick
+from fedsolve.tasks.shared import PADDING, next_token, pick, sample_examples
 from fedsolve.tasks.task import Examples, Task
 
 PACKAGE = "chitchat_dataset"
@@ -126,7 +126,7 @@ def next_word(
         tuple(f"sender {name[:8]}" for name in some),
     )
     rest = [message for name, messages in senders.items() for message in messages[cuts[name] :]]
-    test = drawn(_examples(rest, numbers, vocabulary, length), test_examples, seed)
+    test = sample_examples(_examples(rest, numbers, vocabulary, length), test_examples, seed)
     accuracy = WordAccuracy(chosen, vocabulary)
     task = next_token(
         "next-word-chitchat", chosen, vocabulary + 4, data, test, "myers2020conversational", accuracy

@@ -18,7 +18,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.folders.untrusted import MALFORMED, loads, open_regular
 from fedsolve.tasks.models.recurrent import GRU, LSTM
-from fedsolve.tasks.shared import drawn, next_token, pick, windows
+from fedsolve.tasks.shared import next_token, pick, sample_examples, windows
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "shakespeare_roles.jsonl.gz"
@@ -100,10 +100,10 @@ def shakespeare(
     test = _examples(
         [s for (_, speeches), cut in zip(roles, cuts, strict=True) for s in speeches[cut:]], length
     )
+    test = sample_examples(test, test_examples, seed)
     task = next_token(
-        f"shakespeare-{dataset}", chosen, VOCABULARY, data, drawn(test, test_examples, seed), "caldas2018leaf",
-        bits="bits_per_character",
-    )  # fmt: skip
+        f"shakespeare-{dataset}", chosen, VOCABULARY, data, test, "caldas2018leaf", bits="bits_per_character"
+    )
     return replace(task, batch_size=4, eval_examples=2_000)
 
 

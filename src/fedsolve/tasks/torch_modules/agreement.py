@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedsolve.pytorch.callback import HostLoss
-    from fedsolve.pytorch.reference import Found, Value
+    from fedsolve.pytorch.reference import EvaluationValue, TrainingValues
 
 
 PADDING = "it mixes examples, and padding would count"
@@ -40,8 +40,10 @@ class Point(NamedTuple):
 class Results(NamedTuple):
     """What is compared."""
 
-    training: Found  # loss, gradient and new buffers in training mode
-    evaluation: Mapping[str, Value]  # the loss and metrics of the rows that count in evaluation mode, by name
+    training: TrainingValues  # loss, gradient and new buffers in training mode
+    evaluation: Mapping[
+        str, EvaluationValue
+    ]  # the loss and metrics of the rows that count in evaluation mode, by name
 
 
 Evaluate = Callable[[Point, Examples], Results]
@@ -66,20 +68,20 @@ class Agreement:
         dtype: torch.dtype,
         extremes: bool = False,
     ) -> None:
-        from fedsolve.pytorch.loss_analysis import telling_rows
+        from fedsolve.pytorch.loss_analysis import informative_rows
         from fedsolve.pytorch.reference import Reference
-        from fedsolve.pytorch.translation.arrays import array_of, buffer_tensors, trainable
+        from fedsolve.pytorch.translation.arrays import buffer_tensors, tensor_to_array, trainable
 
         self.reference = Reference(module, functions["loss"], dtype)
         self._functions, self.dtype = functions, dtype
-        rows = telling_rows(*examples, _LEAST, _MOST)
+        rows = informative_rows(*examples, _LEAST, _MOST)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
             rows = np.append(rows, rows[:2])
-            batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_again, batch[1])
+            batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_repeat_rows, batch[1])
         self.batch = Examples(*batch)
-        params = {n: _wide(array_of(p)) for n, p in trainable(module).items()}
-        buffers = {n: _wide(array_of(b)) for n, b in buffer_tensors(module).items()}
+        params = {n: _to_float64(tensor_to_array(p)) for n, p in trainable(module).items()}
+        buffers = {n: _to_float64(tensor_to_array(b)) for n, b in buffer_tensors(module).items()}
         self._points = self._evaluated(params, buffers, np.ones(len(rows), bool))
 
     def _evaluated(self, params: Any, buffers: Any, every: np.ndarray) -> list[tuple[Point, Results]]:
@@ -88,7 +90,7 @@ class Agreement:
         first = self.results(start)
         padded = every.copy()
         padded[np.linspace(0, len(every) - 1, _PADDING).astype(int)] = False
-        moved = Point(_moved(params), first.training.buffers, padded)
+        moved = Point(_perturbed(params), first.training.buffers, padded)
         second = self.results(moved)
         if not np.isfinite(second.training.loss):
             moved = Point(params, buffers, padded)
@@ -116,9 +118,9 @@ class Agreement:
         # None if no number differs from PyTorch's. `otherwise` is said where no cause is found, `mixing` of a
         # module that mixes examples
         for point, theirs in self._points:
-            words = self._words(evaluate(point, self.batch), theirs)
+            words = self._first_difference(evaluate(point, self.batch), theirs)
             if words is not None:
-                return f"{words}: {self._why(point, evaluate, mixing) or otherwise}"
+                return f"{words}: {self._likely_cause(point, evaluate, mixing) or otherwise}"
         return None
 
     def left_out(self) -> str:
@@ -141,7 +143,7 @@ class Agreement:
         coarse = max(_CHANGES * change, _COARSE * coarsest) if change else 0.0
         return max(own, min(coarse, _MOST_APART))
 
-    def _words(self, ours: Results, theirs: Results) -> str | None:
+    def _first_difference(self, ours: Results, theirs: Results) -> str | None:
         for name, (value, coarsest, exact) in theirs.evaluation.items():
             smooth = exact if name == "loss" else None  # an accuracy jumps
             limit = self._limit(value, smooth, coarsest, 1e-3)
@@ -172,16 +174,19 @@ class Agreement:
                 return f"{what} '{name}' would differ from PyTorch's by {apart[name]:.2g} times its largest entry"
         return None
 
-    def _why(self, point: Point, evaluate: Evaluate, mixing: str) -> str:
+    def _likely_cause(self, point: Point, evaluate: Evaluate, mixing: str) -> str:
         from fedsolve.pytorch.reference import cause
 
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
-        if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:
+        if (
+            not point.counts.all()
+            and self._first_difference(evaluate(every, self.batch), self.results(every)) is None
+        ):
             return mixing
         return cause(self.reference, point.params, point.buffers, self.batch)
 
 
-def _wide(a: np.ndarray) -> np.ndarray:
+def _to_float64(a: np.ndarray) -> np.ndarray:
     # in a type of NumPy's own
     return a.astype(np.float64) if not np.issubdtype(a.dtype, np.integer) else a
 
@@ -190,15 +195,15 @@ def _with_extremes(some: np.ndarray, every: Any) -> np.ndarray:
     # two more rows: the largest and the smallest integers that any row has at each place
     every = np.asarray(every)
     if not np.issubdtype(every.dtype, np.integer):
-        return _again(some)
+        return _repeat_rows(some)
     return np.concatenate([some, [every.max(0), every.min(0)]])
 
 
-def _again(some: np.ndarray) -> np.ndarray:
+def _repeat_rows(some: np.ndarray) -> np.ndarray:
     return np.concatenate([some, some[:2]])
 
 
-def _moved(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(0)
     found = {}
     for name, a in params.items():
@@ -232,7 +237,7 @@ _QUICK = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passe
 
 def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) -> Evaluate:
     # of functions that compile: one program for all points
-    from fedsolve.pytorch.reference import Found, Value, fixed_draws
+    from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
 
     programs: list[Any] = []
 
@@ -248,9 +253,10 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
                 programs.append(jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=_QUICK))
             (loss, after), slope, each = jax.device_get(programs[0](*given))
             evaluation = {
-                name: Value(_pooled(functions[name], point.counts, *pair)) for name, pair in each.items()
+                name: EvaluationValue(_pooled(functions[name], point.counts, *pair))
+                for name, pair in each.items()
             }
-        return Results(Found(float(loss), slope, {**point.buffers, **after}), evaluation)
+        return Results(TrainingValues(float(loss), slope, {**point.buffers, **after}), evaluation)
 
     return evaluate
 
@@ -304,7 +310,7 @@ def _floats(tree: Any, dtype: Any) -> Any:
 
 def of_called(functions: Functions, dtype: Any) -> Evaluate:
     # of functions that PyTorch computes for the program: training without the program
-    from fedsolve.pytorch.reference import Found, Value, fixed_draws
+    from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
 
     loss: HostLoss = getattr(functions["loss"], "loss", functions["loss"])  # pyright: ignore
     words = np.zeros(2, np.uint32)
@@ -316,7 +322,9 @@ def of_called(functions: Functions, dtype: Any) -> Evaluate:
         with fixed_draws(), jax.enable_x64(np.dtype(dtype) == np.float64):
             value, slope, after = loss.host(True, params, (rows, words, counts, buffers))
             each = {name: _each(f, params, buffers, Examples(*rows)) for name, f in functions.items()}
-            evaluation = {name: Value(_pooled(functions[name], counts, *pair)) for name, pair in each.items()}
-        return Results(Found(float(value), slope, after), evaluation)
+            evaluation = {
+                name: EvaluationValue(_pooled(functions[name], counts, *pair)) for name, pair in each.items()
+            }
+        return Results(TrainingValues(float(value), slope, after), evaluation)
 
     return evaluate

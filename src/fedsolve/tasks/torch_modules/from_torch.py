@@ -29,7 +29,7 @@ from fedsolve.tasks.torch_modules.losses import (
     SumsBehind,
     SumsOfModule,
     SumsWithBuffers,
-    on_whole_sets,
+    dataset_metric,
 )
 from fedsolve.tasks.torch_modules.module_outputs import likeliest
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedsolve.pytorch.callback import Module
-    from fedsolve.pytorch.loss_analysis import Judged
+    from fedsolve.pytorch.loss_analysis import LossAnalysis
 
 
 # What a task is made of that trains a PyTorch module: its translation, or calls of it, with PyTorch's own numbers.
@@ -58,9 +58,9 @@ class Parts(NamedTuple):
     outputs: Any
 
 
-def parts_of(
+def build_parts(
     module: nn.Module,
-    functions: Mapping[str, Judged],
+    functions: Mapping[str, LossAnalysis],
     examples: Examples,
     x: Any,
     outputs: Any,
@@ -71,7 +71,7 @@ def parts_of(
     # clients; x, outputs, y: a batch, as tensors; translate: None decides
     from fedsolve.pytorch.translation.registry import NotTranslatable
 
-    theirs = _Theirs(module, functions, examples)
+    theirs = _PyTorchNumbers(module, functions, examples)
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
         return _in_pytorch(module, functions, x, outputs, y, theirs), (why,)
@@ -86,11 +86,11 @@ def parts_of(
         )
 
 
-class _Theirs:
+class _PyTorchNumbers:
     """PyTorch's own numbers, to compare a task's functions with."""
 
-    def __init__(self, module: nn.Module, functions: Mapping[str, Judged], examples: Examples) -> None:
-        by_batch = {name: f.function for name, f in functions.items() if not f.no_mean}
+    def __init__(self, module: nn.Module, functions: Mapping[str, LossAnalysis], examples: Examples) -> None:
+        by_batch = {name: f.function for name, f in functions.items() if not f.not_a_mean_because}
         self._given = module, by_batch, examples
 
     @cached_property
@@ -126,19 +126,24 @@ class _Theirs:
 
 
 def _translated(
-    module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
+    module: nn.Module,
+    functions: Mapping[str, LossAnalysis],
+    x: Any,
+    outputs: Any,
+    y: Any,
+    theirs: _PyTorchNumbers,
 ) -> Parts:
     from fedsolve.pytorch.translation.model import Model
     from fedsolve.pytorch.translation.registry import NotTranslatable
     from fedsolve.tasks.torch_modules.agreement import of_translated
 
     model, made = Model(module, x), {}
-    merged = partial(Merged, merge=Complete(model.frozen)) if model.frozen else _same
+    merged = partial(Merged, merge=Complete(model.frozen)) if model.frozen else _identity
     for name, f in functions.items():
-        if f.no_mean:
-            made[name] = on_whole_sets(model, f.function, outputs, y, merged)
+        if f.not_a_mean_because:
+            made[name] = dataset_metric(model, f.function, outputs, y, merged)
         elif f.rows is None:
-            raise NotTranslatable(f.untold)
+            raise NotTranslatable(f.not_translated_because)
         elif f.sums is not None:
             made[name] = merged((SumsWithBuffers if model.buffers else SumsOfModule)(model, f.sums))
         else:
@@ -154,7 +159,7 @@ def _translated(
     return Parts(model.params, model.frozen, model.buffers, made, merged(ModuleOutputs(model)))
 
 
-def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _Theirs) -> None:
+def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _PyTorchNumbers) -> None:
     # are 32 bits enough for what the module computes in 64?
     from fedsolve.pytorch.translation.registry import NotTranslatable
     from fedsolve.tasks.torch_modules.agreement import of_translated
@@ -172,7 +177,12 @@ def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _
 
 
 def _in_pytorch(
-    module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
+    module: nn.Module,
+    functions: Mapping[str, LossAnalysis],
+    x: Any,
+    outputs: Any,
+    y: Any,
+    theirs: _PyTorchNumbers,
 ) -> Parts:
     # the first way that has PyTorch's numbers: a copy of the module, or itself where a copy does something
     # else; evaluated by sums that JAX takes, or by PyTorch's values of examples, where the loss refers to
@@ -205,7 +215,7 @@ def _in_pytorch(
 
 
 def _called(
-    own: Module, functions: Mapping[str, Judged], outputs: Any, y: Any, by_sums: bool
+    own: Module, functions: Mapping[str, LossAnalysis], outputs: Any, y: Any, by_sums: bool
 ) -> dict[str, Any]:
     from fedsolve.pytorch.callback import HostLoss, HostValues, Outputs
 
@@ -214,8 +224,8 @@ def _called(
     for name, f in functions.items():
         kind = HostLoss if name == "loss" else HostValues
         made[name] = kind(own, f.function, bool(own.buffers))
-        if f.no_mean:
-            made[name] = on_whole_sets(Outputs.of(own, outputs, rows), f.function, outputs, y, _same)
+        if f.not_a_mean_because:
+            made[name] = dataset_metric(Outputs.of(own, outputs, rows), f.function, outputs, y, _identity)
         elif f.sums is not None and by_sums:
             values = SumsBehind(Outputs.of(own, outputs, rows), f.sums)
             made[name] = LossBehind(values, made[name]) if name == "loss" else values
@@ -252,7 +262,7 @@ class Complete:
         return {**frozen, **params}
 
 
-def _same(given: Any) -> Any:
+def _identity(given: Any) -> Any:
     return given
 
 
@@ -320,10 +330,10 @@ def from_torch(
     import torch
 
     from fedsolve.pytorch.batch_losses import are_classes
-    from fedsolve.pytorch.loss_analysis import judged
-    from fedsolve.pytorch.translation.arrays import copied, refuse_halves, refuse_sparse, trained_copy
+    from fedsolve.pytorch.loss_analysis import analyse
+    from fedsolve.pytorch.preserved_state import preserve_state
+    from fedsolve.pytorch.translation.arrays import copy_module, refuse_halves, refuse_sparse, trained_copy
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
-    from fedsolve.pytorch.unchanged import as_before
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
@@ -333,7 +343,7 @@ def from_torch(
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
     held_out = None if test is None else _examples("test", test, drawn)
-    with as_before((module, loss, *(metrics or {}).values())):
+    with preserve_state((module, loss, *(metrics or {}).values())):
         x, y = _sample(data.examples, _dtype(module))
         outputs = outputs_of(module, x)
         _check_lone_rows(module, x, data, batch_size)
@@ -343,14 +353,16 @@ def from_torch(
             metrics = {"accuracy": _accuracy} if classes else {}
         from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
         refuse_weighted(from_sums)
-        functions = {"loss": judged("the loss", loss, outputs, y, _dtype(module), only_means=True)}
+        functions = {"loss": analyse("the loss", loss, outputs, y, _dtype(module), only_means=True)}
         for what, metric in metrics.items():
             if what not in from_sums:
-                functions[what] = judged(
+                functions[what] = analyse(
                     f"metric {what}", metric, outputs, y, _dtype(module), only_means=False
                 )
-        parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
-    notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
+        parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate)
+    notes += tuple(
+        _WHOLE.format(name, f.not_a_mean_because) for name, f in functions.items() if f.not_a_mean_because
+    )
     notes += (_ROUNDED.format(str(_dtype(module))[6:]),) if rounded else ()
     notes += (_DRAWN.format(drawn[0]),) if drawn else ()
     return Task(
@@ -368,7 +380,7 @@ def from_torch(
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
         assemble=Complete(parts.frozen) if parts.frozen else _unchanged,
-        module=partial(trained_copy, copied(module)),
+        module=partial(trained_copy, copy_module(module)),
         labels=likeliest if classes else None,
         notes=notes,
     )
@@ -376,13 +388,13 @@ def from_torch(
 
 def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) -> None:
     # BatchNorm and the like cannot be trained on a batch of one example
-    from fedsolve.pytorch.translation.arrays import copied, mode_setter
-    from fedsolve.pytorch.translation.export import check_alone
+    from fedsolve.pytorch.translation.arrays import copy_module, mode_setter
+    from fedsolve.pytorch.translation.export import check_single_row
 
     for client in _with_a_lone_row(data.counts, batch_size)[:1]:
         where = f"a batch of {data.names[client]}"
-        mode_setter(own := copied(module))(True)
-        check_alone(own, x, _ROWS, where, "take another batch_size, or leave the row out")
+        mode_setter(own := copy_module(module))(True)
+        check_single_row(own, x, _ROWS, where, "take another batch_size, or leave the row out")
 
 
 def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
@@ -422,19 +434,19 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     from torch import Tensor
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-    from fedsolve.pytorch.callback import collated
-    from fedsolve.pytorch.unchanged import as_before, same_values
+    from fedsolve.pytorch.callback import collate
+    from fedsolve.pytorch.preserved_state import preserve_state, same_values
 
     if isinstance(data, DataLoader):
         raise InvalidInput(
             f"{who} is a DataLoader: give its dataset; batch_size= sets the size of minibatches"
         )
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        with as_before((), (data,)):
+        with preserve_state((), (data,)):
             once = data[0] if len(data) else None  # pyright: ignore[reportArgumentType]
             if len(data) and not same_values(once, data[0]):  # pyright: ignore[reportArgumentType]
                 drawn.append(who)
-            data = collated(who, [data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+            data = collate(who, [data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         what = f"{of_type(data)}{f' of {len(data)}' if isinstance(data, tuple | list) else ''}"
         raise InvalidInput(f"{who} is {what}: give a pair (inputs, targets), or a data set of pairs")
@@ -445,7 +457,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
 
 def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
     # floating numbers in a type; None for their own
-    from fedsolve.pytorch.translation.arrays import of_data
+    from fedsolve.pytorch.translation.arrays import to_tensor
 
     if not isinstance(examples, Examples):
         raise InvalidInput(
@@ -454,7 +466,7 @@ def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
 
     def tensor(a: np.ndarray) -> torch.Tensor:
         spread = np.linspace(0, len(a) - 1, _ROWS).astype(int)
-        return of_data(a[spread], dtype)
+        return to_tensor(a[spread], dtype)
 
     return jax.tree.map(tensor, examples.x), jax.tree.map(tensor, examples.y)
 

@@ -32,7 +32,7 @@ class OfTranslated(OfOutputs):
 
     def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
         if key is None and self.model.mixing_evaluated:
-            return alone(self.model, self.of, params, {}, batch)
+            return one_by_one(self.model, self.of, params, {}, batch)
         return super().each(params, batch, key)
 
 
@@ -80,7 +80,7 @@ class LossWithBuffers:
         if buffers is None:
             raise InvalidInput("a module with running statistics was evaluated without its buffers")
         if key is None and weights is None and self.model.mixing_evaluated:
-            return alone(self.model, self.rows, params, buffers, batch), buffers
+            return one_by_one(self.model, self.rows, params, buffers, batch), buffers
         outputs, after = self.model.apply(params, buffers, batch.x, key, weights)
         each = self.rows(outputs, batch.y)
         return (each if weights is None else _weighted(each, weights)), after
@@ -98,7 +98,7 @@ class MetricWithBuffers:
         # shape (n,), in evaluation mode
         own = buffers or self.model.buffers
         if self.model.mixing_evaluated:
-            return alone(self.model, self.rows, params, own, batch)
+            return one_by_one(self.model, self.rows, params, own, batch)
         outputs, _ = self.model.apply(params, own, batch.x, None)
         return self.rows(outputs, batch.y)
 
@@ -108,7 +108,7 @@ def _weighted(each: Array, weights: Array) -> Array:
     return jnp.sum(jnp.where(own > 0, each, 0)) / jnp.maximum(jnp.sum(own), 1)
 
 
-def alone(
+def one_by_one(
     model: Model,
     rows: Callable[[Any, Any], Array],
     params: Values,
@@ -176,7 +176,7 @@ class SumsWithBuffers(_OfSums):
     ) -> Array:
         own = buffers or self.model.buffers
         if key is None and self.model.mixing_evaluated:
-            return alone(self.model, self.sums, params, own, batch)
+            return one_by_one(self.model, self.sums, params, own, batch)
         return self.sums(self.model.apply(params, own, batch.x, key)[0], batch.y)
 
     def __call__(
@@ -257,7 +257,7 @@ class ModuleOutputs:
             outputs = self.module(params, (x, no_targets), buffers)  # pyright: ignore
         elif self.module.mixing_evaluated:  # pyright: ignore[reportAttributeAccessIssue]
             own, rows = buffers or self.module.buffers, lambda outputs, _: outputs  # pyright: ignore
-            outputs = alone(self.module, rows, params, own, Examples(x, ()))  # pyright: ignore
+            outputs = one_by_one(self.module, rows, params, own, Examples(x, ()))  # pyright: ignore
         else:
             outputs = self.module.apply(params, buffers or self.module.buffers, x, None)[0]  # pyright: ignore
         if isinstance(outputs, tuple):
@@ -296,15 +296,15 @@ class Score:
     def __call__(self, *arrays: np.ndarray) -> float:
         import torch
 
-        from fedsolve.pytorch.translation.arrays import of_data
+        from fedsolve.pytorch.translation.arrays import to_tensor
 
-        tensors = [of_data(a) for a in arrays]
+        tensors = [to_tensor(a) for a in arrays]
         with torch.no_grad():
             given = self.outputs(tensors[: self.number]), self.targets(tensors[self.number :])
             return float(self.function(*given).double().mean())
 
 
-def on_whole_sets(
+def dataset_metric(
     module: Model | Outputs,
     function: Callable[[Any, Any], Any],
     outputs: Any,

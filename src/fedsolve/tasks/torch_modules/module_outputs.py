@@ -24,17 +24,17 @@ def in_batches(
     import torch
     from torch.utils import _pytree as pytree
 
-    from fedsolve.pytorch.batch_losses import all_seeded
-    from fedsolve.pytorch.translation.arrays import of_data
+    from fedsolve.pytorch.batch_losses import seed_all
+    from fedsolve.pytorch.translation.arrays import to_tensor
 
     module.eval()
     first = next(module.parameters())
     check_width(inputs, first.dtype == torch.float64, "f")
     parts = []
-    with torch.no_grad(), all_seeded(0):  # of a module that draws in evaluation too
+    with torch.no_grad(), seed_all(0):  # of a module that draws in evaluation too
         for start in range(0, count, size):
             batch = jax.tree.map(
-                lambda a, s=start: of_data(a[s : s + size], first.dtype).to(first.device), inputs
+                lambda a, s=start: to_tensor(a[s : s + size], first.dtype).to(first.device), inputs
             )
             try:
                 given = module(batch)

@@ -14,12 +14,12 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedsolve.pytorch.batch_losses import kept_generators
-from fedsolve.pytorch.translation.arrays import kept_attributes
+from fedsolve.pytorch.batch_losses import preserve_generators
+from fedsolve.pytorch.translation.arrays import preserve_attributes
 
 
 @contextmanager
-def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[None]:
+def preserve_state(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[None]:
     # afterwards attributes, parameters with their gradients and buffers of `functions` that are modules are
     # as they were; generators that `data` (datasets, loaders) hold go on where they were, as do the global
     # ones of PyTorch on the CPU, NumPy and Python
@@ -33,9 +33,9 @@ def as_before(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[No
     python, legacy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         with ExitStack() as stack:
-            stack.enter_context(kept_attributes(*modules))
+            stack.enter_context(preserve_attributes(*modules))
             for part in data:
-                stack.enter_context(kept_generators(part))
+                stack.enter_context(preserve_generators(part))
             yield
     finally:
         for tensor, value in zip(tensors, values, strict=True):
@@ -63,7 +63,7 @@ def _is_nan(x: Any, y: Any) -> bool:
 _DEPTH = 4  # of containers and objects within each other
 
 
-def remembered_by(module: nn.Module, loss: Any) -> dict[str, Any]:
+def python_state(module: nn.Module, loss: Any) -> dict[str, Any]:
     # values that are equal as long as nothing changes, by what errors call them; of a function what it closes
     # over
     found = {}
