@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 import fedsolve as fs
-from fedsolve.data.column_statistics.pooled import (
+from fedsolve.data.column_replies import (
+    Categories,
+    Describe,
+    Measure,
+    check_reply,
+    join_bins,
+    merge_bins,
+    parse_columns,
+    replies_to,
+)
+from fedsolve.data.column_statistics import (
     Minimum,
     check_summable,
     from_numbers,
@@ -15,16 +25,6 @@ from fedsolve.data.column_statistics.pooled import (
     from_sums,
     to_numbers,
 )
-from fedsolve.data.column_statistics.replies import (
-    Categories,
-    Describe,
-    Measure,
-    check_reply,
-    join_bins,
-    replies_to,
-)
-from fedsolve.data.column_statistics.report import merge_bins
-from fedsolve.data.column_statistics.statistics import parse_columns
 
 
 def sites(seed=0):

@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import ask
-from fedsolve.data.column_statistics.replies import Measure
+from fedsolve.data.column_replies import Measure
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.codec import to_record

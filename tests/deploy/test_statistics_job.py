@@ -11,7 +11,7 @@ import fedsolve as fs
 from deploy_small import ask
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.data.column_statistics.replies import Measure
+from fedsolve.data.column_replies import Measure
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.codec import record_to_request, to_record
 from fedsolve.deploy.column_records import ColumnsRequest

@@ -1,7 +1,6 @@
 """Federated data sets: packed clients in memory and on disk, partitions and file readers."""
 
-from fedsolve.data.column_statistics.report import Statistics
-from fedsolve.data.column_statistics.statistics import statistics
+from fedsolve.data.column_statistics import Statistics, statistics
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.grouping import from_table
 from fedsolve.data.partitions import (

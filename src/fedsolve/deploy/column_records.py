@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from fedsolve.config.signatures import fits
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.column_statistics.replies import (
+from fedsolve.data.column_replies import (
     LARGEST,
     MOST_BINS,
     Measure,

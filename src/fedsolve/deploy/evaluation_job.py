@@ -28,9 +28,8 @@ from fedsolve.core.errors import (
     from_where_they_differ,
 )
 from fedsolve.core.sampling import Uniform
-from fedsolve.data.column_statistics.pooled import Minimum, check_summable
-from fedsolve.data.column_statistics.replies import Request
-from fedsolve.data.column_statistics.statistics import parse_columns
+from fedsolve.data.column_replies import Request, parse_columns
+from fedsolve.data.column_statistics import Minimum, check_summable
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry
 from fedsolve.deploy.run_log import FAILED, save_client_metrics, say, write_failure

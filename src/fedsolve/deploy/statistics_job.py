@@ -16,21 +16,19 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable, check_integer, of_type, shown
-from fedsolve.data.column_statistics.pooled import (
+from fedsolve.data.column_replies import Refused, Replies, join_bins, replies_to
+from fedsolve.data.column_statistics import (
     MOST_CLIENTS,
+    CategoryStatistics,
+    ColumnStatistics,
+    NumberStatistics,
+    Statistics,
     check_summable,
     from_numbers,
     from_replies,
     from_sums,
     to_numbers,
     width,
-)
-from fedsolve.data.column_statistics.replies import Refused, Replies, join_bins, replies_to
-from fedsolve.data.column_statistics.report import (
-    CategoryStatistics,
-    ColumnStatistics,
-    NumberStatistics,
-    Statistics,
 )
 from fedsolve.deploy.client.secure_sums import LEAST_SUM, SecureSums, SumOrder
 from fedsolve.deploy.client.state import PrivacyBudget

@@ -15,7 +15,7 @@ from fedsolve.cli.federation.demo import follow
 from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
-from fedsolve.data.column_statistics.report import NumberStatistics, Statistics
+from fedsolve.data.column_statistics import NumberStatistics, Statistics
 from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, read_reason

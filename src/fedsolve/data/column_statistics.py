@@ -1,16 +1,19 @@
-"""Statistics of columns from all clients' replies, or from their sums in whole numbers."""
+"""Statistics of named columns over all clients, in one round of questions and replies; no client's rows are seen."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, check_integer
-from fedsolve.data.column_statistics.replies import (
+from fedsolve.core.errors import InvalidInput, check_integer, check_known, check_number, of_type
+from fedsolve.data.column_replies import (
     Categories,
     Describe,
     Measure,
@@ -19,15 +22,166 @@ from fedsolve.data.column_statistics.replies import (
     Replies,
     Request,
     check_reply,
-)
-from fedsolve.data.column_statistics.report import (
-    CategoryStatistics,
-    ColumnStatistics,
-    NumberStatistics,
-    Statistics,
-    bounds,
+    join_bins,
     merge_bins,
+    parse_columns,
+    replies_to,
 )
+from fedsolve.data.federated import FederatedData
+
+
+class Quantile(NamedTuple):
+    """A quantile from a histogram: the quantile of the rows lies within `error` of `value`."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True)
+class NumberStatistics:
+    """Statistics of a column of numbers over the rows that have one.
+
+    Attributes:
+        clients: that have enough rows.
+        rows, missing: with a number, and without.
+        mean, variance: exact to rounding; the variance is divided by rows - 1, NaN for one row.
+        minimum, maximum: all numbers lie between them: the smallest and the largest, rounded outwards as far as
+            the `min_rows` rows of a client that are nearest, or to the histogram's edges where a range was given.
+        edges: of the histogram's bins, shape (bins + 1,), empty where no range was given; bins with too few rows are
+            merged with those beside them, and the first edge is -inf and the last inf where rows lie outside the range.
+        least_below, most_below: rows below each edge, shape (bins + 1,): sites join bins with too few rows, within
+            which it is not known where rows lie.
+        counts: rows of each bin, shape (bins,): 0, or at least the minimum; halfway between these bounds.
+    """
+
+    clients: int
+    rows: int
+    missing: int
+    mean: float
+    variance: float
+    minimum: float
+    maximum: float
+    edges: tuple[float, ...] = field(repr=False)
+    least_below: tuple[int, ...] = field(repr=False)
+    most_below: tuple[int, ...] = field(repr=False)
+    counts: tuple[int, ...] = field(repr=False)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation, the root of the variance."""
+        return math.sqrt(self.variance)
+
+    def quantile(self, probability: float) -> Quantile:
+        """A quantile with a bound on its error.
+
+        Args:
+            probability: in [0, 1]; 0.5 is the median.
+
+        Returns:
+            The value, interpolated inside a bin of the histogram, and how far the quantile of the rows (that of
+            `numpy.quantile`) can be from it: inf where it lies outside the range.
+
+        Raises:
+            InvalidInput: a probability outside [0, 1], or no range was given for the column.
+        """
+        low, high = self.quantile_bounds(probability)
+        if not math.isfinite(low) or not math.isfinite(high):
+            return Quantile(high if math.isfinite(high) else low, math.inf)
+        at, ends = probability * (self.rows - 1), np.cumsum(self.counts)
+        first = int(np.searchsorted(ends, math.floor(at), side="right"))
+        start, width = self.edges[first], self.edges[first + 1] - self.edges[first]
+        inside = (at - (ends[first] - self.counts[first]) + 0.5) / self.counts[first]
+        value = min(max(start + float(inside) * width, low), high)
+        return Quantile(value, max(value - low, high - value))
+
+    def quantile_bounds(self, probability: float) -> tuple[float, float]:
+        """Between which edges of the histogram a quantile lies: -inf or inf for an end outside the range.
+
+        Args:
+            probability: in [0, 1]; 0.5 is the median.
+
+        Raises:
+            InvalidInput: a probability outside [0, 1], or no range was given for the column.
+        """
+        check_number("probability", probability, at_least=0, at_most=1)
+        if not self.edges:
+            raise InvalidInput("quantiles come from a histogram: give the column a range, such as age=0:120")
+        return bounds(self.edges, self.least_below, self.most_below, probability * (self.rows - 1))
+
+
+@dataclass(frozen=True)
+class CategoryStatistics:
+    """Rows of each category of a column.
+
+    Attributes:
+        clients: that have enough rows.
+        rows, missing: with a category, and without.
+        counts: rows of each category that has enough of them, by name, at the clients where it has enough.
+        other: rows of all others together.
+    """
+
+    clients: int
+    rows: int
+    missing: int
+    counts: Mapping[str, int]
+    other: int
+
+
+ColumnStatistics = NumberStatistics | CategoryStatistics
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of columns over all clients.
+
+    Attributes:
+        columns: of each column that is reported, by name.
+        unreported: why a column is not, by name.
+        notes: replies that do not count, each with its reason.
+    """
+
+    columns: Mapping[str, ColumnStatistics]
+    unreported: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, column: str) -> Any:
+        """The `NumberStatistics` or `CategoryStatistics` of a column; `InvalidInput` says why there are none."""
+        if column in self.unreported:
+            raise InvalidInput(f"column {column} is not reported: {self.unreported[column]}")
+        check_known("column", column, self.columns)
+        return self.columns[column]
+
+    def schema(self) -> str:
+        """The constants of the columns for a file that `fs.data.Schema.read` reads.
+
+        Returns:
+            TOML: of each column a section with `mean` and `deviation`, 1 for that of a constant, or `categories`, and
+            where cells are empty, a `fill` as a comment, the mean or the most frequent category.
+        """
+        return "\n".join(_section(name, column) for name, column in self.columns.items())
+
+
+def _section(name: str, column: ColumnStatistics) -> str:
+    key = name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
+    head = f"[columns.{key}]\n"
+    if isinstance(column, CategoryStatistics):
+        counts = {json.dumps(name, ensure_ascii=False): rows for name, rows in column.counts.items()}
+        most = max(counts, key=counts.__getitem__, default="")
+        return f"{head}categories = [{', '.join(counts)}]\n{_fill(most, column)}"
+    deviation = column.deviation if column.variance > 0 else 1.0
+    return f"{head}mean = {column.mean!r}\ndeviation = {deviation!r}\n{_fill(repr(column.mean), column)}"
+
+
+def _fill(value: str, column: ColumnStatistics) -> str:
+    # a comment: the sites decide on it; nothing where no cell is empty
+    return f"# fill = {value}  # for {column.missing:,} empty cells\n" if column.missing and value else ""
+
+
+def bounds(edges: Any, least_below: Any, most_below: Any, at: float) -> tuple[float, float]:
+    # edges between which the row `at` lies, from 0 in order, or the two rows that it lies between
+    first = int(np.searchsorted(most_below, math.floor(at), side="right")) - 1
+    last = int(np.searchsorted(least_below, math.ceil(at), side="right"))
+    return float(edges[first]), float(edges[last])
 
 
 @dataclass(frozen=True)
@@ -267,3 +421,73 @@ def _middle(request: Measure) -> tuple[Fraction, Fraction]:
     # of a range, and half of its length
     low, high = Fraction(request.low), Fraction(request.high)
     return (low + high) / 2, (high - low) / 2
+
+
+# Clients in this process.
+
+
+def statistics(
+    data: FederatedData | Sequence[Mapping[str, Any]],
+    columns: str | Iterable[str] | Mapping[str, Any] = (),
+    *,
+    min_clients: int = 3,
+    min_rows: int = 10,
+) -> Statistics:
+    """Statistics of columns over all clients, by the messages and the rules of `fedsolve federate statistics`.
+
+    Args:
+        data: federated data, whose columns are `y` for a field of shape (examples,) and `x.0`, `x.1`, ... for one of
+            shape (examples, features); or of each client a mapping from names to columns, arrays of numbers (NaN where
+            one is missing) or of text ('' where one is missing), shape (rows,).
+        columns: names, all by default; or name -> the range of a histogram, (low, high) or (low, high, bins) with 100
+            bins by default, from which quantiles follow; "categories" to count the categories of a column of numbers;
+            or None; or one text, such as "age=0:120, pressure=40:250:500, ill=categories".
+        min_clients: clients that a column must have to be reported, >= 1.
+        min_rows: rows that a column must have at a client for the client to reply, and that a category and a bin of a
+            histogram must have to be reported, >= 1.
+
+    Returns:
+        The statistics, with a reason for each column that is not reported.
+
+    Raises:
+        InvalidInput: a name or range that is none, a minimum below 1, fields with more than two axes.
+
+    >>> sites = [{"age": np.arange(20.0)}, {"age": np.arange(10.0, 30.0)}, {"age": np.arange(20.0, 40.0)}]
+    >>> ages = statistics(sites)["age"]
+    >>> ages.rows, ages.mean, ages.minimum
+    (60, 19.5, 0.0)
+    """
+    requests, minimum = parse_columns(columns), Minimum(min_clients, min_rows)
+    replies = {
+        i: join_bins(replies_to(requests, own, min_rows), min_rows) for i, own in enumerate(_clients(data))
+    }
+    return from_replies(requests, replies, minimum)
+
+
+def _clients(data: Any) -> list[Mapping[str, Any]]:
+    if isinstance(data, FederatedData):
+        return [_columns_of(data.client(i)) for i in range(data.num_clients)]
+    if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
+        raise InvalidInput(
+            f"data = {of_type(data)} must be federated data, or a list of mappings, one a client"
+        )
+    clients = list(data)
+    for client in clients:
+        if not isinstance(client, Mapping):
+            raise InvalidInput(f"data: {of_type(client)} must map names to the columns of a client")
+    return clients
+
+
+def _columns_of(examples: Any) -> dict[str, np.ndarray]:
+    # a field of one axis is a column, one of two a column for each feature
+    columns: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+        if leaf.ndim > 2:
+            raise InvalidInput(
+                f"field {name} has shape {leaf.shape}: statistics are of fields with one or two axes; give a mapping "
+                "from names to columns for each client"
+            )
+        features = leaf.T if leaf.ndim == 2 else ()
+        columns |= {f"{name}.{i}": column for i, column in enumerate(features)} or {name: leaf}
+    return columns

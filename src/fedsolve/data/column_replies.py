@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, of_type, shown, unknown
+from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown, unknown
 from fedsolve.core.trees import missing, to_numpy
-from fedsolve.data.column_statistics.report import merge_bins
 
+CATEGORIES = "categories"
+"""In place of a range: a column's categories are counted."""
 LARGEST = 2.0**64
 """Numbers of this size and beyond are refused: their squares would not add up to something useful."""
 BINS = 100
@@ -48,6 +49,53 @@ class Measure:
 
 
 Request = Describe | Measure
+
+
+def parse_columns(columns: Any) -> dict[str, Request]:
+    if isinstance(columns, str):
+        columns = dict(_parse_text(text.strip()) for text in columns.split(",") if text.strip())
+    if not isinstance(columns, Mapping):
+        if not isinstance(columns, Iterable):
+            raise InvalidInput(f"columns = {shown(columns)} must be names of columns, such as ['age']")
+        columns = dict.fromkeys(columns)
+    for name in columns:
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"columns: {shown(name)} is no name of a column, such as 'age'")
+    return {name: _parse_request(name, about) for name, about in columns.items()}
+
+
+def _parse_text(text: str) -> tuple[str, Any]:
+    # NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME=categories
+    name, equals, about = text.rpartition("=")
+    if not equals:
+        return text, None
+    if about.strip() == CATEGORIES:
+        return name.strip(), CATEGORIES
+    try:
+        low, high, *bins = about.split(":")
+        return name.strip(), (float(low), float(high), *map(int, bins))
+    except ValueError:
+        raise InvalidInput(
+            f"columns: {shown(text)} must be NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME={CATEGORIES}"
+        ) from None
+
+
+def _parse_request(name: str, about: Any) -> Request:
+    if about is None or about == CATEGORIES:
+        return Describe(categorical=about is not None)
+    try:
+        low, high, *rest = about
+        low, high = float(low), float(high)
+        [bins] = rest or [BINS]
+    except (TypeError, ValueError):
+        low, high, bins = math.nan, math.nan, BINS
+    if not -LARGEST <= low < high <= LARGEST:
+        raise InvalidInput(
+            f"columns: {name} = {shown(about)} must be a range (low, high) with low < high, or {CATEGORIES!r}"
+        )
+    if check_integer(f"columns: bins of {name}", bins, 1) > MOST_BINS:
+        raise InvalidInput(f"columns: bins of {name} = {bins}: give at most {MOST_BINS:,}")
+    return Measure(low, high, int(bins))
 
 
 @dataclass(frozen=True)
@@ -185,6 +233,32 @@ def _joined(counts: tuple[int, ...], fewest: int) -> tuple[int, ...]:
     for low, high, held in zip(edges, edges[1:], rows, strict=False):
         joined[int(low) : int(high)] = [held] + [-1] * (int(high - low) - 1)
     return tuple(joined)
+
+
+def merge_bins(
+    edges: np.ndarray, counts: np.ndarray, fewest: int
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Bins in place of these, each without rows or with at least `fewest`: those with fewer join the next one above.
+
+    Empty bins at both ends go. What is left over at the end joins the last bin that has rows.
+
+    >>> merge_bins(np.arange(7.0), np.array([0, 2, 1, 0, 3, 1]), 3)
+    ((1.0, 3.0, 4.0, 6.0), (3, 0, 4))
+    """
+    held = np.flatnonzero(counts)
+    merged: list[tuple[float, int]] = []  # (upper edge, rows)
+    rows = 0
+    for i in range(held[0], held[-1] + 1):
+        rows += int(counts[i])
+        if rows >= fewest or rows == 0:
+            merged.append((float(edges[i + 1]), rows))
+            rows = 0
+    if rows:
+        while merged and not merged[-1][1]:
+            merged.pop()
+        rows += merged.pop()[1] if merged else 0
+        merged.append((float(edges[held[-1] + 1]), rows))
+    return (float(edges[held[0]]), *(edge for edge, _ in merged)), tuple(rows for _, rows in merged)
 
 
 def histogram(values: np.ndarray, edges: np.ndarray) -> tuple[int, ...]:
