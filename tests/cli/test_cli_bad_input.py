@@ -209,7 +209,7 @@ def test_no_more_devices_are_asked_for_than_there_are_cores(monkeypatch):
     "error", [MemoryError("Unable to allocate 9 GiB"), RuntimeError("RESOURCE_EXHAUSTED: no 9 GiB.")]
 )
 def test_what_does_not_fit_the_memory_is_one_line(call, monkeypatch, error):
-    monkeypatch.setattr(in_turn, "run_one", lambda *a, **k: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(in_turn, "run_single", lambda *a, **k: (_ for _ in ()).throw(error))
     ended = call(*RUN, "--out", "r")
     assert ended.code == 2
     assert "not enough memory: " in ended.err.splitlines()[-1]

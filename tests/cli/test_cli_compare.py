@@ -98,7 +98,7 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
                 time.sleep(0.001)
 
     interrupted = []
-    turn, begin, run_rounds, shown = threading.Event(), MethodProgress.begin, at_once.run_rounds, []
+    turn, begin, run_rounds, shown = threading.Event(), MethodProgress.attach, at_once.run_rounds, []
 
     def begun(self, shown_by):
         begin(self, shown_by)
@@ -112,7 +112,7 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
 
     with monkeypatch.context() as patch:
         patch.setattr(Lines, "advance", interrupt_second)
-        patch.setattr(MethodProgress, "begin", begun)
+        patch.setattr(MethodProgress, "attach", begun)
         patch.setattr(at_once, "run_rounds", in_its_turn)
         ended = call("compare", "--config", config, "--out", "c")
     assert ended.code == 130

@@ -19,7 +19,9 @@ from cli_small import SMALL
 import fedsolve as fs
 from fedsolve.cli import runs as sweeps
 from fedsolve.cli.configuration.values import parse_grid
-from fedsolve.cli.sweep_result import SweepLines
+from fedsolve.cli.progress import Lines
+from fedsolve.engine import progress
+from fedsolve.engine.progress import Progress
 from fedsolve.folders import run_folder
 from fedsolve.report import page as running
 from fedsolve.results.sweep import load
@@ -149,7 +151,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(call, no_pictures, monkey
         for module, seconds in ((run_folder, 0.0), (running, 0.01)):
             patch.setattr(module, "_SECONDS_BETWEEN", seconds)
             patch.setattr(module, "_TIMES_BETWEEN", 0)
-        patch.setattr(SweepLines, "advance", interrupt)
+        patch.setattr(Lines, "advance", interrupt)
         ended = call(*args, "--out", "a folder")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]
@@ -178,7 +180,9 @@ def test_an_interrupt_before_the_first_round_can_be_resumed(call, no_pictures, m
         patch.setattr(sweeps, "run_sweep", stop)
         ended = call(*SWEEP, "--out", "s")
     assert ended.code == 130
-    assert ended.err.splitlines()[-1].startswith("error: interrupted after no round; resume with:")
+    assert ended.err.splitlines()[-1].startswith(
+        "error: interrupted before its first round ended; resume with:"
+    )
     assert call("sweep", "--resume", "s").code == 0
 
 
@@ -317,16 +321,17 @@ def test_ranges_give_round_numbers():
 
 
 def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
-    from fedsolve.cli import sweep_result as sweep_progress
-    from fedsolve.engine.progress import SweepProgress
-
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: float(next(clock)))
-    with SweepLines("X") as board:
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    with Lines() as board:
+        board.begin("X")
+        board.compiling("X")
         for done, diverged in ((0, 0), (100, 1), (200, 3)):
-            board(SweepProgress("X", done, 1000, diverged, ("in 2 parts",)))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:3] == ["X: preparing", "X: compiling", "note: in 2 parts"]
-    assert lines[3] == "X: 100 of 1,000 rounds of all trials, 1 diverged"
-    assert lines[4].startswith("X: 200 of 1,000 rounds of all trials, 3 diverged, about ")
-    assert lines[4].endswith(" left")
+            board(Progress("X", done, 1000, {}, diverged=diverged, notes=("in 2 parts",)))
+    assert capsys.readouterr().err.splitlines() == [
+        "X: preparing",
+        "X: compiling",
+        "note: in 2 parts",
+        "X: 100 of 1,000 rounds of all trials, 1 diverged",
+        "X: 200 of 1,000 rounds of all trials, 3 diverged, 10 a second, 80 s left",
+    ]

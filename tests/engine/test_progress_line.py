@@ -14,7 +14,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine import progress
 from fedsolve.engine import scheduler as at_once
-from fedsolve.engine.progress import Progress, ProgressLine
+from fedsolve.engine.progress import Display, Progress, TerminalLine
 
 TASK = fs.Task.from_arrays(
     lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2), np.zeros(2), [(np.ones((4, 2)), np.ones(4))] * 3
@@ -25,12 +25,11 @@ def shown(monkeypatch, rewritten, looks):
     """What is written if the looks, (second, done, words), come at their times."""
     clock, stream = iter([at for at, _, _ in looks]), io.StringIO()
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    line = ProgressLine(stream, rewritten)
-    line.begin("A")
-    line.compiling("A")
-    for _, done, words in looks:
-        line(Progress("A", done, 100, {}, words))
-    line.end()
+    with TerminalLine(stream) if rewritten else Display(stream) as line:
+        line.begin("A")
+        line.compiling("A")
+        for _, done, words in looks:
+            line(Progress("A", done, 100, {}, words))
     return stream.getvalue()
 
 
@@ -78,7 +77,8 @@ def test_of_runs_comparisons_and_sweeps(capsys):
         "a: round 3 of 3",
         "b: compiling\nb: round 1 of 3",
         "b: round 3 of 3",
-        "FedAvg: round 6 of 6, all trials together",
+        "FedAvg: compiling\nFedAvg: ",
+        "FedAvg: 6 of 6 rounds of all trials, 0 diverged",
     ):
         assert words in err
     with pytest.raises(fs.InvalidInput, match="progress = 3 must be True, False or a function"):

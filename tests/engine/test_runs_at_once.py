@@ -19,7 +19,7 @@ import fedsolve as fs
 from fedsolve.engine import scheduler as at_once
 from fedsolve.engine import scheduler as in_turn
 from fedsolve.engine.loop import CompileClock
-from fedsolve.engine.scheduler import Devices
+from fedsolve.engine.scheduler import DeviceSlots
 from fedsolve.folders.files import STOP
 from fedsolve.tasks import Linear, SquaredError
 
@@ -115,7 +115,7 @@ def test_one_method_is_told_after_another(monkeypatch):
 
     def a_comes_last(prepared, *rest):
         if prepared.label == "a":
-            rest[4].told.compiled.set()  # which the next method waits for
+            rest[4].method.compiled.set()  # which the next method waits for
             assert c_ended.acquire(timeout=60)
         result = run_rounds(prepared, *rest)
         if prepared.label == "c":
@@ -254,10 +254,10 @@ def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path, monkeypatch):
 
 
 def test_a_run_that_takes_all_devices_is_alone_and_nobody_overtakes():
-    devices, inside, most, order = Devices(3), [], {True: 0, False: 0}, []
+    slots, inside, most, order = DeviceSlots(3), [], {True: 0, False: 0}, []
 
     def use(alone, name):
-        with devices.taken(alone):
+        with slots.acquire(alone):
             order.append(name)
             inside.append(alone)
             most[alone] = max(most[alone], len(inside))
@@ -274,7 +274,7 @@ def test_a_run_that_takes_all_devices_is_alone_and_nobody_overtakes():
         thread.join()
     assert order == list(range(9))
     assert most == {True: 1, False: 3}
-    with devices.taken(alone=True):  # all places are free again
+    with slots.acquire(exclusive=True):  # all places are free again
         pass
 
 

@@ -3,119 +3,78 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fedsolve.cli.console import say, visible
 from fedsolve.core.errors import Interrupted
+from fedsolve.engine.progress import Display, Progress
 from fedsolve.folders.files import STOP, locked
 
-if TYPE_CHECKING:
-    from fedsolve.engine.progress import Progress
 
+class Lines(Display):
+    """Progress of methods as plain lines, with the remarks that come up."""
 
-SECONDS_BETWEEN_LINES = 5.0
-_NEVER = float("-inf")
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._noted: set[str] = set()
 
+    def __call__(self, at: Progress) -> None:
+        for note in at.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self.write(f"note: {note}")
+        super().__call__(at)
 
-class Lines:
-    """Progress of several methods as plain lines, at most one every few seconds for a method besides its first.
-
-    Call it with each `Progress`; `last` is the latest of the current method.
-    """
-
-    last: Any = None
-    _printed = _NEVER
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    def begin(self, label: str, doing: str = "preparing") -> None:
-        """A method starts: what it does until its first progress, which is shown at once."""
-        self.last, self._printed = None, _NEVER
-        self.note(label, doing)
-
-    def compiling(self, label: str) -> None:
-        """All is checked; the rounds are compiled."""
-        self.note(label, "compiling")
-
-    def __call__(self, progress: Progress) -> None:
-        """The current method has come further."""
-        self.last = progress
-        self.advance(progress)
-
-    def where(self) -> str:
-        """How far the current method is, in words."""
-        if self.last is None:
-            return "before its first round ended"
-        return f"after {self.last.where}"
-
-    def note(self, label: str, text: str) -> None:
-        """Say something of a method."""
-        say(f"{label}: {text}")
-
-    def advance(self, progress: Progress) -> None:
-        """Show how far a method is."""
-        if time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
-            self._printed = time.monotonic()
-            self.note(progress.label, f"{progress.where}, {progress.words}")
-
-    def end(self, label: str, text: str, done: bool = True) -> None:
-        """A method has ended: finished, or not (diverged)."""
-        self.note(label, text)
+    def write(self, text: str) -> None:
+        say(text)
 
 
 class Bars(Lines):
     """One bar a method, and one for all together where there are several."""
 
-    def __init__(self, labels: Sequence[str], rounds: int) -> None:
-        from rich.progress import MofNCompleteColumn
+    seconds_between = 0.0
 
+    def __init__(self, labels: Sequence[str], rounds: int | None) -> None:
+        super().__init__()
         self._rounds = rounds
         self._ended: set[Any] = set()
-        self._progress = rich_progress(20, MofNCompleteColumn())
+        self._progress = _bars(20)
         self._bars: dict[str, Any] = {
             label: self._progress.add_task(visible(label), total=rounds, note="waiting", start=False)
             for label in labels
         }
-        self._all = (
-            self._progress.add_task("all methods", total=rounds * len(labels), note="")
-            if len(labels) > 1
-            else None
-        )
+        self._all = None
+        if rounds is not None and len(labels) > 1:
+            self._all = self._progress.add_task("all methods", total=rounds * len(labels), note="")
 
     def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def begin(self, label: str, doing: str = "preparing") -> None:
-        """The clock of a method starts."""
         super().begin(label, doing)
         self._progress.start_task(self._bars[label])
 
+    def write(self, text: str) -> None:
+        self._progress.console.print(visible(text), markup=False, highlight=False)
+
     def note(self, label: str, text: str) -> None:
-        """See `Lines`."""
         self._progress.update(self._bars[label], note=visible(text))
 
-    def advance(self, progress: Progress) -> None:
-        """See `Lines`."""
-        seed = f"{progress.where.split(',')[0]}, " if progress.by_seed else ""
-        self._move(progress.label, progress.done, f"{seed}{progress.words}")
+    def show(self, at: Progress, speed: str) -> None:
+        # the bar has the rounds, and a column the time
+        seed = at.where.split(",")[0] if at.by_seed else ""
+        self._progress.update(self._bars[at.label], total=at.total)
+        self._move(at.label, at.done, ", ".join(filter(None, (seed, at.words, speed))))
 
     def end(self, label: str, text: str, done: bool = True) -> None:
-        """The bar is full if the method finished; it stands still either way."""
+        # full if the method finished; it stands still either way
         self._ended.add(self._bars[label])
         self._move(label, self._rounds if done else None, text)
         self._progress.stop_task(self._bars[label])
@@ -124,19 +83,19 @@ class Bars(Lines):
         self._progress.update(self._bars[label], completed=round, note=visible(text))
         if self._all is not None:
             tasks = [t for t in self._progress.tasks if t.id != self._all]
-            total = sum(self._rounds if t.id in self._ended else t.completed for t in tasks)
+            total = sum((t.total or 0) if t.id in self._ended else t.completed for t in tasks)
             self._progress.update(self._all, completed=total)
 
 
-def rich_progress(width: int, count: Any) -> Any:
+def _bars(width: int) -> Any:
     """Bars of a width, with what counts beside them, the time and a note."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=width),
-        count,
+        MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
@@ -152,8 +111,8 @@ def has_bars() -> bool:
     return not Console(stderr=True).is_dumb_terminal
 
 
-def open_display(labels: Sequence[str], rounds: int) -> Lines:
-    """What shows the progress of methods of so many rounds."""
+def open_display(labels: Sequence[str], rounds: int | None) -> Lines:
+    """What shows the progress of methods of so many rounds; of a sweep, whose first progress says how many, None."""
     return Bars(labels, rounds) if has_bars() else Lines()
 
 
@@ -177,19 +136,14 @@ class PartsProgress(ExitStack):
         super().__init__()
         self._folder = folder
         self._announced = f"{title}: {takes}{', ' if takes else ''}into {folder}"
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-        self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+        self._bars = _bars(40)
         self._rows: dict[str, Any] = {}
 
     def __call__(self, part: str, done: int, total: int) -> None:
-        """A part has come further."""
         if not self._rows:
             self._begin()
         if part not in self._rows:
-            self._rows[part] = self._bars.add_task(part, total=total)
+            self._rows[part] = self._bars.add_task(part, total=total, note="")
             if not self._bars.console.is_terminal:
                 say(part)
         self._bars.update(self._rows[part], completed=done, total=total)

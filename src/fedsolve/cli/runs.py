@@ -34,7 +34,6 @@ from fedsolve.cli.progress import open_display
 from fedsolve.cli.show import check_trackers, finish_method, follow, runs_of
 from fedsolve.cli.sweep_result import (
     all_diverged,
-    open_sweep_display,
     print_sweep,
     save_page,
     sweep_page_meanwhile,
@@ -44,7 +43,7 @@ from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.sharding import is_first
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.running_page import ended
-from fedsolve.engine.scheduler import MethodRuns, running
+from fedsolve.engine.scheduler import RunPlan, scheduled_runs
 from fedsolve.engine.sweep import run_sweep
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import SWEEP
@@ -113,7 +112,7 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
     methods = [_begin(prepared, index, places[config.method[index].shown], track) for index in left]
     with (
         open_display(list(folders), prepared.rounds) as display,
-        running(methods, prepared.task, prepared.options) as finish,
+        scheduled_runs(methods, prepared.task, prepared.options) as finish,
     ):
         for index, (label, runs) in enumerate(folders.items()):
             known = former[label]
@@ -143,7 +142,7 @@ def _former(config: Config, places: Mapping[str, Path]) -> Outcome | None:
     return Outcome(known, failures)
 
 
-def _begin(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> MethodRuns:
+def _begin(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> RunPlan:
     """The runs of a method in its own folder, whose configuration is a run's."""
     config = prepared.config
     # its settings have the weighting of all
@@ -196,7 +195,9 @@ def run_command(config: Config, request: RunRequest) -> int:
         open_display([method.shown], prepared.rounds) as display,
     ):
         try:
-            with running([runs_of(prepared, 0, folder, track)], prepared.task, prepared.options) as finish:
+            with scheduled_runs(
+                [runs_of(prepared, 0, folder, track)], prepared.task, prepared.options
+            ) as finish:
                 results = finish_method(finish, prepared, 0, folder, display)
             results.check_alive()
         except (Interrupted, KeyboardInterrupt):
@@ -255,7 +256,8 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
         runs = math.prod(map(len, prepared.grid.values())) * len(seeds)
         rounds = f"{runs:,} runs of {prepared.config.run.rounds:,} rounds"
         say(f"{label} on {prepared.config.task}, {sizes} x {several}, into {folder}: {rounds}")
-    with open_sweep_display(label) as display:
+    with open_display([label], None) as display:
+        display.begin(label)
         try:
             found = run_sweep(
                 prepared.algorithm,
@@ -268,7 +270,6 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
                 progress=display,
             )
         except (Interrupted, KeyboardInterrupt):
-            where = f"interrupted after {display.where()}"
             how = how_to_resume("sweep", folder, prepared.config)
-            raise Interrupted(f"{where}; {how}") from None
+            raise Interrupted(f"interrupted {display.where()}; {how}") from None
     return dataclasses.replace(found, settings=prepared.settings())

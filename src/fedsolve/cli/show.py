@@ -20,7 +20,7 @@ from fedsolve.cli.progress import Lines
 from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.engine.results import Result, Results
 from fedsolve.engine.running_page import Standing, standing
-from fedsolve.engine.scheduler import Finish, MethodRuns, run_one
+from fedsolve.engine.scheduler import RunPlan, WaitForResults, run_single
 from fedsolve.folders.files import held_within
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.table import result_rows
@@ -156,10 +156,10 @@ def _document(
 # One method of a configuration, run in its folder with one seed or several.
 
 
-def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] = ()) -> MethodRuns:
+def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] = ()) -> RunPlan:
     """The runs of a method of a configuration, in its folder, from its checkpoints if it has some."""
     method = prepared.config.method[index]
-    return MethodRuns(
+    return RunPlan(
         algorithm=prepared.algorithms[index],
         seeds=prepared.seeds,
         callbacks_of=lambda seed: [tracker(name, folder) for name in track],
@@ -169,7 +169,9 @@ def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] =
     )
 
 
-def finish_method(finish: Finish, prepared: Prepared, index: int, folder: Path, display: Lines) -> Results:
+def finish_method(
+    finish: WaitForResults, prepared: Prepared, index: int, folder: Path, display: Lines
+) -> Results:
     """Wait for the runs of the method whose turn it is, show how far they are, and record them in its folder."""
     method = prepared.config.method[index]
     label = method.shown
@@ -209,6 +211,6 @@ def check_trackers(names: Sequence[str]) -> None:
 def follow(prepared: Prepared, resume: Path | None) -> int:
     """What the other processes of a run do: its rounds, and nothing of what is written and printed."""
     goes_on = resume is not None and (resume / RUN.file).exists()
-    method = MethodRuns(algorithm=prepared.algorithms[0], out=resume, resume=goes_on)
-    run_one(method, prepared.task, prepared.options)
+    method = RunPlan(algorithm=prepared.algorithms[0], out=resume, resume=goes_on)
+    run_single(method, prepared.task, prepared.options)
     return 0

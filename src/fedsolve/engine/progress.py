@@ -1,4 +1,4 @@
-"""How far a run or a sweep is, and what shows it from Python: a line in a terminal, a bar in a notebook.
+"""How far a run or a sweep is, and what shows it: lines, a line in a terminal, a bar in a notebook.
 
 FedAvg: round 320 of 500, test accuracy 93.1 %, training loss 0.21, 160 a second, 1 s left
 """
@@ -11,29 +11,30 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, TextIO, cast
+from dataclasses import dataclass
+from typing import Any, Self, TextIO, cast
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.sharding import is_first
 from fedsolve.results.metrics import duration, summary
 
-_SECONDS_REWRITTEN = 0.2
-_SECONDS_BETWEEN_LINES = 5.0
-SECONDS_OF_ESTIMATE = 2.0
+_SECONDS_OF_ESTIMATE = 2.0
 """Rounds are timed for so long before the time left is told: the first of them may wait for a compilation."""
+_NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, or of several seeds the first of those that have not ended.
+    """Where a run stands, or of several seeds the first of those that have not ended, or all trials of a sweep.
 
     Attributes:
         label: the method's name.
-        round, rounds: done and to do.
-        metrics: the latest evaluation.
+        round, rounds: done and to do; of a sweep the sum over its trials, those that diverged counting as done.
+        metrics: the latest evaluation; empty for a sweep.
         remark: more in words (a federation's replies).
         by_seed: of several seeds the rounds that each has done, in order; empty for one.
+        diverged: of a sweep the trials (a setting with a seed) that have diverged so far; None for a run.
+        notes: remarks on a sweep, such as that the grid runs in parts.
     """
 
     label: str
@@ -42,6 +43,8 @@ class Progress:
     metrics: dict[str, float]
     remark: str = ""
     by_seed: tuple[int, ...] = ()
+    diverged: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def done(self) -> int:
@@ -60,6 +63,8 @@ class Progress:
         >>> Progress("FedAvg", 10, 40, {}, by_seed=(40, 10, 0)).where
         'seed 2 of 3, round 10 of 40'
         """
+        if self.diverged is not None:
+            return f"{self.round:,} of {self.rounds:,} rounds of all trials"
         where = f"round {self.round:,} of {self.rounds:,}"
         if not self.by_seed:
             return where
@@ -69,95 +74,105 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """The latest evaluation and the remark."""
-        return ", ".join(part for part in (summary(self.metrics), self.remark) if part)
+        """The latest evaluation, the remark, and how many trials diverged."""
+        diverged = "" if self.diverged is None else f"{self.diverged} diverged"
+        return ", ".join(part for part in (summary(self.metrics), self.remark, diverged) if part)
 
 
-@dataclass(frozen=True)
-class SweepProgress:
-    """Where a sweep stands.
-
-    Attributes:
-        label: the method's name.
-        done, total: rounds of trials (a setting with a seed); those that diverged count as done.
-        diverged: trials that have diverged so far.
-        notes: remarks, such as that the grid runs in parts.
-    """
-
-    label: str
-    done: int
-    total: int
-    diverged: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def where(self) -> str:
-        """Rounds of all trials."""
-        return f"round {self.done:,} of {self.total:,}, all trials together"
-
-    @property
-    def words(self) -> str:
-        """How many trials diverged."""
-        return f"{self.diverged} diverged" if self.diverged else ""
-
-
-@dataclass
-class ProgressLine:
-    """The line; a file gets a new one every few seconds.
+class Display:
+    """Shows one method after another as lines on a stream, a line every few seconds at most.
 
     Attributes:
-        stream: what is written to.
-        rewritten: whether a line takes the place of the one before.
+        last: the latest progress of the current method.
     """
 
-    stream: TextIO
-    rewritten: bool
-    _begun: tuple[float, int] | None = None
-    _written: float = float("-inf")
-    _width: int = field(default=0)
+    seconds_between = 5.0
+    last: Progress | None = None
+    _shown = _NEVER
+    _timed: tuple[float, int] | None = None  # when the clock began, and the rounds done by then
 
-    def begin(self, label: str) -> None:
-        """Data are read and everything is checked first."""
-        self._write(f"{label}: preparing")
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # leave what is shown as it stands
+        return None
+
+    def begin(self, label: str, doing: str = "preparing") -> None:
+        """A method starts: what it does until its first progress, which is shown at once."""
+        self.last, self._timed, self._shown = None, None, _NEVER
+        self.note(label, doing)
 
     def compiling(self, label: str) -> None:
-        """All is checked; the rounds are compiled, which takes seconds."""
-        self._write(f"{label}: compiling")
+        """All is checked; the rounds are compiled, which takes seconds that no rate counts."""
+        self._timed = None
+        self.note(label, "compiling")
 
-    def __call__(self, at: Progress | SweepProgress) -> None:
-        """Show a run's or a sweep's progress; rate and time left once rounds were timed for a while."""
+    def __call__(self, at: Progress) -> None:
+        """The current method has come further."""
+        self.last = at
+        if at.done:
+            self.advance(at)
+
+    def advance(self, at: Progress) -> None:
+        """Show how far it is if it is time, with rate and time left once rounds were timed for a while."""
         now, over = time.monotonic(), at.done >= at.total
-        if self._begun is None:  # the first call holds the compilation
-            self._begun = (now, at.done)
-        wait = _SECONDS_REWRITTEN if self.rewritten else _SECONDS_BETWEEN_LINES
-        if not over and now - self._written < wait:
+        if self._timed is None:  # the first call holds the compilation
+            self._timed = (now, at.done)
+        if not over and now - self._shown < self.seconds_between:
             return
-        self._written = now
-        since, first = self._begun
-        parts = [f"{at.label}: {at.where}", at.words]
-        if at.done > first and now > since and (over or now - since >= SECONDS_OF_ESTIMATE):
+        self._shown, (since, first) = now, self._timed
+        speed = ""
+        if at.done > first and now > since and (over or now - since >= _SECONDS_OF_ESTIMATE):
             rate = (at.done - first) / (now - since)
             left = "done" if over else f"{duration((at.total - at.done) / rate)} left"
-            parts += [f"{rate:.3g} a second", left]
-        self._write(", ".join(part for part in parts if part))
+            speed = f"{rate:.3g} a second, {left}"
+        self.show(at, speed)
 
-    def end(self) -> None:
-        """Leave the line as it stands: what is written next begins below it."""
-        if self._width:
-            self.stream.write("\n")
-            self._width = 0
+    def show(self, at: Progress, speed: str) -> None:
+        """Show how far it is, with rate and time left in words."""
+        self.note(at.label, ", ".join(part for part in (at.where, at.words, speed) if part))
 
-    def _write(self, text: str) -> None:
-        if self.rewritten:
-            self.stream.write(f"\r{text.ljust(self._width)}")
-            self._width = len(text)
-        else:
-            self.stream.write(f"{text}\n")
-        self.stream.flush()
+    def note(self, label: str, text: str) -> None:
+        """Say something of a method."""
+        self.write(f"{label}: {text}")
+
+    def write(self, text: str) -> None:
+        """A line of text."""
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def end(self, label: str, text: str, done: bool = True) -> None:
+        """A method has ended: finished, or not (diverged)."""
+        self.note(label, text)
+
+    def where(self) -> str:
+        """How far the current method is, in words."""
+        return f"after {self.last.where}" if self.last and self.last.done else "before its first round ended"
 
 
-class ProgressBar:
-    """A bar of tqdm in a notebook, which also tells rate and time left."""
+class TerminalLine(Display):
+    """A line in the place of the one before."""
+
+    seconds_between = 0.2
+    _width = 0
+
+    def write(self, text: str) -> None:
+        self._stream.write(f"\r{text.ljust(self._width)}")
+        self._stream.flush()
+        self._width = len(text)
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.write("\n")  # what is written next begins below
+
+
+class NotebookBar(Display):
+    """A bar of tqdm, which itself tells rate and time left."""
+
+    seconds_between = 0.0
 
     def __init__(self) -> None:
         from tqdm.notebook import tqdm
@@ -165,17 +180,11 @@ class ProgressBar:
         self._bar: Any = tqdm(total=1, unit=" rounds")
         self._counting = False
 
-    def begin(self, label: str) -> None:
-        """Data are read and everything is checked first."""
-        self._bar.set_description(f"{label}: preparing")
+    def note(self, label: str, text: str) -> None:
+        self._bar.set_description(f"{label}: {text}")
 
-    def compiling(self, label: str) -> None:
-        """All is checked; the rounds are compiled, which takes seconds."""
-        self._bar.set_description(f"{label}: compiling")
-
-    def __call__(self, at: Progress | SweepProgress) -> None:
-        """Show a run's or a sweep's progress."""
-        if not self._counting:  # the clock starts behind the compilation
+    def show(self, at: Progress, speed: str) -> None:
+        if not self._counting:  # the bar's clock starts behind the compilation
             self._bar.reset(at.total)
             self._counting = True
         self._bar.set_description(f"{at.label}: {at.where}", refresh=False)
@@ -183,8 +192,7 @@ class ProgressBar:
         self._bar.update(at.done - self._bar.n)
         self._bar.refresh()
 
-    def end(self) -> None:
-        """Leave the bar as it stands."""
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
 
@@ -209,14 +217,12 @@ def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | N
     if display is None:
         yield None
         return
-    try:
+    with display:
         display.begin(label)
         yield display
-    finally:
-        display.end()
 
 
-def _display(asked: bool) -> ProgressLine | ProgressBar | None:
+def _display(asked: bool) -> Display | None:
     """A bar in a notebook, a line in a terminal; where nobody watches, lines if they were asked for.
 
     tqdm's TQDM_DISABLE in the environment silences what was not asked for.
@@ -225,9 +231,10 @@ def _display(asked: bool) -> ProgressLine | ProgressBar | None:
         return None
     if in_notebook():
         widgets = all(importlib.util.find_spec(name) is not None for name in ("tqdm", "ipywidgets"))
-        return ProgressBar() if widgets else ProgressLine(sys.stdout, True)
-    live = sys.stderr.isatty()
-    return ProgressLine(sys.stderr, live) if live or asked else None
+        return NotebookBar() if widgets else TerminalLine(sys.stdout)
+    if sys.stderr.isatty():
+        return TerminalLine(sys.stderr)
+    return Display(sys.stderr) if asked else None
 
 
 def in_notebook() -> bool:

@@ -20,7 +20,7 @@ from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.results import Result, Results, Seeds
 from fedsolve.engine.running_page import page_of_methods
-from fedsolve.engine.scheduler import MethodRuns, run_one, running, running_at_once
+from fedsolve.engine.scheduler import RunPlan, run_concurrently, run_single, scheduled_runs
 from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
 from fedsolve.report.page import PAGE, write_page
@@ -113,7 +113,7 @@ def run(
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
     name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
-    method = MethodRuns(
+    method = RunPlan(
         algorithm=algorithm,
         seeds=None if seeds is None else chosen,
         callbacks_of=callbacks_of,
@@ -128,13 +128,13 @@ def run(
     ):
         if seeds is None:
             try:
-                results = run_one(method, task, given, tell)
+                results = run_single(method, task, given, tell)
             except Diverged as error:
                 if out is not None and is_first():
                     Result(None, error.history, failure=str(error)).save(out)
                 raise
         else:
-            with running_at_once([method], task, given) as finish:
+            with run_concurrently([method], task, given) as finish:
                 results = Seeds(finish(tell))
     save_results(results, out, f"{results.label} on {task.name}")
     return results
@@ -286,7 +286,7 @@ def compare(
     found: list[Result | Seeds] = []
     seeds_of_each = None if seeds is None else chosen
     runs = [
-        MethodRuns(
+        RunPlan(
             algorithm=algorithm,
             seeds=seeds_of_each,
             callbacks_of=partial(made, label),
@@ -300,7 +300,7 @@ def compare(
     with (
         writing_config(out, methods, task, given, seeds_of_each),
         page_of_methods(out, runs, title, task, given),
-        running(runs, task, given) as finish,
+        scheduled_runs(runs, task, given) as finish,
     ):
         for label in methods:
             with progress_to(progress, label) as tell:

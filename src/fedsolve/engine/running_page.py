@@ -12,7 +12,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.compute.sharding import is_first
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.record import RecordFile
-from fedsolve.engine.scheduler import MethodRuns
+from fedsolve.engine.scheduler import RunPlan
 from fedsolve.folders.files import held
 from fedsolve.folders.run_folder import RUN, read_manifest
 from fedsolve.folders.untrusted import MALFORMED
@@ -116,7 +116,7 @@ def page_so_far(
 
 
 def page_of_methods(
-    out: str | Path | None, methods: Sequence[MethodRuns], title: str, task: Task, options: RunOptions
+    out: str | Path | None, methods: Sequence[RunPlan], title: str, task: Task, options: RunOptions
 ) -> AbstractContextManager[None]:
     """The same for runs from Python, of which process 0 of several writes the page; nothing without a folder."""
     if out is None or not is_first():

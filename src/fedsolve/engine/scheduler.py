@@ -39,7 +39,7 @@ from fedsolve.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodRuns:
+class RunPlan:
     """What is run of a method.
 
     Attributes:
@@ -59,7 +59,7 @@ class MethodRuns:
     label: str | None = None
 
 
-Finish = Callable[[Callable[[Progress], None] | None], tuple[Result, ...]]
+WaitForResults = Callable[[Callable[[Progress], None] | None], tuple[Result, ...]]
 """Called for one method after another with what is told its progress: waits for its runs, and returns them."""
 
 
@@ -73,11 +73,13 @@ def on_devices_of(folder: Path | None, options: RunOptions) -> RunOptions:
 
 
 class MethodProgress:
-    """What shows the progress of a method's runs.
+    """The progress of a method's runs, shown when it is the method's turn.
+
+    Of several seeds it is that of the first that has not ended, with the rounds of each.
 
     Args:
-        seeds: of the runs; progress of several is that of the first that has not ended, with the rounds of each.
-        lock: held while progress is told.
+        seeds: of the runs; None for one.
+        lock: held while progress is shown.
 
     Attributes:
         compiled: set when one of them has told progress, and so the rounds are compiled.
@@ -94,8 +96,8 @@ class MethodProgress:
         self._compiling: str | None = None
         self._shown_by: Callable[[Progress], None] | None = None
 
-    def begin(self, shown_by: Callable[[Progress], None] | None) -> None:
-        """It is this method's turn: tell where it is, and from now on whatever comes."""
+    def attach(self, shown_by: Callable[[Progress], None] | None) -> None:
+        """It is this method's turn: show where it is, and from now on whatever comes."""
         with self._lock:
             self._shown_by = shown_by
             if self._kept is not None:
@@ -103,11 +105,7 @@ class MethodProgress:
             elif self._compiling is not None:
                 tell_compiling(shown_by, self._compiling)
 
-    def of(self, seed: int) -> SeedProgress:
-        """What the run with a seed tells."""
-        return SeedProgress(self, seed)
-
-    def end(self, seed: int, over: bool) -> None:
+    def finish(self, seed: int, over: bool) -> None:
         """The run with a seed has ended, and the lock is held; one that is `over`, not interrupted, counts as done."""
         self._left -= 1
         if not self._left:
@@ -117,16 +115,15 @@ class MethodProgress:
         self._over.add(seed)
         at = self._latest.get(seed)
         if at is not None and at.round < at.rounds:
-            self._tell(at)
+            self._update(at)
 
-    def tell(self, seed: int, at: Progress) -> None:
-        """The run with a seed has come further."""
+    def update(self, seed: int, at: Progress) -> None:
         self.compiled.set()
         with self._lock:
             self._latest[seed] = at
-            self._tell(at)
+            self._update(at)
 
-    def _tell(self, at: Progress) -> None:
+    def _update(self, at: Progress) -> None:
         if self._seeds is not None:
             done = {seed: each.round for seed, each in self._latest.items()}
             by_seed = tuple(at.rounds if s in self._over else done.get(s, 0) for s in self._seeds)
@@ -136,8 +133,8 @@ class MethodProgress:
         self._kept = at
         self._show(at)
 
-    def tell_compiling(self, label: str) -> None:
-        """The rounds are compiled, once for all seeds."""
+    def compiling(self, label: str) -> None:
+        # the seeds share their program: what the others wait for is told once
         if self.compiled.is_set():
             return
         with self._lock:
@@ -150,23 +147,21 @@ class MethodProgress:
 
 
 @dataclass(frozen=True)
-class SeedProgress:
-    """What one of several runs tells."""
+class SeedReporter:
+    """The progress of one of several runs, which shows nothing itself."""
 
-    told: MethodProgress
+    method: MethodProgress
     seed: int
 
     def __call__(self, at: Progress) -> None:
-        # the run has come further
-        self.told.tell(self.seed, at)
+        self.method.update(self.seed, at)
 
     def compiling(self, label: str) -> None:
-        """All checks of the run are done and its rounds are compiled next."""
-        self.told.tell_compiling(label)
+        self.method.compiling(label)
 
 
-class Devices:
-    """Lets so many runs at them at once, or one alone, in the order in which they come."""
+class DeviceSlots:
+    """Lets so many runs at the devices at once, or an exclusive one alone, in the order in which they come."""
 
     def __init__(self, runs: int) -> None:
         self._all = self._free = runs
@@ -174,20 +169,21 @@ class Devices:
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def taken(self, alone: bool) -> Iterator[None]:
-        """Wait for a place, or for all of them, and keep it within the block."""
-        places, me = self._all if alone else 1, object()
+    def acquire(self, exclusive: bool) -> Iterator[None]:
+        """Wait for a slot, or for all of them, and hold it within the block."""
+        slots, me = self._all if exclusive else 1, object()
         with self._changed:
+            # a queue, so that runs that take one slot do not overtake an exclusive one for ever
             self._queue.append(me)
-            self._changed.wait_for(lambda: self._queue[0] is me and self._free >= places)
+            self._changed.wait_for(lambda: self._queue[0] is me and self._free >= slots)
             self._queue.pop(0)
-            self._free -= places
+            self._free -= slots
             self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
-                self._free += places
+                self._free += slots
                 self._changed.notify_all()
 
 
@@ -195,53 +191,54 @@ _SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is
 
 
 @contextlib.contextmanager
-def running_at_once(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
+def run_concurrently(methods: Sequence[RunPlan], task: Task, options: RunOptions) -> Iterator[WaitForResults]:
+    # every run has a thread at once; slots of the devices, and the methods before, hold it back
     check_alone("a run with several seeds" if len(methods) == 1 else "a comparison")
     at_once = batches_at_once()
     with Interruptible() as interrupt:
-        call = _Call(task, options, interrupt, Devices(at_once))
-        under_way: list[_UnderWay] = []
+        shared = _Shared(task, options, interrupt, DeviceSlots(at_once))
+        jobs: list[_MethodJob] = []
         for method in methods:
-            under_way.append(_UnderWay(call, method, under_way[-1] if under_way else None))
-        waiting = iter(under_way)
+            jobs.append(_MethodJob(shared, method, jobs[-1] if jobs else None))
+        waiting = iter(jobs)
         # some wait for devices, or for their method's first run
         waiting_at_most = max(len(method.seeds or (0,)) for method in methods)
         with ThreadPoolExecutor(at_once + waiting_at_most) as pool:
             try:
-                for each in under_way:
+                for each in jobs:
                     each.begin(pool)
                 yield lambda progress: next(waiting).finish(progress)
             finally:
-                call.stopped = True
+                shared.stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass
-class _Call:
+class _Shared:
     # what the runs of a call share
     task: Task
     options: RunOptions
     interrupt: Interruptible
-    devices: Devices
+    slots: DeviceSlots
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a callback or what shows progress is called: they may be the same for all."""
     stopped: bool = False
     """Whether one of them was interrupted, or nobody waits for them any more."""
 
 
-class _UnderWay:
+class _MethodJob:
     # the runs of a method under way: one program, which the first of them makes
-    def __init__(self, call: _Call, method: MethodRuns, before: _UnderWay | None) -> None:
+    def __init__(self, shared: _Shared, method: RunPlan, before: _MethodJob | None) -> None:
         # get ready, after the method `before`
-        self._call, self._method, self._before = call, method, before
-        self._seeds = (call.options.seed,) if method.seeds is None else tuple(method.seeds)
+        self._shared, self._method, self._before = shared, method, before
+        self._seeds = (shared.options.seed,) if method.seeds is None else tuple(method.seeds)
         out = method.out
         self._folders = [
             out if out is None or method.seeds is None else seed_folder(out, s) for s in self._seeds
         ]
         self._begun = [folder is not None and (folder / RUN.file).exists() for folder in self._folders]
         self._check_free()
-        self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, call.lock)
+        self._clock, self._progress = CompileClock(), MethodProgress(method.seeds, shared.lock)
         self._prepared: PreparedRun | None = None  # of the first, until all have ended
         self._is_streamed = False
         self._failed = False
@@ -255,7 +252,7 @@ class _UnderWay:
 
     def finish(self, progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
         # wait for its runs, and tell their progress meanwhile
-        self._progress.begin(progress)
+        self._progress.attach(progress)
         while wait(self._futures, _SECONDS_ASLEEP).not_done:
             pass
         results = [future.result() for future in self._futures]
@@ -276,7 +273,7 @@ class _UnderWay:
 
     def _run(self, place: int) -> Result | None:
         # the run with a seed; None if it was interrupted
-        seed, options = self._seeds[place], self._call.options
+        seed, options = self._seeds[place], self._shared.options
         callbacks: Sequence[Callback] = ()
         result: Result | None = None
         over = False
@@ -285,7 +282,7 @@ class _UnderWay:
                 prepared = self._first() if place == 0 else self._wait_for_the_first()
                 if prepared is None:
                     return None
-                with self._call.devices.taken(_is_alone(prepared)):
+                with self._shared.slots.acquire(_is_exclusive(prepared)):
                     if self._asked():
                         return None
                     callbacks = self._method.callbacks_of(seed)
@@ -295,13 +292,13 @@ class _UnderWay:
                         self._method.resume and (self._begun[place] or not any(self._begun)),
                         self._clock,
                         self._asked,
-                        self._progress.of(seed),
+                        SeedReporter(self._progress, seed),
                         [self._one_by_one(callback) for callback in callbacks],
                     )
             over = True
             return result
         except Interrupted:
-            self._call.stopped = True
+            self._shared.stopped = True
             return None
         except Diverged as error:
             over = True
@@ -311,9 +308,9 @@ class _UnderWay:
             raise
         finally:
             self._progress.compiled.set()
-            with self._call.lock:
+            with self._shared.lock:
                 notify_ended(callbacks, result)
-                self._progress.end(seed, over)
+                self._progress.finish(seed, over)
                 if self._progress.ended.is_set():
                     self._prepared = None  # the data and the first state
 
@@ -343,22 +340,22 @@ class _UnderWay:
     def _prepare(self, seed: int) -> PreparedRun:
         method = self._method
         folder = self._folders[0] if method.resume else None
-        options = replace(on_devices_of(folder, self._call.options), seed=seed)
-        return prepare(method.algorithm, self._call.task, options, method.label)
+        options = replace(on_devices_of(folder, self._shared.options), seed=seed)
+        return prepare(method.algorithm, self._shared.task, options, method.label)
 
     def _one_by_one(self, callback: Callback) -> Callback:
         # a callback that waits for those of the other runs
         def call(at: Evaluated) -> str | None:
-            with self._call.lock:
+            with self._shared.lock:
                 return callback(at)
 
         return call
 
     def _asked(self) -> bool:
-        return self._failed or self._call.stopped or self._call.interrupt.asked
+        return self._failed or self._shared.stopped or self._shared.interrupt.asked
 
 
-def _is_alone(prepared: PreparedRun) -> bool:
+def _is_exclusive(prepared: PreparedRun) -> bool:
     # whether a run takes several devices, or as much memory as it may
     return prepared.program.mesh.size > 1 or prepared.stream is not None
 
@@ -384,31 +381,30 @@ _MOST_BYTES = 2**26  # of examples, which lie on the device once for each method
 
 
 @contextlib.contextmanager
-def running(methods: Sequence[MethodRuns], task: Task, options: RunOptions) -> Iterator[Finish]:
+def scheduled_runs(methods: Sequence[RunPlan], task: Task, options: RunOptions) -> Iterator[WaitForResults]:
     # the runs of each method, in order: what is called for each in turn, and gives the results with each of its
-    # seeds
-    # a run that diverged has no model and says why. What is under way when the block ends is asked to stop.
+    # seeds; a run that diverged has no model and says why. What is under way when the block ends is asked to stop.
     if len(methods) > 1 and _is_small(task):
-        with running_at_once(methods, task, options) as finish:
+        with run_concurrently(methods, task, options) as finish:
             yield finish
         return
     waiting = iter(methods)
 
-    def finish_next(progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
+    def run_next(progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
         method = next(waiting)
         if method.seeds is None:
             try:
-                return (run_one(method, task, options, progress),)
+                return (run_single(method, task, options, progress),)
             except Diverged as error:
                 return (Result(None, error.history, failure=str(error)),)
-        with running_at_once([method], task, options) as finish:
+        with run_concurrently([method], task, options) as finish:
             return finish(progress)
 
-    yield finish_next
+    yield run_next
 
 
-def run_one(
-    method: MethodRuns,
+def run_single(
+    method: RunPlan,
     task: Task,
     options: RunOptions,
     progress: Callable[[Progress], None] | None = None,

@@ -17,7 +17,7 @@ from fedsolve.engine.compute.sharding import check_alone
 from fedsolve.engine.identity import arrays_digest, code_digest, describe, digest
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.progress import SweepProgress, progress_to
+from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.resolve import check_methods, choose_sampling
 from fedsolve.engine.run import check_outside
 from fedsolve.engine.simulated_time import with_versions
@@ -154,7 +154,7 @@ def sweep(
     out: str | Path | None = None,
     resume: bool = False,
     label: str | None = None,
-    progress: Callable[[SweepProgress], None] | bool | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     **options: Unpack[SweepKeywords],
 ) -> Sweep:
     """Run every setting of a grid with every seed, and select the best setting.
@@ -179,7 +179,7 @@ def sweep(
         resume: continue what `out` holds.
         label: the method's name in tables.
         progress: as `fedsolve.run` takes it, by default a line in a terminal and a bar in a notebook; a function is
-            called with a `SweepProgress`.
+            called with a `Progress`.
 
     Returns:
         All evaluations of all trials, metrics of shape (settings, seeds, evaluations), and the best setting
@@ -213,7 +213,7 @@ def run_sweep(
     out: str | Path | None = None,
     resume: bool = False,
     label: str | None = None,
-    progress: Callable[[SweepProgress], None] | bool | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
 ) -> Sweep:
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
     check_alone("a sweep")

@@ -19,7 +19,7 @@ from fedsolve.core.errors import Interrupted
 from fedsolve.engine.compute.layout import batches_at_once, free_bytes
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
-from fedsolve.engine.progress import SweepProgress
+from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.sweep_grid import SweepOptions
 from fedsolve.engine.sweep_trials import RunningBatch, TrialBatch, Trials
 from fedsolve.folders.files import Interruptible
@@ -210,7 +210,7 @@ class SweepRounds(Rounds):
         trials: Trials,
         options: SweepOptions,
         store: SweepStore,
-        progress: Callable[[SweepProgress], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> None:
         prepared = trials.prepared
         self.rounds, self.eval_every, self.trials = prepared.rounds, prepared.eval_every, trials
@@ -235,6 +235,7 @@ class SweepRounds(Rounds):
             self._restore()
             before = results.seconds
             self._seconds = lambda: before + begun.seconds
+            tell_compiling(self._progress, self.trials.prepared.label)
             with clock, ThreadPoolExecutor(batches_at_once()) as self._pool:
                 while results.batches < len(self._batches):
                     loop(self, clock, lambda: interrupt.asked)
@@ -282,7 +283,8 @@ class SweepRounds(Rounds):
             self._selection.check(results.metrics)
             for current in self._running:
                 current.next_methods(results.metrics, 1)  # refuses a rate that reacts to what is not measured
-        self.report()
+        if not self._trial_rounds:
+            self.report()
         return ""
 
     def advance(self, rounds: int) -> int:
@@ -330,7 +332,7 @@ class SweepRounds(Rounds):
         if self._progress is not None:
             diverged = int((self.results.diverged > 0).sum())
             label, done, total = self.trials.prepared.label, self._trial_rounds, self._all_trial_rounds
-            self._progress(SweepProgress(label, done, total, diverged, self._notes))
+            self._progress(Progress(label, done, total, {}, diverged=diverged, notes=self._notes))
 
     @property
     def notes(self) -> tuple[str, ...]:
