@@ -18,8 +18,7 @@ from fedsolve import wire
 from fedsolve.deploy.codec import Expected, record_to_reply, to_record
 from fedsolve.deploy.message import TrainReply
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.signature import signature_digest
 from fedsolve.engine.record import Recorder
 

@@ -16,8 +16,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.deploy.client.worker import Worker
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 
 task = fs.tasks.digits(num_clients=3, model="softmax")
 method = fs.SCAFFOLD(client_lr=0.1)

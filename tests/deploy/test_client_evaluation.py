@@ -18,9 +18,8 @@ from fedsolve.deploy.message import PartMetrics
 from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.evaluation import EvaluationResult, read_metrics
-from fedsolve.deploy.server.federation import Federation
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics
 from harness import Softmax, cross_entropy, make_clients

@@ -17,8 +17,7 @@ from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.state import ClientState, StateLost
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 PARAMS = {"w": np.zeros(2)}

@@ -15,8 +15,7 @@ from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.column_records import ColumnsRequest
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 
 NOTHING = "this client does not answer"
 SECURE = fs.Secure(fs.FedAvg(1e300, weighting="uniform"), bound=4.0, max_clients=6)

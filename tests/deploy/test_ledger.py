@@ -13,8 +13,7 @@ from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.state import LEDGER
 from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.accounting import epsilon_of, gaussian_epsilon
 

@@ -13,8 +13,7 @@ from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_same
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 
 BESIDE = {"mean": np.ones(2, np.float32)}
 

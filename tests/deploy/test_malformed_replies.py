@@ -22,8 +22,7 @@ from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.message import TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.rounds import read_and_validate
 from fedsolve.deploy.signature import signature_digest
 from fedsolve.methods.server.dua import Spread

@@ -16,8 +16,7 @@ from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.message import PROTOCOL, ProtocolRequest, TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.secure import client as node_secrets
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.folders.run_folder import read_manifest
 from fedsolve.methods.privacy.accounting import epsilon_of
 

@@ -17,8 +17,7 @@ from deploy_small import ask
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.geometry import L1
 from harness import crossed
 

@@ -16,8 +16,7 @@ from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.reply_checks import check_still
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.secret_keys import load_or_create_secret
-from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.status import STATUS, read_status
 from fedsolve.folders.sealed import mapped_arrays
 from harness import Listed

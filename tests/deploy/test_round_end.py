@@ -20,8 +20,7 @@ from fedsolve.deploy.codec import to_record
 from fedsolve.deploy.message import TrainReply
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED, ROUNDS, round_reporter
-from fedsolve.deploy.server.coordinator import Coordinator, ReplyStore
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation, ReplyStore
 from fedsolve.deploy.server.rounds import read_and_validate
 from fedsolve.deploy.signature import signature_digest
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

@@ -48,7 +48,6 @@ class BufferedCoordinator(Coordinator):
 
     @property
     def buffer(self) -> int:
-        """Replies of an update."""
         return self.algorithm.traits.buffer
 
     def react(self, evaluations: Columns) -> None:
@@ -60,7 +59,6 @@ class BufferedCoordinator(Coordinator):
             self._broadcasts.pop(self.state.round, None)
 
     def train_request(self, client: int) -> TrainRequest:
-        """An order for a client that has none, with the newest model."""
         version = self.state.round
         with self.precision():
             broadcast, encoded = self._broadcast(version)
@@ -73,15 +71,12 @@ class BufferedCoordinator(Coordinator):
         self._versions.pop(client, None)
 
     def version_of(self, client: int) -> int:
-        """The version of a client's order."""
         return self._versions[client]
 
     def broadcast_of(self, version: int) -> Any:
-        """The broadcast of a version that an order has."""
         return self._broadcasts[version][0]
 
     def message_of(self, client: int) -> Any:
-        """A client's message, weighed by how late it is."""
         version, now = self._versions[client], self.state.round
         late = jnp.int32(now - version)
         broadcasts = self.broadcast_of(version), self._broadcast(now)[0]
@@ -97,7 +92,6 @@ class BufferedCoordinator(Coordinator):
         return entry
 
     def _broadcast(self, version: int) -> tuple[Any, Any]:
-        """The newest broadcast, made once."""
         if version not in self._broadcasts:
             broadcast = self.method.broadcast(self.state.server, version, self.buffer)
             self._broadcasts[version] = (broadcast, wire.encode(broadcast))
@@ -106,8 +100,6 @@ class BufferedCoordinator(Coordinator):
 
 @cache
 def _late_message() -> Any:
-    """`Asynchronous.late_message` as a program."""
-
     def late_message(algorithm: Any, *given: Any) -> Any:
         return algorithm.late_message(*given)
 
@@ -176,7 +168,7 @@ class BufferedCollector(ReplyCollector):
                 polling.reset()
 
     def _ask(self, connected: dict[int, int], replies: Replies[Accepted], everybody: bool) -> None:
-        """Send the newest model to clients until enough are at work."""
+        # Send the newest model to clients until enough are at work.
         at_work = {orders.requests[node].client for node, orders in self._orders.items()}
         idle = [
             client
@@ -199,7 +191,7 @@ class BufferedCollector(ReplyCollector):
             self._drop(requests[node].client)
 
     def _take_replies(self, replies: Replies[Accepted]) -> bool:
-        """Take what has arrived until the buffer is full: the rest is for the next update. Whether there was any."""
+        # Take what has arrived until the buffer is full: the rest is for the next update. Whether there was any.
         before, seen = len(self._orders), math.inf  # all orders with a deadline before `seen` were looked at
         for node, answer in self.mailbox.collect():
             orders = self._orders.pop(node)
@@ -217,7 +209,7 @@ class BufferedCollector(ReplyCollector):
         return len(self._orders) < before
 
     def _give_up_late(self, replies: Replies[Accepted], seen: float) -> None:
-        """Orders end at their deadline, those whose reply has been looked for since."""
+        # Orders end at their deadline, those whose reply has been looked for since.
         now = time.monotonic()
         for node, orders in list(self._orders.items()):
             if orders.deadline <= now and orders.deadline < seen:
@@ -231,7 +223,7 @@ class BufferedCollector(ReplyCollector):
         self._drop(client)
 
     def _drop(self, client: int) -> None:
-        """A client's order is over without a reply that counts."""
+        # A client's order is over without a reply that counts.
         self._coordinator.withdraw(client)
         self._failed.add(client)
 
@@ -263,11 +255,10 @@ class BufferedRounds(DeployedRounds):
 
     @property
     def _is_carried(self) -> bool:
-        """Never: the orders of an update are sent at different times."""
+        # Never: the orders of an update are sent at different times.
         return False
 
     def _collect_replies(self, number: int) -> Replies[Accepted]:
-        """The replies of the next full buffer."""
         size = self._coordinator.buffer
         replies: Replies[Accepted] = Replies(f"round {number}", size, size)
         self._collector.fill(replies)

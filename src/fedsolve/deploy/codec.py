@@ -51,7 +51,7 @@ def refusal(
 
 
 def _without_quotes(error: FedsolveError) -> str:
-    """What an error of ours says, without a label, and without the words of other exceptions, which may quote data."""
+    # What an error of ours says, without a label, and without the words of other exceptions, which may quote data.
     words, cause = getattr(error, "without_value", str(error)), error.__context__
     while cause is not None:
         name, lines = type(cause).__name__, str(cause).splitlines()
@@ -65,7 +65,6 @@ def _without_quotes(error: FedsolveError) -> str:
 
 
 def check_refusal(record: RecordDict) -> None:
-    """Raise the reason of a client that refused, if the record is a refusal."""
     if "refused" in record:
         facts: Mapping[str, Any] = {}
         with reading("the refusal"):
@@ -76,7 +75,6 @@ def check_refusal(record: RecordDict) -> None:
 
 
 def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
-    """The facts of a record, each of its type."""
     if not isinstance(part := record.get(name), ConfigRecord):
         raise InvalidInput(f"it cannot be read: it has no {name} as this version of fedsolve writes it")
     facts: dict[str, Any] = dict(part)
@@ -117,12 +115,10 @@ def separate(record: RecordDict, kind: str) -> RecordDict:
 
 
 def pack(data: bytes) -> ArrayRecord:
-    """Bytes as they are: an array of NumPy would be copied twice."""
     return ArrayRecord({_BYTES: Array(dtype="uint8", shape=(len(data),), stype=_BYTES, data=data)})
 
 
 def unpack(record: RecordDict, name: str) -> bytes:
-    """The bytes that `pack` packed, if they are what they say."""
     arrays = record.array_records[name]
     array = arrays[_BYTES]
     if len(arrays) != 1 or (array.dtype, array.shape, array.stype) != ("uint8", (len(array.data),), _BYTES):
@@ -144,7 +140,7 @@ def read_buffers(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[st
 
 
 def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
-    """Raise `InvalidInput` unless data are an array of these bytes: NumPy makes room for what a header says."""
+    # Raise `InvalidInput` unless data are an array of these bytes: NumPy makes room for what a header says.
     file = io.BytesIO(data)
     major, _ = np.lib.format.read_magic(file)
     if major != 1:
@@ -158,12 +154,10 @@ def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
 
 
 def buffer_bytes(buffers: Mapping[str, np.ndarray]) -> int:
-    """Bytes of buffers in a record, at most."""
     return sum(x.nbytes + 1024 for x in buffers.values())  # each with a header of its own
 
 
 def write_buffers(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> None:
-    """Put buffers beside the rest of a record, if there are any."""
     if buffers:
         record["buffers"] = ArrayRecord({name: Array(np.asarray(x)) for name, x in buffers.items()})
 
@@ -184,7 +178,6 @@ class Expected:
     """What a reply may bring: nothing is read of one that is longer.
 
     Attributes:
-        message_bytes: bytes of the longest message.
         buffers: the reader's buffers, by name: shapes and types.
         metrics: names of the metrics that were asked for, in that order.
         facts_bytes: room for facts about the message.
@@ -197,13 +190,11 @@ class Expected:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of the longest record."""
         sums = _SUMS_BYTES if self.metrics else 0
         return self.message_bytes + buffer_bytes(self.buffers) + self.facts_bytes + sums
 
 
 def to_record(message: Payload) -> RecordDict:
-    """A request or a reply as a record."""
     values = {name: (how, getattr(message, name)) for name, how in _facts(type(message))}
     facts = {n: how.write(value) for n, (how, value) in values.items() if value or not how.is_optional}
     record = RecordDict({message.NAME: ConfigRecord(facts)})
@@ -234,11 +225,7 @@ def record_to_request(
 
 
 def record_to_reply(kind: type[AnyPayload], record: RecordDict, expected: Expected) -> AnyPayload:
-    """The reply in a record; nothing is decoded of one that is longer than a reply can be.
-
-    Raises:
-        InvalidInput: the client refused, with its reason; or the record is no such reply of this version.
-    """
+    """The reply in a record; nothing is decoded of one that is longer than a reply can be."""
     check_refusal(record)
     label = kind.LABEL or kind.NAME
     with reading(f"the {label}"):
@@ -248,18 +235,15 @@ def record_to_reply(kind: type[AnyPayload], record: RecordDict, expected: Expect
 
 
 def _facts(kind: type[Payload]) -> list[tuple[str, Fact]]:
-    """The fields of a kind of message that are facts, in their order."""
     return [(f.name, how) for f in fields(kind) if isinstance(how := f.metadata["travels"], Fact)]
 
 
 def _parts(kind: type[Payload]) -> list[tuple[str, Part]]:
-    """The other fields, in the order in which they are written."""
     hows = [(f.name, f.metadata["travels"]) for f in fields(kind)]
     return [(name, part) for part in Part for name, how in hows if how is part]
 
 
 def _values(kind: type[Payload], record: RecordDict, expected: Expected) -> dict[str, Any]:
-    """The value of each field that a record has."""
     facts, parts = _facts(kind), _parts(kind)
     present = record.get(kind.NAME) or ()
     facts = [(name, how) for name, how in facts if name in present or not how.is_optional]
@@ -282,7 +266,6 @@ def _values(kind: type[Payload], record: RecordDict, expected: Expected) -> dict
 
 
 def _part_names(parts: Collection[tuple[str, Part]]) -> Iterator[str]:
-    """The names in a record of the fields that travel as parts."""
     for name, how in parts:
         yield from PARTS if how is Part.METRICS else (name,)
 
@@ -321,7 +304,6 @@ def _record_to_metrics(record: RecordDict, part: str, names: Collection[str]) ->
 
 
 def _record_to_sums(names: list[Any], kinds: list[Any], values: list[Any]) -> dict[str, Sums]:
-    """Sums by name; of each metric as many as it has."""
     if len(names) != len(kinds) or len(set(names)) < len(names):
         raise InvalidInput(f"it has sums of {sanitize(names, 80)} and {len(kinds)} kinds of metrics")
     if not all(type(value) is float for value in values):

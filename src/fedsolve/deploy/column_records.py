@@ -44,7 +44,7 @@ def _written(messages: Mapping[str, Any]) -> str:
 
 
 def _read(text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Messages by column; each field is of the type that its class says."""
+    # Messages by column; each field is of the type that its class says.
     messages = loads(text)
     if not isinstance(messages, dict) or len(messages) > _MOST_COLUMNS:
         raise InvalidInput(f"it is not about up to {_MOST_COLUMNS} columns")
@@ -80,7 +80,7 @@ def _read_requests(text: str) -> dict[str, Request]:
 
 
 def _read_replies(text: str) -> Replies:
-    """Replies by column; whether their numbers can be believed is not known yet."""
+    # Replies by column; whether their numbers can be believed is not known yet.
     replies = _read(text, _REPLIES).items()
     return {
         name: Refused(sanitize(reply.reason)) if isinstance(reply, Refused) else reply
@@ -93,7 +93,6 @@ class ColumnsRequest(Payload):
     """What is asked of every client.
 
     Attributes:
-        columns: requests by column; none for all columns.
         experiment: of secure sums, '' where the reply is not masked.
         masks: what the reply is masked by, None for a reply that is read.
     """

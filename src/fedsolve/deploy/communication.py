@@ -49,7 +49,6 @@ class Payload(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Both ways in one line."""
         return f"down: {_listed(self.down)}; up: {_listed(self.up)}"
 
 
@@ -81,7 +80,7 @@ def payload(algorithm: Algorithm) -> Payload:
 
 
 def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a message by path: what has the model's shapes is one field, so is a code."""
+    # The fields of a message by path: what has the model's shapes is one field, so is a code.
     if not jax.tree.leaves(value):
         return
     if is_module(value) and not isinstance(value, Index | OneOf):
@@ -93,7 +92,6 @@ def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _shape(value: Any) -> str:
-    """The shape of a field in words."""
     if isinstance(value, OneOf):
         return "a code of one of several sets"
     if is_compressed(value):

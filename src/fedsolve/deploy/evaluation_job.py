@@ -36,9 +36,8 @@ from fedsolve.deploy.run_log import FAILED, save_client_metrics, say, write_fail
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, Evaluation
-from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.serve import Deployment
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.status import ClientStatuses
@@ -89,12 +88,7 @@ class Job:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Job:
-        """The job that a run's configuration names: `job`, with `model`, or `columns`, minimums and `secure`.
-
-        Raises:
-            InvalidInput: an unknown job, an evaluation without a model, columns or minimums that are none, or a sum of
-                columns without a range.
-        """
+        """The job that a run's configuration names: `job`, with `model`, or `columns`, minimums and `secure`."""
         name, model = config.get("job", TRAIN), config.get("model", "")
         check_known("job", name, JOBS)
         if name == EVALUATE and (not isinstance(model, str) or not model):
@@ -113,11 +107,7 @@ class Job:
 
 @contextlib.contextmanager
 def job_folder(folder: Path) -> Iterator[None]:
-    """Hold a new folder for a job; how the job fails is said in the log and in the folder.
-
-    Raises:
-        InvalidInput: the folder holds a run already, is in use or cannot be written.
-    """
+    """Hold a new folder for a job; how the job fails is said in the log and in the folder."""
     is_ours = False
     try:
         with locked(folder):
@@ -148,10 +138,8 @@ def evaluate_model(grid: Grid, deployment: Deployment, job: Job) -> History:
     Args:
         grid: Flower's grid.
         deployment: what the app would train, with `evaluation_settings`.
-        job: it names the model.
 
     Raises:
-        InvalidInput: the folder or the model cannot be used, or no client can measure what all are asked.
         Unavailable: too few clients, or none that answers.
     """
     with job_folder(deployment.folder), watched_engine(grid):
@@ -173,7 +161,7 @@ def evaluate_model(grid: Grid, deployment: Deployment, job: Job) -> History:
 
 
 def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, model: Path) -> dict[str, float]:
-    """The metrics of the coordinator's model, on the clients that are connected and on the server."""
+    # The metrics of the coordinator's model, on the clients that are connected and on the server.
     folder, settings = deployment.folder, deployment.settings
     if (bound := model / BINDINGS).is_file():  # a number belongs to the node that had it in that run
         shutil.copyfile(bound, folder / BINDINGS)
@@ -196,7 +184,6 @@ def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, mode
 
 
 def _write(folder: Path, history: History, coordinator: Coordinator) -> None:
-    """The record, the model and the page, as a run has them."""
     write_record(folder, history, coordinator.model, dict(coordinator.state.buffers) or None)
     last = None
     if not isinstance(coordinator, SecureCoordinator):
@@ -219,11 +206,6 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
         deployment: what the app would train.
         path: the folder of a run on a federation, whose clients' personal models are then measured too; or that of a
             simulation, or a model's file.
-
-    Raises:
-        InvalidInput: a file is missing, damaged or not fedsolve's; another method, population, parameter, shape or
-            type than the app's; numbers that are not finite; a method whose clients have personal models of a run, and
-            no such run.
     """
     if not path.exists():
         raise InvalidInput(
@@ -243,11 +225,6 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
 
 
 def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None:
-    """What the app shares with the run on a federation in a folder; None if there is no such run.
-
-    Raises:
-        InvalidInput: the run has another method or population, or first model where clients' own began with it.
-    """
     if not (folder / DEPLOYMENT.file).exists():
         return None
     manifest = read_manifest(folder / DEPLOYMENT.file)
@@ -265,7 +242,6 @@ def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None
 
 
 def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tuple[Coordinator, int]:
-    """The coordinator of a run as its newest checkpoint left it."""
     checkpoint = DeploymentCheckpoint(RunFolder.seen(path, DEPLOYMENT, identity), deployment.label)
     coordinator = deployment.coordinator(checkpoint.experiment)
     checkpoint.restore(coordinator)
@@ -282,7 +258,6 @@ def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tup
 
 
 def _of_file(deployment: Deployment, path: Path) -> Coordinator:
-    """The coordinator of a method that leaves a model as it is, around the one in a file."""
     arrays, beside = read_model(path)
     params = like(arrays, deployment.params, str(path))
     known = dict(deployment.settings.buffers or {})

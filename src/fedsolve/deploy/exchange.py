@@ -53,7 +53,6 @@ class Mailbox:
 
     @property
     def waiting(self) -> list[int]:
-        """The nodes whose answer is waited for."""
         return list(self._waiting.values())
 
     def send(
@@ -87,7 +86,7 @@ class Mailbox:
                 self.late.append((pair[0], answer))
 
     def _fetch(self, message_id: str) -> RecordDict | str | None:
-        """The answer to one message, None if it has not come; what Flower cannot read is its node's affair alone."""
+        # The answer to one message, None if it has not come; what Flower cannot read is its node's affair alone.
         try:
             for reply in self._grid.pull_messages([message_id]):
                 if reply.metadata.reply_to_message_id == message_id:
@@ -118,7 +117,6 @@ class Polling:
         self._since = self._last = time.monotonic()
 
     def pause(self, most: float = _LONGEST) -> None:
-        """Sleep until the next poll, at most so many seconds."""
         now = time.monotonic()
         wanted = max(_DELAY * (now - self._since), now - self._last, _SHORTEST)
         time.sleep(max(min(wanted, _LONGEST, most), 0.0))
@@ -143,7 +141,6 @@ def polls(
 
 
 def countdown(seconds: float) -> Callable[[], float]:
-    """Seconds left of so many that begin now."""
     deadline = time.monotonic() + seconds
     return lambda: deadline - time.monotonic()
 
@@ -186,10 +183,9 @@ def ask(
 
 
 def _error_line(reply: Message) -> str:
-    """Flower's error in one line: the last line of a traceback says what happened.
-
-    Of a client's exception, which may quote its data, its type alone is told.
-    """
+    # Flower's error in one line: the last line of a traceback says what happened.
+    #
+    # Of a client's exception, which may quote its data, its type alone is told.
     lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
     last = lines[-1] if lines else "no reason given"
     if _EXCEPTION.match(last):
@@ -209,7 +205,6 @@ class _CauseHandler(logging.Handler):
 
 
 def is_simulated(grid: Grid) -> bool:
-    """Whether the clients are simulated by Flower, in this process."""
     return type(grid).__name__ == "InMemoryGrid"
 
 
@@ -233,7 +228,6 @@ def check_engine() -> None:
 
 
 def missing_clients_advice(grid: Grid, population: int) -> str:
-    """What to do if clients are missing at the start."""
     if is_simulated(grid):
         return f"simulate num-supernodes={population}, and give Ray more connect-seconds to start"
     return "start their SuperNodes or lower the quorum"
@@ -255,18 +249,15 @@ class Backoff:
         self._missing: dict[int, tuple[int | None, int, float]] = {}
 
     def record_miss(self, client: int, node: int | None, round: int) -> None:
-        """A client was waited for in vain."""
         last_node, misses, _ = self._missing.get(client, (node, 0, 0.0))
         misses = min(misses, _MAX_EXPONENT) if last_node == node else 0
         next_round = math.inf if node is None else round + 1 + 2**misses
         self._missing[client] = (node, misses + 1, next_round)
 
     def record_answer(self, client: int) -> None:
-        """A client answered."""
         self._missing.pop(client, None)
 
     def is_backing_off(self, client: int, node: int | None, round: int) -> bool:
-        """Whether a client that is now at this node is left alone in this round."""
         last_node, _, next_round = self._missing.get(client, (None, 0, 0.0))
         return last_node == node and round < next_round
 
@@ -285,10 +276,8 @@ class Replies(Generic[T]):
         accepted: what the replies that count say, by client.
         asked: requests that were sent.
         rejected: clients that do not count, each with the reason, in the order in which that was found.
-        causes: how many of these for each cause.
         too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
         is_over: whether no reply can count any more, however often clients are asked.
-        bytes_down, bytes_up: of all messages.
     """
 
     title: str
@@ -305,12 +294,10 @@ class Replies(Generic[T]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no more replies are wanted."""
         return len(self.accepted) >= self.wanted
 
     @property
     def is_enough(self) -> bool:
-        """Whether so many count that they can be used."""
         return len(self.accepted) >= self.needed
 
 
@@ -330,8 +317,6 @@ class Exchange(Generic[AnyRequest, T]):
         log: told in one line what happens.
 
     Attributes:
-        kind, seconds: as they were given.
-        mailbox: its messages.
         backoff: who kept earlier requests waiting.
     """
 
@@ -353,7 +338,6 @@ class Exchange(Generic[AnyRequest, T]):
         self._closes = math.inf
 
     def begin(self) -> None:
-        """Requests are about to be sent."""
         self._closes = math.inf
 
     def take(self, request: AnyRequest, answer: RecordDict | str, replies: Replies[T]) -> None:
@@ -378,7 +362,6 @@ class Exchange(Generic[AnyRequest, T]):
             self._closes = min(self._closes, time.monotonic() + self._grace)
 
     def seconds_left(self, deadline: float) -> float:
-        """Until the wait ends."""
         return min(deadline, self._closes) - time.monotonic()
 
     @property
@@ -403,7 +386,6 @@ class Exchange(Generic[AnyRequest, T]):
 
 
 def _cause_of(error: InvalidInput) -> Cause:
-    """The category of a reply that does not count."""
     kinds = {StateLost: Cause.STATE_LOST, Refused: Cause.REFUSED, TooLarge: Cause.TOO_LARGE}
     return next((cause for kind, cause in kinds.items() if isinstance(error, kind)), Cause.INVALID)
 
@@ -419,7 +401,6 @@ class PendingRequests(Generic[AnyRequest, T]):
 
     Attributes:
         exchange: what decides about their answers.
-        requests: by node.
         replies: what has come, of earlier requests too where they are repeated.
         turn: the number by which clients that do not answer are left alone for a while, from 1.
         waiting: the nodes whose answer is waited for.
@@ -440,7 +421,6 @@ class PendingRequests(Generic[AnyRequest, T]):
         self.exchange.begin()
 
     def encode(self) -> dict[int, RecordDict]:
-        """Each request as it is sent, by node."""
         encoded = {node: to_record(request) for node, request in self.requests.items()}
         self.replies.bytes_down += sum(map(records.record_bytes, encoded.values()))
         return encoded
@@ -456,7 +436,6 @@ class PendingRequests(Generic[AnyRequest, T]):
         self.waiting -= set(unsent)
 
     def take(self, node: int, answer: RecordDict | str) -> None:
-        """The answer of a node."""
         self.waiting.discard(node)
         self.exchange.take(self.requests[node], answer, self.replies)
 
@@ -516,7 +495,7 @@ def send_and_wait(pending: Sequence[PendingRequests[Any, Any]], group: int, phas
 
 
 def _take_parts(pending: Sequence[PendingRequests[Any, Any]], node: int, answer: RecordDict | str) -> None:
-    """Give each kind its part of an answer; the one that the message is of takes what the others leave."""
+    # Give each kind its part of an answer; the one that the message is of takes what the others leave.
     first, *others = [each for each in pending if node in each.waiting]
     for each in others:
         each.take(node, answer if isinstance(answer, str) else records.separate(answer, each.exchange.kind))

@@ -21,7 +21,6 @@ Buffers = dict[str, np.ndarray]
 
 
 def all_finite(tree: Any) -> bool:
-    """Whether all numbers of a tree are finite."""
     return all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
 
 
@@ -37,7 +36,6 @@ def stays_finite(before: Any, after: Any) -> bool:
 
 
 def _unreported(state: Any) -> Any:
-    """A state without the scalars that it reports."""
     if isinstance(state, Mapping) or not is_module(state):
         return state
     fields = [f for f in dataclasses.fields(state) if not f.metadata.get("static")]
@@ -45,12 +43,10 @@ def _unreported(state: Any) -> Any:
 
 
 def norm(tree: Any) -> float:
-    """The Euclidean norm of all numbers of a tree."""
     return math.sqrt(sum(float(np.vdot(x, x)) for x in map(np.asarray, jax.tree.leaves(tree))))
 
 
 def max_abs(tree: Any) -> float:
-    """The largest absolute number of a tree, 0 of an empty one."""
     return max(
         (float(np.abs(x).max()) for x in map(np.asarray, jax.tree.leaves(tree)) if x.size), default=0.0
     )
@@ -119,7 +115,7 @@ def nodes_here(processes: Path = Path("/proc")) -> int:
 
 
 def _is_node(file: Path) -> bool:
-    """Whether a process is a SuperNode: the program itself, or the script that an interpreter runs."""
+    # Whether a process is a SuperNode: the program itself, or the script that an interpreter runs.
     try:
         words = file.read_bytes().split(b"\0")[:2]
     except OSError:  # ended meanwhile, or another user's

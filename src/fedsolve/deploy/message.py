@@ -53,7 +53,6 @@ class Part(Enum):
 
 
 def _known_experiment(name: str) -> str:
-    """A name of an experiment, which becomes that of a folder."""
     if slug(name) != name:
         raise InvalidInput(f"it is of {sanitize(name, 80)!r}, which is no name of an experiment")
     return name
@@ -98,7 +97,6 @@ class Request(Payload):
         experiment: name of the experiment that the client's state belongs to.
         round: number of the round, from 0: rounds done.
         client: the client's number.
-        population: clients in all.
         last_used_round: the last round in which the server used an update of this client, from 0; -1 if none.
         key: the round's random key, two words; cohorts, shuffles and dropout follow from it.
         method: the method as data (see `fedsolve.deploy.method_spec`).
@@ -142,7 +140,6 @@ class EvaluateRequest(Request):
     """The question what a model is worth on the client's examples. Its key is that of the round that comes next.
 
     Attributes:
-        metrics: names of the metrics.
         model: the server's, as `fedsolve.wire` encodes it.
         steps: local steps that the client takes before, 0 for none.
         solver: what takes them, as data; None for none.
@@ -159,7 +156,6 @@ class EvaluateRequest(Request):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that are measured, where there are any."""
         return PARTS if self.summed_parts is None else tuple(self.summed_parts.decode().split())
 
 
@@ -198,7 +194,6 @@ class Sums(NamedTuple):
     """What a client's examples add up to in a metric of `fs.metrics`.
 
     Attributes:
-        metric: which, with its settings.
         values: the sums, shape (metric.width,).
     """
 
@@ -313,7 +308,6 @@ def request_digest(request: Request, run_config: Mapping[str, Any], *more: bytes
 
 
 def first_digest(first_broadcast: bytes) -> bytes:
-    """SHA-256 of the broadcast that clients begin from which have a state."""
     return hashlib.sha256(first_broadcast).digest()
 
 

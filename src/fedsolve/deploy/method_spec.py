@@ -104,7 +104,6 @@ def is_known(hint: Any) -> bool:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a kind: of no kind that is not known."""
     return signatures.fits(value, hint, _is_a)
 
 
@@ -190,11 +189,7 @@ def check_fields(cls: type, given: Mapping[str, Any]) -> None:
 
 
 def trusted_parts(trusted: Collection[Any]) -> dict[str, Any]:
-    """A client's own classes and functions that a server may name, by `name_of`.
-
-    Raises:
-        InvalidInput: one that is neither a dataclass nor a function, such as the name of a package.
-    """
+    """A client's own classes and functions that a server may name, by `name_of`."""
     if isinstance(trusted, str) or not isinstance(trusted, Collection):
         raise InvalidInput(
             f"trusted = {trusted!r} must be classes and functions, such as (MyMethod, MyServerOptimizer)"
@@ -209,11 +204,7 @@ def trusted_parts(trusted: Collection[Any]) -> dict[str, Any]:
 
 
 def name_of(value: Any) -> str:
-    """The name under which a class or function is sent: of this package's own without the module, which may move.
-
-    Raises:
-        InvalidInput: it has none (a lambda, a class made inside a function).
-    """
+    """The name under which a class or function is sent: of this package's own without the module, which may move."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
     if module is None or "<" in name:
         raise InvalidInput(f"{value!r} has no importable name: clients cannot find it; define it in a module")
@@ -221,19 +212,17 @@ def name_of(value: Any) -> str:
 
 
 def optimiser(name: Any) -> Callable[..., Any]:
-    """The optimiser of optax with this name; `InvalidInput` if it is none."""
     if name not in OPTIMISERS:
         raise InvalidInput(f"{str(name)[:80]!r} is not an optax optimiser that clients know")
     return _found(name)
 
 
 def optimiser_name(function: Any) -> str | None:
-    """The name of an optimiser of optax, None for anything else."""
     return next((name for name in OPTIMISERS if _found(name) is function), None)
 
 
 def _found(name: str) -> Any:
-    """An optimiser of optax, or of what others have contributed to it; None in a version without it."""
+    # An optimiser of optax, or of what others have contributed to it; None in a version without it.
     import optax
 
     return getattr(optax, name, None) or getattr(optax.contrib, name, None)
@@ -311,9 +300,6 @@ def from_spec(spec: Any, trusted: Collection[Any] = ()) -> Any:
     Args:
         spec: JSON data, whoever wrote it.
         trusted: dataclasses and functions that may be built and called besides this package's own.
-
-    Raises:
-        InvalidInput: a part that is not known here, values that it refuses, or no description at all.
     """
     return _read(spec, trusted_parts(trusted), 0)
 
@@ -327,7 +313,6 @@ def method_from_spec(spec: Any, trusted: Collection[Any] = ()) -> Algorithm:
 
 
 def solver_from_spec(spec: Any, trusted: Collection[Any] = ()) -> LocalSolver:
-    """A local solver that a server described; `InvalidInput` if it is none."""
     solver = from_spec(spec, trusted)
     if not isinstance(solver, LocalSolver):
         raise InvalidInput(f"the server described {of_type(solver)}, not a local solver")
@@ -407,5 +392,5 @@ def _unknown(name: str) -> InvalidInput:
 
 
 def _shown(text: str, most: int = 100) -> str:
-    """What a server wrote, as it may stand in a log."""
+    # What a server wrote, as it may stand in a log.
     return repr(str(text)[:most])

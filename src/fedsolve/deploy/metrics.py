@@ -67,9 +67,6 @@ def metrics_server(address: str | None, log: Callable[[str], None]) -> Iterator[
     Args:
         address: "host:port"; None for none.
         log: told the address.
-
-    Raises:
-        InvalidInput: prometheus-client is missing, or the address cannot be listened on.
     """
     if address is None:
         yield lambda collector: None
@@ -100,7 +97,6 @@ class RunMetrics:
         clients: what the server knows of them.
         label: the method's name.
         done: rounds done so far.
-        rounds: rounds of the run.
     """
 
     def __init__(self, clients: ClientStatuses, label: str, done: int, rounds: int) -> None:
@@ -110,7 +106,6 @@ class RunMetrics:
         self._epsilon: float | None = None
 
     def round(self, entry: Mapping[str, Any]) -> None:
-        """Count a round, by its entry in the log of rounds."""
         added = {
             "rounds": 1,
             "round_seconds": entry["seconds"],
@@ -151,7 +146,6 @@ class RunMetrics:
 
 
 def _client_metrics(clients: Sequence[ClientStatus]) -> Iterator[Metric]:
-    """Those of each client, by its number."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     heard = GaugeMetricFamily(

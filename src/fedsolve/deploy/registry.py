@@ -50,9 +50,6 @@ class NodeBindings:
     Args:
         path: the file; bindings of another experiment in it are ignored.
         experiment: the experiment's name.
-
-    Raises:
-        InvalidInput: the file cannot be read.
     """
 
     def __init__(self, path: Path, experiment: str) -> None:
@@ -73,21 +70,17 @@ class NodeBindings:
         self._saved = dict(self._keys)
 
     def key_of(self, client: int) -> str | None:
-        """The key that a client number is bound to, None if it is not bound."""
         return self._keys.get(client)
 
     def clients_of(self, key: str) -> list[int]:
-        """The client numbers that are bound to a key: one, or none."""
         return [client for client, bound in self._keys.items() if bound == key]
 
     def bind(self, client: int, key: str) -> None:
-        """Bind a client number to a key, and that key to no other number."""
         for other in self.clients_of(key):
             del self._keys[other]
         self._keys[client] = key
 
     def save(self) -> None:
-        """Write the bindings atomically, if they changed."""
         if self._keys != self._saved:
             keys = {str(client): self._keys[client] for client in sorted(self._keys)}
             content = json.dumps({"experiment": self._experiment, "keys": keys}, indent=1)
@@ -149,8 +142,6 @@ class ClientRegistry:
         log: told in one line what happens.
 
     Attributes:
-        clients: as it was given.
-        names: what each client is called.
         notes: what clients have noted of their problems, each once, by the first that did.
     """
 
@@ -184,7 +175,6 @@ class ClientRegistry:
         clients: ClientStatuses,
         log: Callable[[str], None],
     ) -> ClientRegistry:
-        """The registry of a run, which remembers in its folder whose number is whose."""
         bindings = NodeBindings(Path(settings.out) / BINDINGS, experiment)
         return cls(grid, settings.population, signature, bindings, settings.takeover, clients, log)
 
@@ -243,7 +233,6 @@ class ClientRegistry:
         """Wait for a quorum before the first round.
 
         Raises:
-            InvalidInput: all that are there have refused.
             Unavailable: too few clients would be left without those that were refused, or there are too few at the
                 deadline; who is missing, who was refused and why.
         """
@@ -271,21 +260,19 @@ class ClientRegistry:
         )
 
     def _is_hopeless(self, quorum: int) -> bool:
-        """Whether too few clients are left without those whose own answer is a refusal.
-
-        Whose constants are not those of most may change with the next client.
-        """
+        # Whether too few clients are left without those whose own answer is a refusal.
+        #
+        # Whose constants are not those of most may change with the next client.
         answered = {client for node, (_, client) in self._refusals.items() if self._claimed.get(node) is None}
         return self._population - len(answered & set(self.refused)) < quorum
 
     @property
     def _all_refused(self) -> bool:
-        """Whether so many nodes as there are clients have refused."""
         refused = [claim for claim in self._claimed.values() if claim is None]
         return len(refused) >= self._population and not self._mailbox.waiting
 
     def _forget_all_but(self, starts: dict[int, str]) -> None:
-        """Forget nodes that are gone, and those that were started again under the same number, as one with a key is."""
+        # Forget nodes that are gone, and those that were started again under the same number, as one with a key is.
         for gone in {node for node, start in self._starts.items() if starts.get(node) != start}:
             claim = self._claimed.pop(gone, None)
             if claim is not None and self._connected.get(claim.client) == gone:
@@ -296,7 +283,7 @@ class ClientRegistry:
         self._starts = starts
 
     def _to_ask(self, nodes: Iterable[int]) -> list[int]:
-        """The nodes that are new, and those refused that were asked long enough ago."""
+        # The nodes that are new, and those refused that were asked long enough ago.
         now, waiting = time.monotonic(), set(self._mailbox.waiting)
         due = [
             node
@@ -307,7 +294,7 @@ class ClientRegistry:
         return due
 
     def _query(self, nodes: Iterable[int]) -> list[tuple[int, RecordDict | str]]:
-        """Ask nodes who they are; the answers that have come, also of nodes that were asked before."""
+        # Ask nodes who they are; the answers that have come, also of nodes that were asked before.
         facts: dict[str, Any] = {} if self._signature is not None else {"model": False}
         queries = {node: RecordDict({"who": ConfigRecord(facts)}) for node in nodes}
         silent = self._mailbox.send(queries, "query", _QUERY_SECONDS)
@@ -315,7 +302,7 @@ class ClientRegistry:
         return [*unsent, *sorted(self._mailbox.collect(), key=lambda pair: pair[0])]
 
     def _resolve_claims(self, keys: Mapping[int, str]) -> dict[int, int]:
-        """Which client is at which node, after every claim was compared with the bindings."""
+        # Which client is at which node, after every claim was compared with the bindings.
         connected: dict[int, int] = {}
         online, usual = set(keys.values()), self._usual_constants(keys)
         for node, claim in self._claimed.items():
@@ -352,7 +339,7 @@ class ClientRegistry:
         return connected
 
     def _usual_constants(self, keys: Mapping[int, str]) -> dict[str, str]:
-        """What most clients have of what all must share, of as many the one with the lowest number."""
+        # What most clients have of what all must share, of as many the one with the lowest number.
         claims = [(node, claim) for node, claim in self._claimed.items() if claim is not None]
         own = {
             c.client: c.constants
@@ -362,7 +349,7 @@ class ClientRegistry:
         return usual_constants([own[client] for client in sorted(own)])
 
     def _conflict(self, client: int, bound: str | None, is_online: bool, others: list[int]) -> str:
-        """Why a number does not go to a node that it is not bound to; "" if it does."""
+        # Why a number does not go to a node that it is not bound to; "" if it does.
         if others and not self._takeover:
             return f"it claims to be client {client}, its key is bound to client {others[0]}"
         if bound is None or (self._takeover and not is_online):
@@ -373,7 +360,6 @@ class ClientRegistry:
         )
 
     def _read_claim(self, answer: RecordDict) -> _Claim:
-        """What a node answers, if its model is the server's."""
         if "refused" in answer:
             refused = answer.config_records["refused"]
             if self._is_number(client := refused.get("client")):
@@ -392,7 +378,6 @@ class ClientRegistry:
             raise _Rejected(client, str(error)) from None
 
     def _is_number(self, client: Any) -> TypeGuard[int]:
-        """Whether it is the number of one of the clients."""
         return type(client) is int and 0 <= client < self._population
 
     def _claim_of(self, client: int, facts: Mapping[str, Any], versions: dict[str, str]) -> _Claim:
@@ -409,7 +394,6 @@ class ClientRegistry:
         return _Claim(client, site, versions, constants, [sanitize(note) for note in notes])
 
     def _refuse(self, node: int, reason: str, client: int | None = None) -> None:
-        """A node does not count; `client` is missing for that."""
         before, now = self._refusals.get(node), _Refusal(sanitize(reason), client)
         self._refusals[node] = now
         if before is None or before.reason != now.reason:

@@ -38,11 +38,6 @@ class TooLarge(InvalidInput):
 
 
 def decode_reply(reply: TrainReply, zero_message: Any) -> Any:
-    """The message of a reply, decoded only if its shapes and types are those of `zero_message`.
-
-    Raises:
-        InvalidInput: other shapes or types, or bytes that are no such message.
-    """
     if reply.signature != signature_digest(zero_message):
         raise InvalidInput(f"its message has other shapes or types than {signature(zero_message)[:200]}")
     return wire.decode(reply.message, zero_message)
@@ -61,16 +56,11 @@ def check_message(
     """Check the numbers of a message; its Euclidean norm.
 
     Args:
-        sent: the message as the client sent it.
         received: (message as it is reduced, the client's next state).
-        weight: of the message in the sum.
         norm_bound: largest norm that is believed, None for any.
         cohort: clients that may send as much.
         dtype: the run's floating-point type.
         is_noisy: whether the client added noise, so that its numbers do not follow from one another.
-
-    Raises:
-        InvalidInput: numbers that are not finite, too large, or not what their fields say that they must be.
     """
     if not (all_finite(sent) and all_finite(received)):
         raise TooLarge("it holds numbers that are not finite")
@@ -182,7 +172,7 @@ def check_request(request: Request) -> None:
 
 
 def _ranges(request: Request) -> Iterator[tuple[str, Any, int, int]]:
-    """The name, the value, the least and the most of each number of a request."""
+    # The name, the value, the least and the most of each number of a request.
     yield "round", request.round, 0, _MOST - 1
     yield "population", request.population, 1, _MOST
     yield "client", request.client, 0, request.population - 1
@@ -219,7 +209,6 @@ def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest, declare
 
     Args:
         reply: what a client measured.
-        request: what it was asked.
         declared: the training examples by which it counts in training; None if it never said.
     """
     check_addressed(reply, request.experiment, request.round, request.client)
@@ -252,11 +241,6 @@ def _check_mean(what: str, mean: object, count: object, metrics: PartMetrics) ->
 
 
 def check_metric_names(names: object) -> tuple[str, ...]:
-    """Names of metrics as a tuple; of text, such as "loss, accuracy", its words.
-
-    Raises:
-        InvalidInput: what is no name, a name twice, or too many.
-    """
     if isinstance(names, str):
         names = names.replace(",", " ").split()
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) and n for n in names):

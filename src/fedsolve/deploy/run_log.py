@@ -34,20 +34,19 @@ _LARGEST = 2**16  # bytes of it
 
 
 def say(line: str) -> None:
-    """One line for the run's log."""
     print(f"fedsolve: {line}", flush=True)
 
 
 class _OneLine(logging.Filter):
     """Keeps out of Flower's log what it says of an error of ours, which has been said in one line: its traceback, and
-    that it is unhandled."""
+    that it is unhandled.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._has_ended = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is shown."""
         error = record.exc_info[1] if record.exc_info else None
         self._has_ended |= isinstance(error, FedsolveError)
         return not isinstance(error, FedsolveError) and not (
@@ -103,7 +102,7 @@ def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
 
 
 def _longest_phase(entry: Mapping[str, Any]) -> str:
-    """What most of a round was spent on, in words; '' if nothing took half of it."""
+    # What most of a round was spent on, in words; '' if nothing took half of it.
     phase, seconds = max(entry.get("phases", {}).items(), key=lambda pair: pair[1], default=("", 0.0))
     return f" ({phase} {human_time(seconds)})" if phase and seconds >= 0.5 * entry["seconds"] else ""
 
@@ -138,8 +137,6 @@ def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) 
     Args:
         folder: the run's.
         label: the method's name.
-        rounds: of the run.
-        coordinator: where it goes on.
     """
     status = StatusFile(folder, coordinator.experiment, label, rounds, coordinator.method.is_stateful, say)
     clients = status.restore(coordinator.population)
@@ -159,7 +156,6 @@ def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) 
 
 
 def traffic(replies: Replies[Any]) -> dict[str, int]:
-    """Bytes and rejected replies of a round."""
     return {
         "bytes_up": replies.bytes_up,
         "bytes_down": replies.bytes_down,
@@ -173,10 +169,6 @@ def round_entry(
     """What is reported of a round as plain data, but for its metrics and its seconds.
 
     Args:
-        round: its number, from 1.
-        rounds: of the run.
-        replies: to its orders.
-        logged: what the record has of it.
         names: what each client is called.
     """
     whose = logged.get(WHOSE)

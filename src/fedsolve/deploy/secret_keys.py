@@ -35,11 +35,7 @@ def new_secret() -> bytes:
 
 
 def load_or_create_secret(folder: Path) -> bytes:
-    """The secret of the run in a folder, or a new one: a resumed run draws the cohorts that it would have drawn.
-
-    Raises:
-        InvalidInput: the file is not what was written, or cannot be read or written.
-    """
+    """The secret of the run in a folder, or a new one: a resumed run draws the cohorts that it would have drawn."""
     path = folder / SECRET_FILE
     try:
         secret = read_bytes(path, _MOST, follow=False)

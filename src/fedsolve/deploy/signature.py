@@ -41,7 +41,6 @@ def signature(tree: Any) -> str:
 
 
 def signature_digest(tree: Any) -> str:
-    """A digest of `signature`, for every message."""
     return digest(signature(tree))
 
 
@@ -85,7 +84,7 @@ def usual_constants(clients: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def _may_lack(name: str) -> bool:
-    """Whether a client may not have it: without a table, with a buffer that moves, in another framework."""
+    # Whether a client may not have it: without a table, with a buffer that moves, in another framework.
     return name == "columns" or name.startswith(("buffer ", "schema.toml, ", "loss: ", "layer "))
 
 
@@ -130,7 +129,6 @@ def layer_settings(module: Any) -> dict[str, np.ndarray]:
 
 
 def _held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What it was made with by path, what is in it before what is in that."""
     if isinstance(value, functools.partial):
         parts: dict[str, Any] = {**{str(i): a for i, a in enumerate(value.args)}, **value.keywords}
         yield from _held(value.func, path)
@@ -149,12 +147,12 @@ def _held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(module: Any) -> dict[str, Any]:
-    """A module's public attributes, without its parts and tensors."""
+    # A module's public attributes, without its parts and tensors.
     return {n: v for n, v in vars(module).items() if n[0] != "_" and n not in _DECIDES_NOTHING}
 
 
 def _array(value: Any) -> Iterator[np.ndarray]:
-    """A setting as an array whose bytes tell it; none of what is no setting, such as a function."""
+    # A setting as an array whose bytes tell it; none of what is no setting, such as a function.
     if isinstance(value, _PLAIN):
         yield np.array(repr(value))
     elif isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -165,11 +163,7 @@ def _array(value: Any) -> Iterator[np.ndarray]:
 
 
 def float_type(params: Params) -> Any:
-    """The common type of a model's leaves, float64 also where JAX has 64-bit types switched off.
-
-    Raises:
-        InvalidInput: leaves that are no floating-point arrays, or such of 16 bits, or none.
-    """
+    """The common type of a model's leaves, float64 also where JAX has 64-bit types switched off."""
     leaves = jax.tree.leaves(params)
     if not leaves or not all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
         raise InvalidInput(

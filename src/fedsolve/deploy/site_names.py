@@ -16,16 +16,11 @@ _NUMBERED = re.compile(r"client\s*\d+", re.IGNORECASE)
 
 
 def numbered(client: int) -> str:
-    """The name of a client whose node gives none."""
     return f"client {client}"
 
 
 def check_site(name: Any) -> str:
-    """The name of a site, if it can stand in logs, tables and pages.
-
-    Raises:
-        InvalidInput: no text, an empty or too long one, with characters that cannot be printed, or a client's number.
-    """
+    """The name of a site, if it can stand in logs, tables and pages."""
     remedy = f'give 1 to {LONGEST} printable characters, such as site="north"'
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST:
         raise InvalidInput(f"site = {shown(name)} is not a name of a site: {remedy}")
@@ -62,7 +57,6 @@ class SiteNames:
         self._names: dict[int, str] = {}
 
     def __call__(self, client: int) -> str:
-        """What a client is called."""
         return self._names.get(client, numbered(client))
 
     def assign(self, client: int, name: str) -> str:

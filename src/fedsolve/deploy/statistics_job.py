@@ -68,18 +68,12 @@ _SHOWN = 8  # categories in a line
 
 
 def statistics_json(found: Statistics) -> str:
-    """The text of a statistics file."""
     columns = {name: vars(column) for name, column in found.columns.items()}
     about = {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
     return sealed(dumps(about, 1))
 
 
 def read_statistics(path: Path) -> Statistics:
-    """The statistics in a file.
-
-    Raises:
-        InvalidInput: there is none, or it is damaged.
-    """
     try:
         data, _ = unsealed_values(path, read_bytes(path, LARGEST, follow=False))
         columns = {name: _column(values) for name, values in data["columns"].items()}
@@ -104,7 +98,6 @@ def _number(value: Any) -> Any:
 
 
 def summary_lines(found: Statistics) -> Iterator[str]:
-    """A line for each column and each note."""
     for name, column in found.columns.items():
         rows = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing"
         yield f"{rows}; {_words(column)}"
@@ -115,7 +108,6 @@ def summary_lines(found: Statistics) -> Iterator[str]:
 
 
 def _words(column: ColumnStatistics) -> str:
-    """What is known of a column, in words."""
     if isinstance(column, CategoryStatistics):
         shown = [f"{name} {rows:,}" for name, rows in list(column.counts.items())[:_SHOWN]]
         left = len(column.counts) - len(shown)
@@ -140,7 +132,6 @@ def quartile_words(column: NumberStatistics) -> list[str]:
 
 
 def _quantile_words(column: NumberStatistics, probability: float) -> str:
-    """A quantile, or beyond which end it lies."""
     low, high = column.quantile_bounds(probability)
     if math.isfinite(low) and math.isfinite(high):
         return number_words(column.quantile(probability).value)
@@ -175,9 +166,6 @@ class AllowedColumns:
         budget: the noise that the owner demands, which statistics have none of.
         sums: the client's part in secure sums.
         max_questions: about a column that are answered, at least 1, counted over all experiments in a file of the node.
-
-    Raises:
-        InvalidInput: no integer of at least 1, no function, or columns beside a bound.
     """
 
     columns_of: Callable[[Any], Mapping[str, Any]] | None
@@ -202,11 +190,7 @@ class AllowedColumns:
         Args:
             node: on which the client runs.
             folder: where the node keeps its states.
-            record: the request.
             log: told what was asked.
-
-        Raises:
-            InvalidInput: statistics are not allowed, the request cannot be used, or the columns are none.
         """
         with about_request():
             if self.columns_of is None:
@@ -249,11 +233,7 @@ class AllowedColumns:
         )
 
     def _asked_too_often(self, folder: Path, names: Collection[str]) -> set[str]:
-        """Count a question about each column before it is answered; those with too many before.
-
-        Raises:
-            InvalidInput: the count is damaged or in use, or cannot be written.
-        """
+        # Count a question about each column before it is answered; those with too many before.
         path = folder / _ASKED
         with locked(folder):
             try:
@@ -278,7 +258,6 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
     """Statistics from the sum of the clients' replies, of which the server sees no client's part.
 
     Raises:
-        InvalidInput: too few or too many clients for a sum, columns that cannot be added up, or a sum that none have.
         Unavailable: a client is missing, or too few reply.
     """
     population = settings.population
@@ -327,7 +306,7 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
 
 
 def _add_reply(attempt: Any, clients: Mapping[int, int], node: int, answer: RecordDict) -> bool:
-    """Add a client's masked reply to the sum; all that are asked are waited for."""
+    # Add a client's masked reply to the sum; all that are asked are waited for.
     reply = record_to_reply(MaskedColumns, answer, Expected(REPLY_BYTES, facts_bytes=0))
     if reply.client != clients[node]:
         raise InvalidInput("it is of another client")
@@ -347,7 +326,6 @@ def collect_statistics(
         run_config: the configuration of Flower's run, which clients of a sum compare; None for nothing.
 
     Raises:
-        InvalidInput: the folder cannot be used.
         Unavailable: fewer nodes than the quorum, or no client that replies.
     """
     folder = Path(settings.out)
@@ -365,7 +343,7 @@ def collect_statistics(
 
 
 def _read_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
-    """Statistics from each client's replies; a node says in its reply which client it is."""
+    # Statistics from each client's replies; a node says in its reply which client it is.
     names, population = SiteNames(), settings.population
     replies: dict[int, Replies] = {}
 
@@ -392,7 +370,7 @@ def _read_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
 
 
 def _wait_for_quorum(grid: Grid, settings: Settings) -> list[int]:
-    """The nodes that are connected, once they are enough; each says in its reply who it is."""
+    # The nodes that are connected, once they are enough; each says in its reply who it is.
     quorum, nodes = settings.quorum or settings.population, list[int]()
     for _ in polls(countdown(settings.connect_seconds)):
         if len(nodes := list(grid.get_node_ids())) >= quorum:

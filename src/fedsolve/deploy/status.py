@@ -56,7 +56,6 @@ class ClientStatus(Checked):
     """One client.
 
     Attributes:
-        client: its number.
         site: the name that its node gives, '' if none.
         versions: of `fedsolve`, `flwr`, `python` and `framework`, as it reported them; {} before it is heard.
         connected: whether it was when clients were last looked for.
@@ -80,7 +79,6 @@ class ClientStatus(Checked):
     last_used_round: int = Field(default=0, ge=0)
 
     def changed(self, **facts: Any) -> ClientStatus:
-        """With some facts changed."""
         return self.model_copy(update=facts)
 
 
@@ -88,11 +86,9 @@ class ClientStatuses:
     """The clients of a run while it goes on. Another thread may read them at any time, and waits for nothing.
 
     Args:
-        population: number of clients.
         earlier: what was known of them before the run was resumed.
 
     Attributes:
-        names: what each client is called.
         refused: why nodes are refused.
         hides_cohorts: whether nothing is noted by which somebody could know who took part in a round.
         changed: called when others are connected or refused than before.
@@ -111,17 +107,14 @@ class ClientStatuses:
                 self._clients[status.client] = status.changed(connected=False)
 
     def all(self) -> list[ClientStatus]:
-        """All clients, in the order of their numbers."""
         return list(self._clients.values())
 
     def introduced(self, client: int, versions: Mapping[str, str]) -> None:
-        """A node said that it is this client, and that it has these versions."""
         self._change(client, versions=dict(versions), last_heard=time.time())
         for told in self.when_introduced:
             told(client)
 
     def looked_for(self, connected: Iterable[int], refused: Iterable[str]) -> None:
-        """These clients are connected, and nodes are refused for these reasons."""
         now, before, sites = set(connected), (self.all(), self.refused), self.names.given
         for client, status in self._clients.items():
             site = sites.get(client, "") if client in now else status.site
@@ -132,7 +125,6 @@ class ClientStatuses:
             self.changed()
 
     def heard(self, client: int) -> None:
-        """A message of a client came, whatever it says."""
         if not self.hides_cohorts:
             self._change(client, last_heard=time.time())
 
@@ -149,7 +141,6 @@ class ClientStatuses:
             )
 
     def succeeded(self, clients: Iterable[int]) -> None:
-        """The replies of these clients count."""
         for client in clients:
             self._change(client, consecutive_failures=0)
 
@@ -169,11 +160,8 @@ class FederationStatus(Checked):
     """All clients of one run.
 
     Attributes:
-        experiment: its name.
         label: the method's name.
         keeps_states: whether the method keeps a state on each client.
-        round: rounds done.
-        rounds: rounds of the run.
         time: when this was written, in seconds since 1970.
         clients: in the order of their numbers.
         refused: why nodes that are connected are refused, each reason once.
@@ -194,9 +182,7 @@ class StatusFile:
 
     Args:
         folder: the run's.
-        experiment: its name.
         label: the method's name.
-        rounds: of the run.
         keeps_states: whether the method keeps a state on each client.
         log: told in one line that the file cannot be read or written; nothing else follows from that.
     """
@@ -232,8 +218,6 @@ class StatusFile:
         """Replace the file.
 
         Args:
-            statuses: of all clients.
-            round: rounds done.
             last_used_round: by client, from 0; -1 for none.
         """
         clients = [
@@ -252,11 +236,6 @@ class StatusFile:
 
 
 def read_status(path: Path) -> FederationStatus:
-    """The status in a file, which anybody may have written.
-
-    Raises:
-        InvalidInput: it cannot be read or is damaged; where.
-    """
     try:
         status = FederationStatus.model_validate_json(read_text(path, _LARGEST, follow=False))
         if [one.client for one in status.clients] == list(range(len(status.clients))):
@@ -295,7 +274,6 @@ class PhaseClock:
         self.begin()
 
     def begin(self) -> None:
-        """A round begins."""
         self._seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self._phase, self._since = "update", self._now()
 
@@ -309,7 +287,6 @@ class PhaseClock:
             self._switch(before)
 
     def seconds(self) -> dict[str, float]:
-        """The seconds so far, by phase."""
         self._switch(self._phase)
         return dict(self._seconds)
 
@@ -353,11 +330,6 @@ def _installed(distribution: str) -> str:
 
 
 def read_versions(answer: RecordDict) -> dict[str, str]:
-    """The versions in the answer to `who`, by name.
-
-    Raises:
-        InvalidInput: its fedsolve does not work with this one, or what it reports are no versions.
-    """
     record = answer.get(RECORD)
     fedsolve = record.get("fedsolve") if isinstance(record, ConfigRecord) else None
     if record is None:
@@ -386,7 +358,6 @@ def is_compatible(one: str, other: str) -> bool:
 
 
 def _series(version: str) -> str:
-    """What versions that work together have in common; '' of what is no version."""
     match = re.match(r"(\d{1,9})\.(\d{1,9})(?![\d])", version)
     return "" if match is None else f"0.{int(match[2])}" if int(match[1]) == 0 else str(int(match[1]))
 

@@ -46,11 +46,6 @@ def check_credentials(
         key: the server's private key.
         node_keys: private keys of nodes, on a NIST curve.
         address: at which nodes reach the server, with or without a port; None to leave that out.
-
-    Raises:
-        InvalidInput: a file that is missing or is not what it should be, a private key that others can read, a
-            certificate that no node accepts (its dates, names, purpose or signatures) or that does not fit its key,
-            an address without the server's certificate and key.
     """
     authorities = _certificates("--ca", ca)
     if address is not None and (certificate is None or key is None):
@@ -85,7 +80,6 @@ def _read(option: str, path: Path) -> bytes:
 
 
 def _certificates(option: str, path: Path) -> list[x509.Certificate]:
-    """All certificates in a file, each valid now."""
     data = _read(option, path)
     try:
         parsed = x509.load_pem_x509_certificates(data)
@@ -111,7 +105,7 @@ def _is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bo
 
 
 def _check_for_servers(path: Path, certificate: x509.Certificate) -> None:
-    """Raise `InvalidInput` for a certificate without a name, or for other purposes than a server's."""
+    # Raise `InvalidInput` for a certificate without a name, or for other purposes than a server's.
     extensions = certificate.extensions
     if not any(isinstance(extension.value, x509.SubjectAlternativeName) for extension in extensions):
         raise InvalidInput(
@@ -127,7 +121,6 @@ def _check_for_servers(path: Path, certificate: x509.Certificate) -> None:
 
 
 def _host(address: str) -> str:
-    """The name or IP address in an address with or without a port."""
     host, colon, port = address.rpartition(":")
     return (
         host if colon and port.isdecimal() and (":" not in host or host.endswith("]")) else address
@@ -135,7 +128,7 @@ def _host(address: str) -> str:
 
 
 def _check_handshake(ca: Path, certificate: Path, key: Path, host: str | None) -> None:
-    """Raise `InvalidInput` unless a node that trusts `ca` accepts the server's certificate, at `host` if given."""
+    # Raise `InvalidInput` unless a node that trusts `ca` accepts the server's certificate, at `host` if given.
     try:
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server.load_cert_chain(certificate, key)
@@ -163,7 +156,7 @@ def _check_handshake(ca: Path, certificate: Path, key: Path, host: str | None) -
 
 
 def _is_done(end: ssl.SSLObject) -> bool:
-    """Whether an end's handshake is over, after as much of it as can be done now."""
+    # Whether an end's handshake is over, after as much of it as can be done now.
     try:
         end.do_handshake()
     except ssl.SSLWantReadError:

@@ -53,8 +53,6 @@ def follow(
 
     Args:
         commands: Flower's, on the SuperLink of the run.
-        run: its number.
-        folder: of the run.
         look: gives what is waited for, None while it is not there.
         interrupt: says whether the user has asked to stop.
         what: what errors call the run.
@@ -96,7 +94,6 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool)
     """Train the digits task with PyTorch clients on a real federation of three nodes; write its folder.
 
     Raises:
-        InvalidInput: Flower, PyTorch or scikit-learn is missing, the port is in use, the folder holds a run.
         Unavailable: a method could not be finished; its reason.
         Interrupted: Ctrl-C, after everything was stopped.
     """
@@ -154,7 +151,7 @@ def _run_one(
     display: Lines,
     interrupt: Any,
 ) -> History:
-    """Submit one method, show its rounds as they end, and read its record."""
+    # Submit one method, show its rounds as they end, and read its record.
     display.begin(method.shown, "connecting")
     settings = {"method": method.name, "client-lr": method.settings["client_lr"]}
     run = federation.submit(
@@ -191,7 +188,6 @@ class JsonLinesTail:
         self._path, self._position = path, 0
 
     def new(self) -> list[dict[str, Any]]:
-        """The new whole lines; none while there is no file."""
         entries: list[dict[str, Any]] = []
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._position)

@@ -46,7 +46,6 @@ class Submitted:
     """Where a job is submitted and what else its run is told.
 
     Attributes:
-        app: folder of the app.
         connection: name of the SuperLink in Flower's configuration, '' for its default.
         run_config: further configuration, as `flwr run --run-config` takes it.
         out: the run's folder; None for the next free one in `runs`.
@@ -62,7 +61,6 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
     """Let the connected clients measure a saved model, and print what they measured.
 
     Raises:
-        InvalidInput: no such model or app, or Flower does not take the run.
         Unavailable: the run failed; its reason.
         Interrupted: Ctrl-C; the run is stopped.
     """
@@ -87,7 +85,6 @@ def statistics_command(
     """Print statistics of the clients' columns.
 
     Raises:
-        InvalidInput: columns that are none, no such app, or Flower does not take the run.
         Unavailable: the run failed; its reason.
         Interrupted: Ctrl-C; the run is stopped.
     """
@@ -109,7 +106,6 @@ def statistics_command(
 def _run(
     submitted: Submitted, job: str, config: Mapping[str, Any], look: Callable[[Path], T | None]
 ) -> tuple[Path, T]:
-    """Submit a job and follow it; its folder, and what it left there."""
     check_flower()
     _check_app(submitted.app, {"job", "out", *config})
     folder = new_folder(submitted.out, f"{submitted.app.absolute().name}-{job}", f"federate {job}").absolute()
@@ -133,7 +129,7 @@ def _run(
 
 
 def _check_app(app: Path, needed: set[str]) -> None:
-    """Raise `InvalidInput` unless a folder holds an app whose configuration has what a job sets."""
+    # Raise `InvalidInput` unless a folder holds an app whose configuration has what a job sets.
     path = app / "pyproject.toml"
     try:
         content = read_user_toml(path, _LARGEST)
@@ -172,7 +168,6 @@ def print_statistics(folder: Path, found: Statistics) -> None:
 
 
 def statistics_document(folder: Path, found: Statistics) -> dict[str, Any]:
-    """All of it as plain data."""
     columns = {name: vars(column) for name, column in found.columns.items()}
     about = {"status": "finished", "folder": str(folder), "columns": columns}
     return {**about, "unreported": dict(found.unreported), "notes": found.notes, "files": _files(folder)}
@@ -183,7 +178,6 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def evaluation_document(folder: Path, history: History, measured: Measured) -> dict[str, Any]:
-    """All of it as plain data."""
     by_part = {
         part: {
             "clients": clients.names,
@@ -206,7 +200,7 @@ def evaluation_document(folder: Path, history: History, measured: Measured) -> d
 
 
 def _metrics_table(history: History, clients: ClientMetrics, part: str, title: str) -> Any:
-    """A row for each metric: its mean over all examples, and how the clients' own are spread."""
+    # A row for each metric: its mean over all examples, and how the clients' own are spread.
     heads = ["metric", "over all examples", "mean of clients", "10 %", "median", "90 %", "worst client"]
     cells = []
     for name in clients.metrics:
@@ -227,7 +221,6 @@ def _clients_table(clients: ClientMetrics, part: str) -> Any:
 
 
 def _cell(name: str, value: float) -> str:
-    """A value of a metric; '-' where there is none."""
     return "-" if np.isnan(value) else number_writer(f"train_{name}")(float(value))
 
 
@@ -257,11 +250,6 @@ _NAMES = ("fedsolve", "flwr", "python", "framework")
 
 
 def status_command(folder: Path, as_json: bool) -> None:
-    """Print the status of the clients of a run, or of all runs in a folder.
-
-    Raises:
-        InvalidInput: there is none, or one is damaged.
-    """
     runs = list(_runs(folder))
     if as_json:
         emit_json({"folder": str(folder), "runs": [run.document() for run in runs]})
@@ -281,17 +269,11 @@ class _Run(NamedTuple):
     clients: FederationStatus
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
         about = {"folder": str(self.folder), "status": self.state, "error": self.error or None}
         return about | self.clients.model_dump(mode="json")
 
 
 def _runs(folder: Path) -> Iterator[_Run]:
-    """The run of a folder, or those of the folders in it.
-
-    Raises:
-        InvalidInput: there is none, or a status is damaged.
-    """
     found = [folder / STATUS] if (folder / STATUS).exists() else sorted(folder.glob(f"*/{STATUS}"))
     if not found:
         raise InvalidInput(
@@ -304,7 +286,7 @@ def _runs(folder: Path) -> Iterator[_Run]:
 
 
 def _state(folder: Path, clients: FederationStatus) -> tuple[str, str]:
-    """How a run stands, and why it failed."""
+    # How a run stands, and why it failed.
     if held(folder):
         return "running", ""
     if (folder / FAILED).exists():

@@ -36,16 +36,10 @@ class FlowerCommands:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of the commands."""
         # what notebooks and some CI set would put colours into the JSON that the commands answer
         return {name: value for name, value in os.environ.items() if name not in _COLOURS}
 
     def flwr(self, *arguments: str) -> str:
-        """What a command says.
-
-        Raises:
-            InvalidInput: it failed; its last words.
-        """
         done = subprocess.run(
             [program("flwr"), *arguments], env=self.env, capture_output=True, text=True, check=False,
             stdin=subprocess.DEVNULL,
@@ -58,12 +52,8 @@ class FlowerCommands:
         """Start a run of an app; its number.
 
         Args:
-            app: its folder.
             config: of the run, by key.
             text: further configuration, as `flwr run --run-config` takes it.
-
-        Raises:
-            InvalidInput: Flower does not take it; its reason.
         """
         words = [text, *(f"{name}={_toml(value)}" for name, value in config.items())]
         given = " ".join(word for word in words if word)
@@ -79,11 +69,9 @@ class FlowerCommands:
         return str(_document(said)["runs"][0]["status"])
 
     def log(self, run: int) -> str:
-        """What the run's server app has printed."""
         return self.flwr("log", str(run), *self._where, "--show")
 
     def stop_run(self, run: int) -> None:
-        """End a run."""
         with contextlib.suppress(InvalidInput):
             self.flwr("stop", str(run), *self._where)
 
@@ -93,13 +81,11 @@ class FlowerCommands:
 
 
 def program(name: str) -> str:
-    """A program of Flower's: that of this environment if there is one."""
     here = Path(sys.executable).parent / name
     return str(here) if here.exists() else name
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, without colours."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), "nothing was said")
 
@@ -171,7 +157,6 @@ class LocalFederation(FlowerCommands):
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of every process."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         variables = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": path, "PYTHONUNBUFFERED": "1"}
         defaults = {VARIABLE: str(share_of_cores(self.clients)), POLL: POLL_SECONDS}
@@ -191,11 +176,6 @@ class LocalFederation(FlowerCommands):
         self.stop()
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers.
-
-        Raises:
-            InvalidInput: it ended or does not answer; its last words.
-        """
         safety = ["--insecure"] if self.insecure else []
         database = str(self.folder / "superlink.db")
         address = ["--host", HOST, "--port", str(self.port)]
@@ -209,7 +189,6 @@ class LocalFederation(FlowerCommands):
             time.sleep(0.1)
 
     def start_node(self, client: int, config: str = "") -> subprocess.Popen[bytes]:
-        """Start the SuperNode of a client."""
         facts = f'client-id={client} state-dir="{self.folder / "states"}" {config}'.strip()
         safety = ["--insecure"] if self.insecure else ["--root-certificates", str(self.certificate)]
         addresses = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", str(free_port())]

@@ -82,12 +82,6 @@ def new(
 
 
 def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
-    """The files of an app.
-
-    Raises:
-        InvalidInput: the folder exists, its name is no name of a package, an unknown task or framework, or a
-            task that the framework's template cannot take.
-    """
     if framework not in FRAMEWORKS:
         raise unknown("framework", framework, FRAMEWORKS)
     values = _values(folder, task, framework, clients)
@@ -140,7 +134,7 @@ def package_name(folder: Path) -> str:
 
 
 def _shadows(package: str) -> bool:
-    """Whether a package of this name would hide one that can be imported (a mere folder is none)."""
+    # Whether a package of this name would hide one that can be imported (a mere folder is none).
     module = importlib.util.find_spec(package)
     return module is not None and module.origin is not None
 
@@ -214,8 +208,8 @@ def container_files(values: Mapping[str, str], clients: int, csv: bool) -> dict[
 
 
 def _fill(template: str, values: Mapping[str, str], clients: int, csv: bool) -> str:
-    """A template with its values; the lines between `#### each client` and `#### end` once for each client, those of
-    `#### each pod` in the place of each line `#### pod NAME`."""
+    # A template with its values; the lines between `#### each client` and `#### end` once for each client, those of
+    # `#### each pod` in the place of each line `#### pod NAME`.
     if head := _EACH_POD.search(template):
         rest = template.replace(head[0], "")
         template = _POD.sub(lambda pod: head[1].replace("$component", pod[1]), rest)

@@ -34,9 +34,6 @@ def node_command(arguments: Sequence[str], limits: WorkerLimits, fresh: bool) ->
         arguments: of `flower-supernode`.
         limits: when the worker leaves by itself.
         fresh: run each message in a process of its own, as Flower does.
-
-    Raises:
-        InvalidInput: no Flower that fedsolve works with, or a state folder that cannot be written.
     """
     check_flower()
     environment = dict(os.environ)
@@ -90,11 +87,7 @@ def state_folder(arguments: Sequence[str]) -> Path:
 
 
 def flower(name: str) -> str:
-    """The path of a program of Flower's, of this environment first.
-
-    Raises:
-        InvalidInput: there is none.
-    """
+    """The path of a program of Flower's, of this environment first."""
     here = Path(sys.executable).parent / name
     path = str(here) if here.exists() else shutil.which(name)
     if path is None:

@@ -57,9 +57,6 @@ class KeptProblem:
 
     A new one is made for another run, whose data may have changed, for another configuration, where one is asked for,
     and after an exception, which may have left anything behind. Only one is kept, since it holds a client's examples.
-
-    Raises:
-        InvalidInput: it is no function.
     """
 
     def __init__(self, oracle_for: Callable[[NodeContext], LocalProblem]) -> None:
@@ -70,12 +67,7 @@ class KeptProblem:
 
     @contextmanager
     def during(self, run: int, node: NodeContext, anew: bool = False) -> Iterator[LocalProblem]:
-        """The problem as its construction left it, for one message at a time; with `anew` its data are read again.
-
-        Raises:
-            InvalidInput: the owner's function gave something else, or a problem with other constants than when the
-                node connected to this run, which the server has compared with those of all clients.
-        """
+        """The problem as its construction left it, for one message at a time; with `anew` its data are read again."""
         configs = (sorted(config.items()) for config in (node.node_config, node.run_config))
         wanted = repr((run, node.client, node.site, *configs))  # 1, 1.0 and True differ
         with self._lock:
@@ -108,7 +100,7 @@ def _make(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) 
 
 
 def _compare_constants(problem: LocalProblem, run: int, node: NodeContext, connects: bool) -> None:
-    """Keep digests of a problem's constants when its node connects; afterwards raise `InvalidInput` if one differs."""
+    # Keep digests of a problem's constants when its node connects; afterwards raise `InvalidInput` if one differs.
     path = states_of(node.node_config) / f"client-{node.client}-constants.json"
     digests = constant_digests(problem.shared)
     if connects:
@@ -247,7 +239,7 @@ def client_app(
 
 
 def _introduce(hides: bool, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict) -> RecordDict:
-    """Who this client is, and which model it has where the server asks for that: statistics need none."""
+    # Who this client is, and which model it has where the server asks for that: statistics need none.
     facts: dict[str, Any] = {"client": node.client}
     framework, more = "numpy", {"site": node.site}
     try:
@@ -264,21 +256,19 @@ def _introduce(hides: bool, kept: KeptProblem, run: int, node: NodeContext, reco
 
 
 def _about_columns(allowed: AllowedColumns, _: int, node: NodeContext, record: RecordDict) -> RecordDict:
-    """What a client replies about its columns."""
     return allowed.reply(node, states_of(node.node_config), record, _log)
 
 
 def _about_sums(
     sums: SecureSums, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
-    """What a client answers to the questions of secure sums."""
     return sums.answer(node, states_of(node.node_config), record, partial(kept.during, run, node), _log)
 
 
 def _reply_to_order(
     hides: bool, orders: _Replying, questions: _Replying, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
-    """The reply to an order, and to a question about a model that came with it: either may be refused alone."""
+    # The reply to an order, and to a question about a model that came with it: either may be refused alone.
     question = records.separate(record, EVALUATE)
     if not question:
         return orders(run, node, record)
@@ -290,7 +280,6 @@ def _reply_to_order(
 
 
 def _answer(hides: bool, message: Message, context: Context, make_content: _Replying) -> Message:
-    """What the handler makes, or the reason why it makes nothing."""
     content = _or_refusal(
         hides,
         context.node_config,
@@ -302,7 +291,7 @@ def _answer(hides: bool, message: Message, context: Context, make_content: _Repl
 def _or_refusal(
     hides: bool, node_config: Mapping[str, Any], make_content: Callable[[], RecordDict]
 ) -> RecordDict:
-    """What is made, or the reason why nothing is; with `hides` none that may depend on data."""
+    # What is made, or the reason why nothing is; with `hides` none that may depend on data.
     try:
         return make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
@@ -311,7 +300,7 @@ def _or_refusal(
 
 
 def _print(error: Exception) -> None:
-    """One line for the node's log; of an exception that is not ours, its traceback."""
+    # One line for the node's log; of an exception that is not ours, its traceback.
     if isinstance(error, FedsolveError):
         _log(str(error))
     else:
@@ -319,7 +308,6 @@ def _print(error: Exception) -> None:
 
 
 def _log(line: str) -> None:
-    """One line for the node's log."""
     print(f"fedsolve: {sanitize(line, 1000)}", flush=True)
 
 

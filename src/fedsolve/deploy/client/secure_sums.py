@@ -36,9 +36,7 @@ class SumOrder(NamedTuple):
 
     Attributes:
         experiment, client: its own number in it.
-        kind, round: of the sum.
         request: the digest of what it was asked; None where it is not known yet.
-        masks: the order of the protocol.
     """
 
     experiment: str
@@ -58,9 +56,6 @@ class SecureSums:
             sums. None: it takes part in sums of at least `LEAST_SUM`, and in methods whose messages are read.
         peers: file with the public keys of all clients; None to trust the first that are sent.
         second_sums: whether the sum of a round may be opened a second time.
-
-    Raises:
-        InvalidInput: no integer of at least `LEAST_SUM`, or peers that cannot be read.
     """
 
     min_sum: int | None = None
@@ -107,14 +102,9 @@ class SecureSums:
         """What the client answers to a question of the protocol.
 
         Args:
-            node: on which it runs.
             folder: where the node keeps its states.
-            record: the question.
             problem: its model and data, for the question what its metrics are.
             log: told in one line what its owner should know.
-
-        Raises:
-            InvalidInput: a question that cannot be used, or that the protocol refuses.
         """
         question, client = record_to_request(ProtocolRequest, record), node.client
         if question.step == "metrics":
@@ -137,11 +127,7 @@ class SecureSums:
         return to_record(ProtocolReply(client, data))
 
     def masked(self, folder: Path, order: SumOrder, method: Any, message: Any, log: _Log) -> bytes:
-        """A message of ring elements as the server is sent it, with a share of noise where the method has one.
-
-        Raises:
-            InvalidInput: the protocol refuses the order.
-        """
+        """A message of ring elements as the server is sent it, with a share of noise where the method has one."""
         if method.traits.privacy == "distributed":
             message = with_share_of_noise(method, message)
         return self.mask(folder, order, to_words(message), count_words(message), log)
@@ -152,11 +138,6 @@ class SecureSums:
             self._masked(folder, order, None, Counts(0, 0), log)
 
     def mask(self, folder: Path, order: SumOrder, words: bytes, counts: Counts, log: _Log) -> bytes:
-        """Words as the server is sent them.
-
-        Raises:
-            InvalidInput: the protocol refuses the order; the server is not told why, as words could be made.
-        """
         try:
             return self._masked(folder, order, words, counts, log)
         except InvalidInput as error:
@@ -170,7 +151,7 @@ class SecureSums:
 
     @about_request()
     def _secrets(self, folder: Path, experiment: str, client: int, log: _Log) -> Any:
-        """The client's keys in an experiment, kept below a folder of the node."""
+        # The client's keys in an experiment, kept below a folder of the node.
         from fedsolve.deploy.secure.client import NodeSecrets
 
         least = self.min_sum or LEAST_SUM

@@ -63,11 +63,7 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """What a client's owner demands of noise: (max_epsilon, delta) over all messages, and min_noise for each.
-
-    Raises:
-        InvalidInput: max_epsilon or min_noise is not above 0, or delta not in (0, 1).
-    """
+    """What a client's owner demands of noise: (max_epsilon, delta) over all messages, and min_noise for each."""
 
     max_epsilon: float | None = None
     delta: float = 1e-5
@@ -85,11 +81,6 @@ class PrivacyBudget:
         return next((f"{name} = {value:g}" for name, value in bounds.items() if value is not None), "")
 
     def check(self, method: Algorithm) -> Noise | None:
-        """The noise that clients add under a method, None where there is none.
-
-        Raises:
-            InvalidInput: it is less than the owner demands, or than the method says.
-        """
         noise = _noise_of(method)
         if noise is None:
             self.refuse_without_noise(f"{name_of(method)} sends updates without noise of the clients' own")
@@ -110,7 +101,7 @@ class PrivacyBudget:
 
 
 def _noise_of(method: Any) -> Noise | None:
-    """The noise that clients add under a method; `InvalidInput` if it names noise in shares and has none."""
+    # The noise that clients add under a method; `InvalidInput` if it names noise in shares and has none.
     kind, mu = method.traits.privacy, method.traits.gdp_mu
     if kind == "local" and math.isfinite(mu):
         return Noise(2 / mu, mu**2, 0.0)
@@ -139,11 +130,7 @@ class Ledger:
     def send(
         self, order: TrainRequest, noise: Noise, make: Callable[[], TrainReply], log: Callable[[str], None]
     ) -> TrainReply:
-        """The reply to an order: the one that it had already, or what `make` gives, once it is counted and kept.
-
-        Raises:
-            InvalidInput: the bound would be exceeded, the ledger is damaged or in use, or cannot be written.
-        """
+        """The reply to an order: the one that it had already, or what `make` gives, once it is counted and kept."""
         with locked(self._folder):
             facts, last = self._read()
             fingerprint = _fingerprint(order)
@@ -196,14 +183,13 @@ class Ledger:
 
 
 def _epsilon(squared_mu: float, renyi: np.ndarray, delta: float) -> float:
-    """Epsilon at delta of a Gaussian mechanism, and of others by their Renyi divergences."""
     if not renyi.any():
         return epsilon_of(math.sqrt(squared_mu), delta)
     return float(renyi_epsilon(renyi + np.array(ORDERS) * squared_mu / 2, 1, delta, np))
 
 
 def _fingerprint(order: TrainRequest) -> str:
-    """A digest of all that a reply without client state depends on."""
+    # A digest of all that a reply without client state depends on.
     names = ("experiment", "round", "client", "population", "key", "method", "signature")
     facts = [getattr(order, name) for name in names]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -259,7 +245,6 @@ class ClientState:
         self._facts = {"experiment": experiment, "client": client}
 
     def path(self, round: int) -> Path:
-        """Where the state after a round lies; in names, rounds count from 1."""
         return self._folder / f"client-{self._facts['client']}-round-{round + 1}.safetensors"
 
     def load(self, last_used_round: int, initial_state: Any) -> Any:
@@ -267,7 +252,6 @@ class ClientState:
 
         Raises:
             StateLost: the state of that round is not here, or damaged.
-            InvalidInput: the file is of another experiment, client or round.
         """
         if last_used_round < 0:
             return initial_state
@@ -302,7 +286,6 @@ class ClientState:
             self.path(old).unlink(missing_ok=True)
 
     def _rounds(self) -> set[int]:
-        """Rounds of which a state lies here."""
         paths = self._folder.glob(f"client-{self._facts['client']}-round-*.safetensors")
         numbers = [path.stem.rpartition("-")[2] for path in paths]
         return {int(n) - 1 for n in numbers if n.isdigit()}

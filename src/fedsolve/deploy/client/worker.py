@@ -55,11 +55,7 @@ from fedsolve.methods.wrappers.buffers import BesideBroadcast, KeepsBuffers
 def train(
     problem: LocalProblem, algorithm: Any, broadcast: Any, before: Any, request: TrainRequest
 ) -> tuple[Any, Any]:
-    """The message and the next state of a client; a method's noise is this machine's own.
-
-    Raises:
-        InvalidInput: they are not finite.
-    """
+    """The message and the next state of a client; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
     algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
@@ -78,11 +74,7 @@ def train(
 
 
 def tune(problem: LocalProblem, solver: Any, model: Any, request: EvaluateRequest) -> Any:
-    """The model after local steps from it; buffers are left as the steps leave them.
-
-    Raises:
-        InvalidInput: it is not finite.
-    """
+    """The model after local steps from it; buffers are left as the steps leave them."""
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin_steps(key, request.client, float_type(problem.params), request.steps)
     with problem.failing_plainly():
@@ -127,7 +119,7 @@ class _Beginning(WrappedOracle):
 
 
 def _at_start(algorithm: Any, broadcast: Any, before: Any, oracle: Any, buffers: Any) -> str | None:
-    """What is not finite at the model that local work begins from; None where all is, or it begins otherwise."""
+    # What is not finite at the model that local work begins from; None where all is, or it begins otherwise.
     try:
         with jax.disable_jit():  # the model is then an array, also inside a loop
             algorithm.train(broadcast, before, _Beginning(oracle))
@@ -180,13 +172,7 @@ class Worker:
     log: Callable[[str], None] = lambda line: None
 
     def train(self, request: TrainRequest) -> TrainReply:
-        """A client's part of a round: local work from the server's model and the client's own state.
-
-        Raises:
-            InvalidInput: a model that is not the server's, a method that cannot be built or needs
-                what the client cannot give, a state that is missing, a bound that is reached, or results that are not
-                finite.
-        """
+        """A client's part of a round: local work from the server's model and the client's own state."""
         with precision_of(self.problem.params):
             with about_request():
                 method = self._method(request)
@@ -205,11 +191,6 @@ class Worker:
         """Metrics of the server's model, or of the client's own where the method gives it one, as it is or after steps.
 
         Nothing is written: states, examples and buffers are afterwards what they were.
-
-        Raises:
-            InvalidInput: a model that is not the server's, a method that cannot be built or protects what clients send,
-                a bound under local differential privacy, a metric that there is not, a state that is missing, steps
-                that make no finite model.
         """
         with precision_of(self.problem.params):
             with about_request():
@@ -240,7 +221,6 @@ class Worker:
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
 
     def _method(self, request: Request) -> Algorithm:
-        """The method of a request, if its model is this client's."""
         compare_signatures(signature(self.problem.params), request.signature, request.client)
         return method_from_spec(request.method, self.trusted)
 
@@ -286,13 +266,12 @@ class Worker:
         )
 
     def _encoded(self, request: Request, method: Algorithm, message: Any) -> bytes:
-        """A message as it is sent: masked where the method asks for sums alone."""
+        # A message as it is sent: masked where the method asks for sums alone.
         if request.masks is None:
             return wire.encode(message)
         return self.sums.masked(self.folder, self._order("train", request), method, message, self.log)
 
     def _order(self, kind: str, request: Request, *more: bytes) -> SumOrder:
-        """What the reply to a request is summed under."""
         digest = request_digest(request, self.run_config, *more)
         return SumOrder(request.experiment, request.client, kind, request.round, digest, request.masks)
 
@@ -316,7 +295,6 @@ class Worker:
         return algorithm.enrol(broadcast, jax.tree.map(jnp.asarray, self.problem.params))
 
     def _model(self, request: EvaluateRequest, algorithm: Algorithm) -> Any:
-        """The model that this client is measured with."""
         params = jax.tree.map(jnp.asarray, self.problem.params)
         model = wire.decode(request.model, params)
         if not algorithm.traits.personal:
@@ -335,7 +313,6 @@ class Worker:
 
 
 def _in_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
-    """The metrics in the order in which they were asked for: their names do not travel back."""
     names = tuple(name for name in names if name not in metrics.sums)
     means, counts = ({name: kind[name] for name in names} for kind in (metrics.means, metrics.counts))
     return PartMetrics(metrics.examples, means, counts, metrics.sums)

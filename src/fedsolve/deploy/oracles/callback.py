@@ -55,7 +55,6 @@ class Host:
 
     @contextmanager
     def running(self) -> Iterator[Mapping[str, Callable[[Any, np.ndarray], Any]]]:
-        """The functions, for one thread at a time."""
         try:
             with self._lock:
                 yield self._functions
@@ -91,7 +90,6 @@ class HostFunction:
     are asked for what does not depend on one another.
 
     Attributes:
-        name: of the function.
         view: how the program's arrays become those of a framework (see `numpy_view`).
     """
 
@@ -141,7 +139,6 @@ class Packing:
     """How a list of arrays is laid out in fewer ones, which are flat: each costs time on its way, whatever its size.
 
     Attributes:
-        shapes: of each array.
         groups: the numbers of the arrays that lie one after another in each flat one.
     """
 
@@ -171,7 +168,6 @@ class Packing:
         return packed
 
     def unpack(self, flat: Sequence[Any]) -> list[Any]:
-        """The arrays as views of flat ones, of any framework."""
         arrays: list[Any] = [None] * len(self.shapes)
         for group, array in zip(self.groups, flat, strict=True):
             start = 0

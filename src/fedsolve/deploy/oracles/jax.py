@@ -179,7 +179,6 @@ class JaxOracle(LocalProblem):
         self._packed: dict[Any, PackedClients] = {}
 
     def _start(self) -> Any:
-        """The model that loss and metrics are tried on."""
         model = with_frozen(self.params, self._frozen)
         return model if self.beside is None else WithBuffers(model, self.beside)
 
@@ -253,7 +252,7 @@ class JaxOracle(LocalProblem):
         return _compiled_oracle()(work, mine, key, jnp.asarray(client, jnp.int32))
 
     def _on_device(self, dtype: Any) -> PackedClients:
-        """The examples in the round's type, put there once."""
+        # The examples in the round's type, put there once.
         if dtype not in self._packed:
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
                 self._packed = {dtype: packed(self._examples, self._frozen, dtype)}
@@ -268,8 +267,7 @@ def _with_products(work: LocalWork, matmul_dtype: str | None) -> LocalWork:
 
 @cache
 def _compiled_oracle() -> Any:
-    """`client_oracle` as one program: its many small steps, one by one, would take longer than local work."""
-
+    # `client_oracle` as one program: its many small steps, one by one, would take longer than local work.
     def make(work: LocalWork, packed: PackedClients, key: Array, client: Scalar) -> ClientOracle:
         return client_oracle(work, packed, key, client, packed.steps[0], slot=0)
 
@@ -283,7 +281,6 @@ class LocalMetrics:
     """What a client measures a model by, with the engine's programs.
 
     Args:
-        loss: its loss, measured as `loss`.
         metrics: functions of (params, batch) by name; means over examples, or not.
         whole: metrics of whole sets, as a task has them.
         model, examples: what metrics are tried on, with the buffers of that time.
@@ -305,11 +302,7 @@ class LocalMetrics:
     def measure(
         self, names: Collection[str], sets: Mapping[str, PackedClients], model: Params
     ) -> dict[str, PartMetrics]:
-        """Some metrics of a model on one client's sets of examples, by part; with its buffers where the loss has some.
-
-        Raises:
-            InvalidInput: a metric that fails, or gives no real number.
-        """
+        """Metrics of a model on one client's sets of examples, by part; with its buffers where the loss has some."""
         means, whole = self._split(names)
         summed: dict[str, Any] = {
             name: means.pop(name) for name in list(means) if hasattr(means[name], "totals")
@@ -332,7 +325,7 @@ class LocalMetrics:
         return measured
 
     def _split(self, names: Collection[str]) -> tuple[dict[str, Callable[..., Any]], OnWholeSets]:
-        """Which follow from the examples' own values, and which are computed on whole sets; found once each."""
+        # Which follow from the examples' own values, and which are computed on whole sets; found once each.
         chosen = {name: f for name, f in self._metrics.items() if name in names}
         new = {name: f for name, f in chosen.items() if name not in self._no_mean}
         seen = check_metrics(new, self._model(), self._examples) if new else {}
@@ -350,7 +343,6 @@ def packed(examples: Batch, frozen: Params, dtype: Any) -> PackedClients:
 
 
 def _count(function: Any, count: float) -> float:
-    """What a metric is a mean over, as `PartMetrics` has it."""
     if not hasattr(function, "of_sums"):
         return round(count)
     # a mean of values of several clients is no value of all, unless the function says what they count for
@@ -371,7 +363,6 @@ def held_out(validation: Batch, training: FederatedData) -> Batch:
 
 
 def client_validation(task: Task, client: int) -> Batch | None:
-    """The validation examples of a task that are this client's; None if it has none."""
     if task.validation is None or task.validation_clients is None:
         return None
     rows = np.flatnonzero(task.validation_clients == client)

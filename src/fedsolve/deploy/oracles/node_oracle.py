@@ -25,7 +25,6 @@ STATE_FOLDER = "fedsolve-state"
 
 
 def states_of(node_config: Mapping[str, Any]) -> Path:
-    """Where a node keeps its clients' states."""
     return Path(str(node_config.get("state-dir", STATE_FOLDER)))
 
 
@@ -68,7 +67,6 @@ class LocalProblem(ABC):
 
     Attributes:
         params: a model of the right shapes and types; its values do not matter.
-        num_examples: examples of this client.
         exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
             parameters and step; a line search compares such losses.
         metrics: names of what it can measure a model by.
@@ -93,7 +91,6 @@ class LocalProblem(ABC):
 
     @property
     def shared(self) -> dict[str, np.ndarray]:
-        """All that clients must share and no message has, by name."""
         return {**self.constants, **self.schemas}
 
     @property
@@ -110,11 +107,6 @@ class LocalProblem(ABC):
         return self.buffers.keys()
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Load the server's buffers.
-
-        Raises:
-            InvalidInput: a name or a shape that is not this problem's.
-        """
         check_same("buffer", {n: b.shape for n, b in buffers.items()}, {})
 
     @contextmanager
@@ -153,29 +145,17 @@ class LocalProblem(ABC):
         """
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
-        """The oracle of a number of local steps, for fine-tuning before a client is evaluated.
-
-        Args:
-            key, client, dtype: as for `begin`.
-            steps: at least 1.
-
-        Raises:
-            InvalidInput: this problem has none.
-        """
+        """The oracle of a number of local steps, for fine-tuning before a client is evaluated."""
         raise InvalidInput(f"this {type(self).__name__} cannot fine-tune: it has no method begin_steps")
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Evaluate a model on this client's examples, with the buffers that were loaded last.
 
         Args:
-            params: the model.
             metrics: their names, some of `self.metrics`.
 
         Returns:
             Those of its training examples as `train`; of those that it holds out, if it does, as `validation`.
-
-        Raises:
-            InvalidInput: this problem has none.
         """
         raise InvalidInput(f"this {type(self).__name__} measures no model: it has no method measure")
 

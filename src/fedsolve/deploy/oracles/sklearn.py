@@ -50,12 +50,10 @@ class WeightedExamples(NamedTuple):
 
 
 def _of_margins(loss: Callable[[Array], Array]) -> ExampleLoss:
-    """A loss of s m for each output m, s = 1 for the label's class and -1 else, summed.
-
-    With an output for each class, a class's weight counts in its own output's problem alone, as in scikit-learn's one
-    against the rest.
-    """
-
+    # A loss of s m for each output m, s = 1 for the label's class and -1 else, summed.
+    #
+    # With an output for each class, a class's weight counts in its own output's problem alone, as in scikit-learn's one
+    # against the rest.
     def each(outputs: Array, y: Array, weights: Array | None) -> Array:
         own = loss(_signs(outputs, y) * outputs)
         if weights is not None:
@@ -80,17 +78,15 @@ def multinomial(outputs: Array, y: Array, weights: Array | None) -> Array:
 
 
 def squared(outputs: Array, y: Array, weights: Array | None) -> Array:
-    """(m - y)^2 / 2."""
     return 0.5 * jnp.square(outputs[:, 0] - y)
 
 
 def _is_own(outputs: Array, y: Array) -> Array:
-    """Which output is the label's; of two classes there is one output, of the second."""
+    # Which output is the label's; of two classes there is one output, of the second.
     return y[:, None] == (jnp.arange(outputs.shape[1]) if outputs.shape[1] > 1 else 1)
 
 
 def _signs(outputs: Array, y: Array) -> Array:
-    """1 for the label's output, else -1."""
     return jnp.where(_is_own(outputs, y), 1, -1).astype(outputs.dtype)
 
 
@@ -107,14 +103,12 @@ class LinearLoss:
     class_weights: tuple[float, ...] | None = None
 
     def each(self, params: dict[str, Array], batch: Examples | WeightedExamples) -> Array:
-        """The loss of each example, shape (n,)."""
         outputs = linear(params, batch.x)
         weights = None if self.class_weights is None else jnp.asarray(self.class_weights, outputs.dtype)
         own = self.example_loss(outputs, batch.y, weights)
         return own * batch.weight if isinstance(batch, WeightedExamples) else own
 
     def __call__(self, params: dict[str, Array], batch: Examples | WeightedExamples) -> Array:
-        """The mean over the batch, shape ()."""
         return jnp.mean(self.each(params, batch))
 
 
@@ -132,7 +126,6 @@ def linear(params: dict[str, Array], x: Array) -> Array:
 
 
 def kind_of(loss: ExampleLoss) -> str:
-    """What a loss is called."""
     return next(name for name, known in _KINDS.items() if known is loss)
 
 
@@ -161,7 +154,6 @@ def is_classifier(estimator: Any) -> bool:
 
 
 def loss_of(estimator: Any, outputs: int) -> ExampleLoss:
-    """The loss of each example that an estimator stands for, its penalty apart."""
     if isinstance(estimator, linear_model.LogisticRegression):
         return multinomial if outputs > 1 else logistic
     kind = getattr(estimator, "loss", "squared_error")
@@ -196,11 +188,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
 
 
 def parameter_notes(estimator: Any) -> tuple[str, ...]:
-    """What is to be said of an estimator's parameters: those that play no part.
-
-    Raises:
-        InvalidInput: one that would make another model, or an estimator with others than scikit-learn's.
-    """
+    """What is to be said of an estimator's parameters: those that play no part."""
     name, given = type(estimator).__name__, estimator.get_params(deep=False)
     defaults = {p.name: p.default for p in inspect.signature(type(estimator).__init__).parameters.values()}
     unknown = sorted(given.keys() - USED - SOLVER - REFUSED.keys() - set(PENALTY))
@@ -228,7 +216,7 @@ def parameter_notes(estimator: Any) -> tuple[str, ...]:
 
 
 def _penalises(given: Mapping[str, Any]) -> bool:
-    """Whether the estimator's penalty would act."""
+    # Whether the estimator's penalty would act.
     if given.get("penalty", "l2") is None:
         return False
     if "C" in given:
@@ -332,7 +320,7 @@ class SklearnOracle(JaxOracle):
 
 
 def _in_order(name: str, x: Any, wanted: list[Any], of: str) -> Any:
-    """Inputs, of a table with the columns in the order of the names; `InvalidInput` if it has others."""
+    # Inputs, of a table with the columns in the order of the names; `InvalidInput` if it has others.
     own = _labels(x)
     if not own or not wanted or own == wanted:
         return x
@@ -342,12 +330,11 @@ def _in_order(name: str, x: Any, wanted: list[Any], of: str) -> Any:
 
 
 def _labels(x: Any) -> list[Any]:
-    """The names of a table's columns; none of what is no table."""
+    # The names of a table's columns; none of what is no table.
     return [label for label, _ in columns_of(x) or ()]
 
 
 def _inputs(name: str, x: Any) -> np.ndarray:
-    """Inputs as an array."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
         raise InvalidInput(f"{name} is a sparse matrix: give a dense array, x.toarray()")
     array = as_array(name, x)
@@ -359,7 +346,7 @@ def _inputs(name: str, x: Any) -> np.ndarray:
 def _examples(
     x: np.ndarray, y: Any, labels: np.ndarray | None, weight: Any = None
 ) -> Examples | WeightedExamples:
-    """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
+    # Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them.
     y = as_array("y", y) if labels is None else check_column("y", y) if np.size(y) else np.asarray(y)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise InvalidInput(
@@ -379,12 +366,11 @@ def _examples(
 
 
 def final_step(estimator: Any) -> Any:
-    """The estimator itself, of a pipeline its last step."""
     return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
 
 
 def _constants(estimator: Any) -> dict[str, np.ndarray]:
-    """What a pipeline's steps before the last make of inputs: their parameters, and what they were fitted to."""
+    # What a pipeline's steps before the last make of inputs: their parameters, and what they were fitted to.
     steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
     return {name: value for step, part in steps for name, value in _parts(step, part)}
 
@@ -393,7 +379,7 @@ _NO_MATTER = ("copy", "n_jobs", "verbose", "feature_names_in_")  # names of colu
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Arrays, numbers and words in a step, those of estimators and lists within it too; not on how many rows."""
+    # Arrays, numbers and words in a step, those of estimators and lists within it too; not on how many rows.
     if hasattr(value, "get_params"):
         own = {k: v for k, v in vars(value).items() if k.endswith("_") and not k.startswith(("_", "n_"))}
         for key, part in sorted((value.get_params(deep=False) | own).items()):
@@ -411,17 +397,12 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _names(x: Any) -> dict[str, np.ndarray]:
-    """The columns of a table of inputs."""
     labels = _labels(x)
     return {"columns": np.array(list(map(str, labels)))} if labels else {}
 
 
 def _transform_of(estimator: Any) -> Callable[[Any], Any]:
-    """What a pipeline does to inputs before its last step.
-
-    Raises:
-        InvalidInput: a step that is not fitted.
-    """
+    # What a pipeline does to inputs before its last step.
     steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
     steps = [(name, step) for name, step in steps if step not in (None, "passthrough")]
     for name, step in steps:
@@ -451,7 +432,6 @@ def _transform_of(estimator: Any) -> Callable[[Any], Any]:
 
 
 def _class_weights(estimator: Any, labels: np.ndarray | None) -> tuple[float, ...] | None:
-    """The weight of each class, in the order of the labels; None where all have 1."""
     given = getattr(estimator, "class_weight", None)
     if given is None or labels is None:
         return None
@@ -540,7 +520,6 @@ def check_classes(labels: Any) -> np.ndarray:
 
 
 def numbered(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Labels as numbers of their classes, int32."""
     if len(labels) and (classes.dtype.kind in "OU") != (labels.dtype.kind in "OU"):
         raise InvalidInput(
             f"y has labels of type {labels.dtype}, and classes = {classes.tolist()} are of another: give both the same"

@@ -213,11 +213,9 @@ class TorchRound(Oracle):
 
     @property
     def bound(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The same as `steps`."""
         return self.steps
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and gradient on the minibatch of a local step."""
         return _STEP.value_and_grad(params, self._at(step))
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
@@ -229,7 +227,7 @@ class TorchRound(Oracle):
         return _FULL.value_and_grad(params, self.words)
 
     def _at(self, step: Scalar) -> Array:
-        """What names the step to the host: the round's words and its number, as one array."""
+        # What names the step to the host: the round's words and its number, as one array.
         return jnp.append(self.words, jnp.asarray(step, jnp.uint32))
 
 
@@ -239,7 +237,6 @@ jax.tree_util.register_dataclass(
 
 
 def _steps(epochs: int | None, steps: int | None, batches: int) -> int:
-    """Local steps of a round."""
     if epochs is not None and steps is not None:
         raise InvalidInput(f"epochs = {epochs}, steps = {steps}: give at most one of them")
     name, value = ("steps", steps) if steps is not None else ("epochs", 1 if epochs is None else epochs)

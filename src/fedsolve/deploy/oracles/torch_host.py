@@ -96,7 +96,6 @@ class Minibatches:
         self._last: Any = None
 
     def at(self, key: bytes, step: int) -> Any:
-        """The batch of a local step in the round of this key."""
         number, index = divmod(step, self.size.batches)
         if self._pass != (key, number) or index < self._drawn - 1:
             self._batches, self._pass, self._drawn = self._start(seed_of(key, 1, number)), (key, number), 0
@@ -148,7 +147,7 @@ class Minibatches:
             return iter(complete(self._loader) if everything else self._loader)
 
     def _draw(self, batches: Iterator[Any], seed: int) -> Any:
-        """The next batch, None at the end; the loader's own generators are seeded too. A list has nothing random."""
+        # The next batch, None at the end; the loader's own generators are seeded too. A list has nothing random.
         for part in (self._loader, getattr(self._loader, "sampler", None)):
             generator = getattr(part, "generator", None)
             if isinstance(generator, torch.Generator):
@@ -171,7 +170,7 @@ class Minibatches:
         return check_pair(batch)
 
     def _measure(self) -> Size:
-        """From the loader's own numbers where they can be trusted, else by one pass over it."""
+        # From the loader's own numbers where they can be trusted, else by one pass over it.
         loader = self._loader
         if isinstance(loader, DataLoader) and _counts_itself(loader):
             examples = len(loader.sampler)  # pyright: ignore[reportArgumentType]
@@ -198,7 +197,7 @@ def _length(dataset: Any) -> int:
 
 
 def _counts_itself(loader: DataLoader[Any]) -> bool:
-    """Whether a DataLoader makes batches by itself from a sampler that knows how many examples it draws."""
+    # Whether a DataLoader makes batches by itself from a sampler that knows how many examples it draws.
     by_itself = type(loader.batch_sampler) is BatchSampler and not isinstance(loader.dataset, IterableDataset)
     return by_itself and hasattr(loader.sampler, "__len__")
 
@@ -216,7 +215,6 @@ def complete(loader: Any) -> Any:
 
 
 def check_pair(batch: Any) -> Any:
-    """A batch that is a pair of inputs and targets, else `InvalidInput`."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         what = f"{len(batch)} parts" if isinstance(batch, tuple | list) else of_type(batch)
         raise InvalidInput(f"a batch of the loader is {what}: it must be a pair (inputs, targets)")
@@ -224,7 +222,6 @@ def check_pair(batch: Any) -> Any:
 
 
 def num_examples(batch: Any) -> int:
-    """Examples of a batch: the first axis of its targets."""
     targets = batch[1]
     if not isinstance(targets, Tensor) or targets.ndim == 0:
         raise InvalidInput(f"the targets of a batch are {of_type(targets)}: give a tensor (examples, ...)")
@@ -303,11 +300,9 @@ class Evaluations:
         return loss, gradient
 
     def trial(self, params: Tensors, words: np.ndarray) -> np.ndarray:
-        """The loss alone."""
         return self._at(params, words, with_gradient=False)[0]
 
     def full(self, params: Tensors, words: np.ndarray) -> tuple[np.ndarray, Arrays]:
-        """Loss and gradient on all examples, in evaluation mode."""
         key, (values, dtype) = words.tobytes(), self._on_device(params)
         total: Any = torch.zeros((), dtype=dtype, device=self._device)
         gradient = {name: torch.zeros_like(v) for name, v in values.items()}
@@ -333,7 +328,7 @@ class Evaluations:
         return _array(mean, dtype), {n: _array(g, dtype) for n, g in slopes.items()}
 
     def _through(self, key: bytes, by_outputs: list[Any], dtype: torch.dtype) -> Tensors:
-        """The gradient from that by the outputs of each batch, which are computed once more."""
+        # The gradient from that by the outputs of each batch, which are computed once more.
         gradient = {name: torch.zeros_like(p) for name, p in self._params.items()}
         with seed_all(seed_of(key, 5), self._device):
             for batch, slopes in zip(self._batches.all(key), by_outputs, strict=True):
@@ -373,7 +368,6 @@ class Evaluations:
         return {name: of.result() for name, of in measuring.items()}, examples
 
     def _kind(self, name: str, function: Function, outputs: Any, y: Any) -> LossAnalysis:
-        """What a metric is; found once."""
         if name not in self._kinds:
             what = "the loss" if name == "loss" else f"metric {name}"
             self._kinds[name] = kind_of(what, function, outputs, y, self._dtype)
@@ -400,7 +394,7 @@ class Evaluations:
                 check_single_row(self._module, x, len(y), where, remedy)
 
     def _try(self, x: Any, y: Any) -> tuple[Any, Tensor]:
-        """Outputs and loss of a batch in training mode, whose gradient can be taken."""
+        # Outputs and loss of a batch in training mode, whose gradient can be taken.
         own = {name: p.data for name, p in self._params.items()}
         with (
             self._trial(),
@@ -427,7 +421,7 @@ class Evaluations:
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
-        """The module in training mode, with copies of its tensors in their place."""
+        # The module in training mode, with copies of its tensors in their place.
         copies = {name: p.data.clone() for name, p in self._params.items()} | self._copies(self._dtype)
         with (
             substitute_tensors(self._module, self._params | self._buffers, copies),
@@ -452,7 +446,7 @@ class Evaluations:
     def _at(
         self, params: Tensors, words: np.ndarray, with_gradient: bool
     ) -> tuple[np.ndarray, Arrays, dict[str, Tensor]]:
-        """Loss, gradient and buffers after it, in training mode on the minibatch of the step that words end with."""
+        # Loss, gradient and buffers after it, in training mode on the minibatch of the step that words end with.
         key, step = words[:-1].tobytes(), int(words[-1])
         values, dtype = self._on_device(params)
         if self._batch[0] != (key, step, dtype):
@@ -467,18 +461,16 @@ class Evaluations:
         return _array(loss, dtype), {name: _array(g, dtype) for name, g in gradient.items()}, after
 
     def _on_device(self, params: Tensors) -> tuple[Tensors, torch.dtype]:
-        """Parameters where the module is, and their type; pairs of numbers begin where `view_as_complex` takes them."""
+        # Parameters where the module is, and their type; pairs of numbers begin where `view_as_complex` takes them.
         values = {n: (p.clone() if p.storage_offset() % 2 else p).to(self._device) for n, p in params.items()}
         return values, next(iter(values.values())).dtype
 
     def _copies(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The buffers to be written to by an evaluation."""
         return {
             n: b.to(dtype if b.is_floating_point() else b.dtype, copy=True) for n, b in self.buffers.items()
         }
 
     def _value(self, outputs: Any, x: Any, y: Any) -> Tensor:
-        """The loss; 0 where nothing in the batch counts."""
         try:
             value = value_or_zero(self._loss, outputs, y)
             check_form("the loss", value, num_examples((x, y)))
@@ -492,7 +484,6 @@ class Evaluations:
         return value
 
     def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
-        """The gradient by name; 0 where a parameter plays no part in the loss."""
         if not loss.requires_grad:  # a number for a batch in which nothing counts
             return {n: torch.zeros_like(p) for n, p in self._params.items()}
         parts = torch.autograd.grad(
@@ -506,7 +497,7 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _refuse_not_finite(**parts: Any) -> None:
-    """Raise `InvalidInput` if a part of a batch holds NaN or infinity, which the loss then shows."""
+    # Raise `InvalidInput` if a part of a batch holds NaN or infinity, which the loss then shows.
     for name, part in parts.items():
         for t in pytree.tree_leaves(part):
             if isinstance(t, Tensor) and not torch.isfinite(t).all():
@@ -517,7 +508,7 @@ def _refuse_not_finite(**parts: Any) -> None:
 
 
 def _no_class(loss: Function, outputs: Any, targets: Any) -> InvalidInput | None:
-    """The reason why a loss failed, if it is that targets are no classes that the module tells apart."""
+    # The reason why a loss failed, if it is that targets are no classes that the module tells apart.
     if not are_classes(outputs, targets):
         return None
     least, most, classes = int(targets.min()), int(targets.max()), outputs.shape[1]
@@ -560,7 +551,6 @@ class Measuring:
         self._batches: list[Any] = []
 
     def add(self, outputs: Any, targets: Any, examples: int) -> None:
-        """Take in a batch."""
         self._examples += examples
         if self._by_batch:
             self._total += examples * float(self._value(outputs, targets))
@@ -596,13 +586,11 @@ class Summing:
         self._metric, self._each = metric, []
 
     def add(self, outputs: Any, targets: Any, examples: int) -> None:
-        """Take in a batch."""
         with jax.enable_x64(True):
             flat, y = to_float64(outputs, targets)
             self._each.append(self._metric.each(jnp.asarray(flat), jnp.asarray(y)))
 
     def result(self) -> Sums:
-        """The sums over all."""
         with jax.enable_x64(True):
             each = jnp.concatenate(self._each)
             sums = self._metric.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0]
@@ -610,11 +598,6 @@ class Summing:
 
 
 def kind_of(name: str, function: Function, outputs: Any, targets: Any, dtype: torch.dtype) -> LossAnalysis:
-    """What a metric is, by a few examples.
-
-    Raises:
-        InvalidInput: it fails, or gives no numbers.
-    """
     rows = next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
     if rows < 2:  # one example is too few to tell
         return LossAnalysis(function)
@@ -645,5 +628,4 @@ def loss_of_all(function: Function, batches: list[Any]) -> tuple[Tensor, list[An
 
 
 def _count(value: float, size: float) -> float:
-    """0 where there is no value."""
     return size if math.isfinite(value) else 0.0

@@ -82,7 +82,7 @@ class FlowerProgram:
         self._main()
 
     def _leave(self, code: int, message: str | None = None, event_type: Any = None, **more: Any) -> None:
-        """In place of Flower's exit: after success, what is done at an exit but the exit itself."""
+        # In place of Flower's exit: after success, what is done at an exit but the exit itself.
         if code != 0:
             self._exit(code, message, event_type, **more)
         handlers = importlib.import_module("flwr.supercore.exit.exit_handler")
@@ -91,7 +91,7 @@ class FlowerProgram:
         handlers.trigger_exit_handlers(run_before_force_exit=False)
 
     def _take_input(self, pull: Callable[[], Any], response_type: Any) -> Any:
-        """The message's input, of the bundle that this process has imported or will import."""
+        # The message's input, of the bundle that this process has imported or will import.
         response = response_type.FromString(self._pulled) if self._pulled else pull()
         bundle = response.fab.hash_str
         if self._bundle not in ("", bundle) and self._restart:
@@ -101,7 +101,6 @@ class FlowerProgram:
 
 
 def without_parent(arguments: Sequence[str]) -> list[str]:
-    """The arguments without `--parent-pid`: the worker itself ends with its parent."""
     words = list(arguments)
     if "--parent-pid" in words:
         at = words.index("--parent-pid")
@@ -116,7 +115,7 @@ def _entry_point() -> Callable[[], Any]:
 
 
 def _check_insides(insides: Any) -> None:
-    """Raise `UnknownFlower` where something is not there or takes other arguments."""
+    # Raise `UnknownFlower` where something is not there or takes other arguments.
     for name, wanted in _REPLACED.items():
         function = getattr(insides, name, None)
         if function is None or not wanted <= set(inspect.signature(function).parameters):
@@ -137,7 +136,7 @@ def _check_insides(insides: Any) -> None:
 
 
 def _client_class(base: Any, take_input: Callable[[Callable[[], Any], Any], Any]) -> Any:
-    """The program's connection to its node, which looks at the bundle and waits for a message that is being stored."""
+    # The program's connection to its node, which looks at the bundle and waits for a message that is being stored.
     from flwr.proto.runtime_pb2 import PullTaskInputResponse
 
     class Client(base):

@@ -46,9 +46,6 @@ def make_folder(states: Path, limits: WorkerLimits, program: str) -> Path:
         states: the node's `state-dir`.
         limits: when its workers leave by themselves.
         program: the path of Flower's own `flwr-clientapp`.
-
-    Raises:
-        InvalidInput: it cannot be written.
     """
     try:
         states.mkdir(parents=True, exist_ok=True)
@@ -92,7 +89,6 @@ def hold(folder: Path) -> int:
 
 
 def remove_if_over(folder: Path) -> bool:
-    """Remove the folder of a node that has ended; whether it had."""
     try:
         with open(folder / NODE_LOCK, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +99,6 @@ def remove_if_over(folder: Path) -> bool:
 
 
 def remove_folders_left(states: Path) -> None:
-    """Remove the folders of nodes that have ended."""
     for left in states.glob(f"{_PREFIX}*"):
         remove_if_over(left)
 

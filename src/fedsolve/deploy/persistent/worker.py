@@ -66,7 +66,6 @@ class Request:
 
 
 def receive(connection: socket.socket) -> Request | None:
-    """The request of a connection, whose outputs become this process's; None if there is none."""
     data, descriptors, _, _ = socket.recv_fds(connection, shim.LONGEST, 2)
     try:
         while data and b"\n" not in data and len(data) < shim.LONGEST:
@@ -105,7 +104,6 @@ class ShimFollower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Follow no longer: the message has ended."""
         self._is_over = True
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RD)
@@ -130,7 +128,6 @@ class ShimFollower:
 
 
 def wait_for_end(pid: int) -> None:
-    """Return when a process has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -209,12 +206,12 @@ class Worker:
         return 0
 
     def _remove_folder(self) -> bool:
-        """Remove the folder of a node that has ended; no thread ends the process while the other removes it."""
+        # Remove the folder of a node that has ended; no thread ends the process while the other removes it.
         with self.removal:
             return remove_if_over(self.folder)
 
     def _is_over(self) -> bool:
-        """Whether a limit is reached, or the socket is not this worker's any more."""
+        # Whether a limit is reached, or the socket is not this worker's any more.
         most, megabytes = self.settings["messages"], self.settings["megabytes"]
         if self.done and ((most and self.done >= most) or (megabytes and resident_megabytes() > megabytes)):
             return True
@@ -263,7 +260,7 @@ class Worker:
             answer(connection, {"code": code})
 
     def _restart(self, connection: socket.socket, request: Request, pulled: bytes = b"") -> NoReturn:
-        """Replace this process by a new worker that runs the message: nothing of what was imported is left."""
+        # Replace this process by a new worker that runs the message: nothing of what was imported is left.
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         with tempfile.TemporaryFile() as file:
@@ -277,13 +274,13 @@ class Worker:
             os.execve(command[0], command, self.environment)
 
     def _close_in_child(self) -> None:
-        """In a forked process of the app, which must not keep the sockets of a worker that has ended open."""
+        # In a forked process of the app, which must not keep the sockets of a worker that has ended open.
         self.listener.close()
         if self.connection:
             self.connection.close()
 
     def _refuse_all(self, why: str) -> None:
-        """Let this node's messages run by Flower's own program."""
+        # Let this node's messages run by Flower's own program.
         print(f"fedsolve: {why}: Flower's own program runs this node's messages", file=sys.stderr, flush=True)
         (self.folder / shim.REFUSED).write_text(why, encoding="utf-8")
         self.listener.settimeout(0.0)
@@ -294,7 +291,7 @@ class Worker:
                     answer(connection, {"refused": why})
 
     def _end_with(self, parent: int) -> NoReturn:
-        """Wait for the parent's end; end the message, as Flower's own program would, and this process."""
+        # Wait for the parent's end; end the message, as Flower's own program would, and this process.
         wait_for_end(parent)
         self.is_orphan = True
         if self.connection:
@@ -305,7 +302,7 @@ class Worker:
 
 
 def _release_outputs() -> None:
-    """Close the outputs of a message: whoever reads them waits for their end."""
+    # Close the outputs of a message: whoever reads them waits for their end.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -316,7 +313,6 @@ def _release_outputs() -> None:
 
 
 def exit_code(end: SystemExit) -> int:
-    """The exit code of a program that ended so."""
     return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 

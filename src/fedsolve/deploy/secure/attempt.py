@@ -82,7 +82,6 @@ def width(clients: int, cohort: int, corrupt: float = CORRUPT, lost: float = LOS
 
 
 def ways(clients: int, marked: int, drawn: int, least: int) -> int:
-    """In how many ways `drawn` of the clients have at least `least` marked ones among them."""
     return sum(
         comb(marked, i) * comb(clients - marked, drawn - i) for i in range(least, min(marked, drawn) + 1)
     )
@@ -106,7 +105,6 @@ class MaskGraph:
         self._neighbours: dict[int, list[int]] = {}
 
     def neighbours(self, client: int) -> list[int]:
-        """Whom a client of the cohort shares a mask with, ascending."""
         if client not in self._neighbours:
             self._neighbours[client] = self._find(client)
         return self._neighbours[client]
@@ -151,16 +149,12 @@ class Attempt:
     Args:
         roster: the keys of all clients.
         kind: one of "train", "evaluate" and "statistics".
-        round: from 0.
         attempt: from 0; a round that is asked for again has the next.
         cohort: the clients whose messages are summed, at least 3, ascending.
         n32, n64: how many words of 32 bits, then of 64 bits, a message has.
         request: the digest, 32 bytes, of what all clients are asked: a client that is asked something else has other
             masks, which cancel with nobody's (against Pasquini et al. 2022, "Eluding secure aggregation in federated
             learning via model inconsistency").
-
-    Raises:
-        ProtocolError: one of them is out of its range.
     """
 
     def __init__(
@@ -202,11 +196,6 @@ class Attempt:
 
     @classmethod
     def read(cls, reader: Reader, roster: Roster, what: str) -> Attempt:
-        """The attempt that a message is of.
-
-        Raises:
-            ProtocolError: the roster is another, or a field is out of its range.
-        """
         if reader.take(len(roster.digest)) != roster.digest:
             raise ProtocolError(f"{what} has the digest of another roster")
         code, round, attempt = reader.number(1), reader.number(4), reader.number(2)
@@ -217,22 +206,18 @@ class Attempt:
 
     @cached_property
     def context(self) -> bytes:
-        """The digest of all of it."""
         return digest("attempt", self.to_bytes())
 
     @cached_property
     def graph(self) -> MaskGraph:
-        """Who shares a mask with whom."""
         return MaskGraph(self.cohort, self.roster.ring)
 
     @cached_property
     def step(self) -> Step:
-        """What a client notes of it."""
         return Step(KINDS.index(self.kind), self.round, self.attempt, self.context)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a message's words."""
         return 4 * self.n32 + 8 * self.n64
 
     def __str__(self) -> str:
@@ -256,7 +241,6 @@ class Words(NamedTuple):
 
     Attributes:
         data: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian; None before they are made.
-        n32, n64: how many.
         kind: one of "train", "evaluate" and "statistics".
         round: from 0; None where only the server counts.
         request: the digest of what this client was asked; None where it is not known before the words are.
@@ -324,7 +308,6 @@ class AttemptLog:
         """Note that an unmask request is answered; `ProtocolError` if it must not be.
 
         Args:
-            step: the attempt.
             clients: whose sum is opened, as `Roster.bits`.
             min_sum: of this member's owner.
             may_repeat: whether the owner lets a round be opened a second time.
@@ -348,7 +331,7 @@ class AttemptLog:
         self._opened[key] = before if clients in before else [*before, clients]
 
     def _note(self, step: Step, log: dict[tuple[int, int], Step]) -> None:
-        """Add an entry, and leave out what is so old that it is refused anyway."""
+        # Add an entry, and leave out what is so old that it is refused anyway.
         newest = max(
             round
             for kind, round in (*self._masked, *self._answered, (step.kind, step.round))
@@ -370,7 +353,6 @@ class AttemptLog:
             raise ProtocolError(f"{step}: {what} attempt {before.attempt} of this round already")
 
     def to_bytes(self) -> bytes:
-        """The log as bytes, for the client's file."""
         logs = (self._masked, self._answered)
         opened = [number(len(self._opened), 4)]
         for (kind, round), sets in self._opened.items():
@@ -389,7 +371,6 @@ class AttemptLog:
 
     @classmethod
     def read(cls, reader: Reader) -> AttemptLog:
-        """The log from bytes."""
         self = cls()
         for log in (self._masked, self._answered):
             for _ in range(reader.number(4)):

@@ -78,9 +78,6 @@ class NodeSecrets:
         log: told in one line why something is refused; nothing is sent then.
 
     Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
-
-    Raises:
-        InvalidInput: a value out of its range, or a file that cannot be read or written, or is damaged.
     """
 
     def __init__(
@@ -108,7 +105,6 @@ class NodeSecrets:
 
     @property
     def peer_line(self) -> str:
-        """This client's line of a file of peers."""
         return f'{self.client} = "{p.verifying_key(self._identity).hex()}"'
 
     def hello(self) -> bytes:
@@ -124,12 +120,7 @@ class NodeSecrets:
             return hello_bytes(self._experiment, self._member(state), fresh)
 
     def enrol(self, roster: bytes) -> bytes:
-        """Accept the server's roster, for this experiment, and show this client's coin, since nothing can change now.
-
-        Raises:
-            ProtocolError: it is damaged or of another experiment, lacks this client's keys, has identities that are
-                not those of the file of peers, or is not the roster that was accepted before.
-        """
+        """Accept the server's roster for this experiment; this client's coin, since nothing can change now."""
         with self._refusing("the roster"):
             offered, state = Roster.read(roster), self._load()
             if offered.experiment != self._experiment:
@@ -147,11 +138,7 @@ class NodeSecrets:
             return state.coin
 
     def reveal(self, coins: bytes) -> None:
-        """Accept the coins of all clients of the roster, from which committee and graph follow.
-
-        Raises:
-            ProtocolError: one of them is not what its client committed itself to.
-        """
+        """Accept the coins of all clients of the roster, from which committee and graph follow."""
         with self._refusing("the coins"):
             roster = self._roster()
             if roster.is_drawn:
@@ -163,9 +150,6 @@ class NodeSecrets:
 
         Without the words' data it is b"", and nothing is noted: what of the order can be refused is refused before
         words are made, since a refusal afterwards says that they could be.
-
-        Raises:
-            ProtocolError: the order is refused: it does not fit the words, or has been answered.
         """
         with self._refusing("an order"):
             roster, state = self._roster(), self._load()
@@ -185,11 +169,7 @@ class NodeSecrets:
             return masked_reply(found, self.client, private, words.data, fresh)
 
     def unmask(self, request: bytes) -> bytes:
-        """A committee member's answer: its shares of what opens the sum.
-
-        Raises:
-            ProtocolError: the request is refused.
-        """
+        """A committee member's answer: its shares of what opens the sum."""
         with self._refusing("an unmask request"):
             roster, state = self._roster(), self._load()
             lists, sealed = read_request(request, roster, self.client)
@@ -205,7 +185,7 @@ class NodeSecrets:
 
     @contextmanager
     def _refusing(self, what: str) -> Iterator[None]:
-        """Hold the files meanwhile, and log why something is refused."""
+        # Hold the files meanwhile, and log why something is refused.
         try:
             with locked(self._folder):
                 yield
@@ -217,7 +197,6 @@ class NodeSecrets:
         return Member.of(self._experiment, self.client, self._identity, state.share_key, state.coin)
 
     def _fresh(self, state: _State) -> list[PreKey]:
-        """New pre-keys in the place of those that are used."""
         owner = Owner(self._experiment, self.client, p.verifying_key(self._identity))
         return state.pre_keys.top_up(owner, self._identity)
 
@@ -236,12 +215,10 @@ class NodeSecrets:
             check_peers(roster, self._peers)
 
     def _read_roster(self) -> Roster | None:
-        """The roster that was accepted before, if one was."""
         data = self._read(_ROSTER)  # its signatures were verified before it was written
         return None if data is None else Roster.read(data, verify=False)
 
     def _read(self, name: str) -> bytes | None:
-        """A file of this client's, None if there is none."""
         path = self._folder / name
         try:
             return read_bytes(path, _LARGEST)

@@ -41,11 +41,7 @@ BUNDLE = 64
 
 
 def load_or_create_identity(path: Path) -> bytes:
-    """The private Ed25519 key in a file, or a new one, written with mode 0600.
-
-    Raises:
-        InvalidInput: the file cannot be read or written, or is no key, or others may read it.
-    """
+    """The private Ed25519 key in a file, or a new one, written with mode 0600."""
     try:
         private = read_bytes(path, KEY)
         if path.stat().st_mode & 0o077:
@@ -71,7 +67,6 @@ class Owner(NamedTuple):
 
     @property
     def name(self) -> bytes:
-        """What signatures are bound to."""
         return self.experiment + number(self.client, 4)
 
 
@@ -84,7 +79,6 @@ class PreKey(NamedTuple):
 
     @classmethod
     def of(cls, owner: Owner, signing: bytes, index: int, private: bytes) -> PreKey:
-        """The pre-key with a private key, signed with the identity's private key."""
         public = public_key(private)
         return cls(index, public, sign(signing, "pre-key", owner.name, number(index, 4), public))
 
@@ -97,11 +91,9 @@ class PreKey(NamedTuple):
         return cls(index, reader.take(KEY), reader.take(SIGNATURE))
 
     def to_bytes(self) -> bytes:
-        """The fields of a message."""
         return number(self.number, 4) + self.public + self.signature
 
     def check(self, owner: Owner) -> None:
-        """Raise `ProtocolError` unless the owner signed it."""
         what = f"pre-key {self.number} of client {owner.client}"
         check_signature(
             owner.identity, self.signature, what, "pre-key", owner.name, number(self.number, 4), self.public
@@ -115,7 +107,6 @@ class PrivatePreKeys:
         self._following, self._keys = following, keys or {}
 
     def clear(self) -> None:
-        """Delete all of them."""
         self._keys.clear()
 
     def top_up(self, owner: Owner, signing: bytes) -> list[PreKey]:
@@ -126,11 +117,6 @@ class PrivatePreKeys:
         return [PreKey.of(owner, signing, index, self._keys[index]) for index in fresh]
 
     def use(self, index: int, public: bytes) -> bytes:
-        """The private half of this one, which is deleted here.
-
-        Raises:
-            ProtocolError: it was used before, never made, or its public half is another.
-        """
         if index not in self._keys:
             known = "was used before" if index < self._following else "was never made"
             raise ProtocolError(f"pre-key {index} of this client {known}")
@@ -142,20 +128,17 @@ class PrivatePreKeys:
         return private
 
     def to_bytes(self) -> bytes:
-        """All of them, for the client's file."""
         keys = b"".join(number(index, 4) + private for index, private in self._keys.items())
         return number(self._following, 4) + number(len(self._keys), 2) + keys
 
     @classmethod
     def read(cls, reader: Reader) -> PrivatePreKeys:
-        """Those of the client's file."""
         following, count = reader.number(4), reader.number(2)
         pairs = [(reader.number(4), reader.take(KEY)) for _ in range(count)]
         return cls(following, dict(pairs))
 
 
 def read_bundle(reader: Reader, what: str) -> list[PreKey]:
-    """A list of pre-keys with ascending numbers, at most 64."""
     count = reader.number(2)
     if count > BUNDLE:
         raise ProtocolError(f"{what} has {count} pre-keys, more than {BUNDLE}")
@@ -166,12 +149,10 @@ def read_bundle(reader: Reader, what: str) -> list[PreKey]:
 
 
 def bundle_bytes(keys: list[PreKey]) -> bytes:
-    """A list of pre-keys as bytes."""
     return number(len(keys), 2) + b"".join(key.to_bytes() for key in keys)
 
 
 def commitment(experiment: bytes, client: int, coin: bytes) -> bytes:
-    """What a client shows of its coin before all keys are known."""
     return digest("coin", experiment, number(client, 4), coin)
 
 
@@ -179,11 +160,8 @@ class Member(NamedTuple):
     """What a client says of itself for a whole experiment, signed by its identity.
 
     Attributes:
-        client: its number.
         identity: its Ed25519 key.
         share_key: the X25519 key that shares are encrypted to.
-        commitment: to its coin.
-        signature: of all of it.
     """
 
     client: int
@@ -194,7 +172,6 @@ class Member(NamedTuple):
 
     @classmethod
     def of(cls, experiment: bytes, client: int, signing: bytes, share_private: bytes, coin: bytes) -> Member:
-        """That of the owner of two private keys and a coin."""
         identity, share_key = verifying_key(signing), public_key(share_private)
         hidden, owner = commitment(experiment, client, coin), Owner(experiment, client, identity)
         return cls(
@@ -209,11 +186,9 @@ class Member(NamedTuple):
         return cls(client, keys[0], keys[1], keys[2], reader.take(SIGNATURE))
 
     def to_bytes(self) -> bytes:
-        """The fields of a message."""
         return number(self.client, 4) + self.identity + self.share_key + self.commitment + self.signature
 
     def owner(self, experiment: bytes) -> Owner:
-        """Whose pre-keys these keys vouch for."""
         return Owner(experiment, self.client, self.identity)
 
     def check(self, experiment: bytes) -> None:
@@ -233,11 +208,7 @@ def hello_bytes(experiment: bytes, member: Member, keys: list[PreKey]) -> bytes:
 
 
 def read_hello(hello: bytes) -> tuple[bytes, Member, list[PreKey]]:
-    """The experiment's digest, the client's long-lived keys, whose signature is checked, and its pre-keys.
-
-    Raises:
-        ProtocolError: it is cut, too long or forged.
-    """
+    """The experiment's digest, the client's long-lived keys, whose signature is checked, and its pre-keys."""
     reader = Reader(hello, _HELLO, "a hello")
     experiment, member = reader.take(KEY), Member.read(reader)
     keys = read_bundle(reader, f"the hello of client {member.client}")
@@ -279,7 +250,6 @@ def threshold(members: int) -> int:
 
 
 def experiment_digest(experiment: str) -> bytes:
-    """What stands for an experiment's name in messages."""
     return digest("experiment", experiment.encode())
 
 
@@ -316,28 +286,17 @@ class Roster:
 
     @classmethod
     def of(cls, hellos: Iterable[bytes], server_key: bytes) -> Roster:
-        """The roster of the clients that said hello.
-
-        Raises:
-            ProtocolError: a hello is damaged or forged, or of another experiment, or fewer than 3 came.
-        """
         read = [read_hello(hello) for hello in hellos]
         if len({experiment for experiment, _, _ in read}) > 1:
             raise ProtocolError("the hellos are of different experiments")
         return cls(read[0][0] if read else b"", server_key, (member for _, member, _ in read))
 
     def to_bytes(self) -> bytes:
-        """The roster as it is sent to every client."""
         entries = b"".join(member.to_bytes() for member in self.members.values())
         return _ROSTER + self.experiment + self.server_key + number(len(self.members), 4) + entries
 
     @classmethod
     def read(cls, data: bytes, *, verify: bool = True) -> Roster:
-        """The roster from bytes; `verify` its signatures unless they were verified before.
-
-        Raises:
-            ProtocolError: it is damaged, its clients do not ascend, or a signature is wrong.
-        """
         reader = Reader(data, _ROSTER, "the roster")
         experiment, server_key, count = reader.take(KEY), reader.take(KEY), reader.number(4)
         if count > LARGEST_LIST:
@@ -353,20 +312,13 @@ class Roster:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the roster."""
         return digest("roster", self.to_bytes())
 
     @property
     def is_drawn(self) -> bool:
-        """Whether committee and graph are drawn by coins."""
         return len(self.members) > COMMITTEE
 
     def reveal(self, coins: bytes) -> None:
-        """Take the coins of all clients, 32 bytes each.
-
-        Raises:
-            ProtocolError: a coin is not the one that its client committed itself to.
-        """
         if len(coins) != KEY * len(self.members):
             raise ProtocolError(f"{len(coins)} bytes are not the coins of {len(self.members)} clients")
         for i, member in enumerate(self.members.values()):
@@ -376,7 +328,6 @@ class Roster:
         self.coins = coins
 
     def _drawn(self, label: str) -> list[int]:
-        """All clients in an order that follows from the coins."""
         if not self.coins:
             raise ProtocolError("the coins of the clients have not been revealed yet")
         seed = digest("draw", self.digest, self.coins)
@@ -384,12 +335,10 @@ class Roster:
 
     @cached_property
     def committee(self) -> tuple[int, ...]:
-        """The clients that open the sums, ascending."""
         return tuple(sorted(self._drawn("seat")[:COMMITTEE])) if self.is_drawn else tuple(self.members)
 
     @cached_property
     def ring(self) -> tuple[int, ...]:
-        """All clients in the order in which the graph of masks has them."""
         return tuple(self._drawn("place") if self.is_drawn else self.members)
 
     def bits(self, clients: Iterable[int]) -> int:
@@ -399,11 +348,9 @@ class Roster:
 
     @property
     def threshold(self) -> int:
-        """How many of the committee must answer."""
         return threshold(len(self.committee))
 
     def member(self, client: int, what: str) -> Member:
-        """The keys of a client; `ProtocolError` if it is none of the roster."""
         if client not in self.members:
             raise ProtocolError(f"{what}: client {client} is not in the roster")
         return self.members[client]
@@ -417,11 +364,7 @@ def check_peers(roster: Roster, peers: Mapping[int, bytes]) -> None:
 
 
 def read_peers(path: str | Path) -> dict[int, bytes]:
-    """Each client's public Ed25519 key, from a TOML file with lines such as `3 = "d75a98..."`.
-
-    Raises:
-        InvalidInput: the file cannot be read, or a line is no client's number with 64 hexadecimal digits.
-    """
+    """Each client's public Ed25519 key, from a TOML file with lines such as `3 = "d75a98..."`."""
     try:
         table = read_user_toml(Path(path), 2**24)
     except OSError as error:

@@ -36,7 +36,6 @@ class Order(NamedTuple):
 
 
 def order_bytes(attempt: Attempt, client: int, keys: Mapping[int, PreKey]) -> bytes:
-    """The order for a client, from the pre-keys of the cohort."""
     neighbours = attempt.graph.neighbours(client)
     listed = b"".join(number(other, 4) + keys[other].to_bytes() for other in neighbours)
     own = number(keys[client].number, 4) + keys[client].public
@@ -44,12 +43,7 @@ def order_bytes(attempt: Attempt, client: int, keys: Mapping[int, PreKey]) -> by
 
 
 def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order:
-    """An order after every check that needs no memory.
-
-    Raises:
-        ProtocolError: another roster, a cohort below `min_sum` or without the client, neighbours that are not those of
-            the graph, or a pre-key that its owner did not sign.
-    """
+    """An order after every check that needs no memory."""
     reader = Reader(order, _ORDER, "the order")
     attempt = Attempt.read(reader, roster, "the order")
     own, count = (reader.number(4), reader.take(p.KEY)), reader.number(4)
@@ -77,35 +71,29 @@ def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order
 def pair_secret(
     attempt: Attempt, client: int, own: tuple[p.X25519PrivateKey, bytes], other: int, public: bytes
 ) -> bytes:
-    """The secret of two clients for one attempt; `own` is the private and the public pre-key of `client`."""
     low, high = sorted(((client, own[1]), (other, public)))
     pair = number(low[0], 4) + number(high[0], 4) + low[1] + high[1]
     return p.derive(p.agree(own[0], public), "pair", attempt.context, pair)
 
 
 def share_digests(context: bytes, client: int, member: int, shares: bytes) -> bytes:
-    """16 bytes for each share of a client's that a member has, by which it is recognised, and not guessed."""
     digests = p.digests("share", (context, number(client, 4), number(member, 4)), shares, shamir.SHARE)
     return b"".join(digest[: p.TAG] for digest in digests)
 
 
 def mask_key(context: bytes, secret: bytes) -> bytes:
-    """The key that a secret's mask is made from."""
     return p.derive(secret, "mask", context)
 
 
 def seal_key(context: bytes, private: p.X25519PrivateKey, public: bytes, sender: int, member: int) -> bytes:
-    """The key of a sender's shares for a member, from the private key of one and the public key of the other."""
     return p.derive(p.agree(private, public), "shares", context, number(sender, 4), number(member, 4))
 
 
 def words_key(context: bytes, private: bytes | p.X25519PrivateKey, public: bytes, client: int) -> bytes:
-    """The key that authenticates a client's words to the server."""
     return p.derive(p.agree(private, public), "words", context, number(client, 4))
 
 
 def word_arrays(words: bytes | bytearray | memoryview, n32: int, n64: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words of 32 bits, then of 64, as arrays on the same bytes."""
     return np.frombuffer(words, "<u4", n32), np.frombuffer(words, "<u8", n64, 4 * n32)
 
 
@@ -159,7 +147,7 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
 def _sealed_shares(
     attempt: Attempt, client: int, private: PrivateKeys, secrets: Mapping[int, bytes]
 ) -> bytes:
-    """For every member of the committee its shares of all secrets, encrypted, and then the digests of all shares."""
+    # For every member of the committee its shares of all secrets, encrypted, and then the digests of all shares.
     roster, context = attempt.roster, attempt.context
     sealed, digests = [], []
     rows = shamir.share(b"".join(secrets.values()), roster.threshold, len(roster.committee))
@@ -179,7 +167,6 @@ class MaskedReply(NamedTuple):
         sealed: the shares for each member of the committee, in its order.
         digests: of these shares, for each member.
         fresh: new pre-keys, whose signatures are checked when they are used.
-        words: the masked words.
     """
 
     sealed: list[bytes]
@@ -189,11 +176,6 @@ class MaskedReply(NamedTuple):
 
 
 def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: bytes) -> MaskedReply:
-    """A reply after every check of its bytes.
-
-    Raises:
-        ProtocolError: it is cut or too long, of another attempt or client, or not what that client signed.
-    """
     what = f"the reply of client {client}"
     reader = Reader(reply, _REPLY, what)
     if reader.take(p.KEY) != attempt.context:
@@ -230,11 +212,7 @@ _REQUEST, _ANSWER = b"fsu2", b"fsa3"
 
 
 class Lists:
-    """Which clients of a cohort arrived and which are missing.
-
-    Raises:
-        ProtocolError: the lists overlap, or are not the cohort, or too few arrived.
-    """
+    """Which clients of a cohort arrived and which are missing."""
 
     def __init__(self, attempt: Attempt, arrived: Sequence[int], missing: Sequence[int]) -> None:
         if both := set(arrived) & set(missing):
@@ -251,12 +229,10 @@ class Lists:
         attempt.graph.check_arrived(set(arrived))
 
     def to_bytes(self) -> bytes:
-        """The lists as a message has them."""
         return client_list(self.arrived) + client_list(self.missing)
 
     @cached_property
     def digest(self) -> bytes:
-        """What an answer is bound to."""
         return p.digest("lists", self.attempt.context, self.to_bytes())
 
     @cached_property
@@ -278,27 +254,19 @@ class Sealed(NamedTuple):
     digests: bytes
 
     def given(self, wanted: Sequence[int]) -> Sealed:
-        """With the digests at some places alone."""
         return Sealed(self.shares, _at(wanted, self.digests, p.TAG))
 
 
 def _at(places: Sequence[int], parts: bytes, size: int) -> bytes:
-    """The parts of so many bytes at some places."""
     return b"".join(parts[size * i : size * (i + 1)] for i in places)
 
 
 def request_bytes(lists: Lists, sealed: Mapping[int, Sealed]) -> bytes:
-    """The request to one member, with what the clients that arrived have for it."""
     parts = [part for client, wanted in lists.opened.items() for part in sealed[client].given(wanted)]
     return _REQUEST + lists.attempt.to_bytes() + lists.to_bytes() + b"".join(parts)
 
 
 def read_request(request: bytes, roster: Roster, member: int) -> tuple[Lists, dict[int, Sealed]]:
-    """The lists of a request, checked, and what each client has for the member.
-
-    Raises:
-        ProtocolError: another roster, lists that overlap, that are not the cohort or too short, or no member is asked.
-    """
     reader = Reader(request, _REQUEST, "the unmask request")
     attempt = Attempt.read(reader, roster, "the unmask request")
     if member not in roster.committee:
@@ -349,18 +317,12 @@ def open_shares(
 
 
 def answer_bytes(lists: Lists, answer: Answer, member: int, identity: bytes) -> bytes:
-    """A member's answer as it is sent."""
     head = _ANSWER + lists.attempt.context + lists.digest + number(member, 4)
     head += client_list(answer.unreadable) + client_list(answer.unwilling) + answer.shares
     return head + p.sign(identity, "answer", head)
 
 
 def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
-    """A member's answer after every check of its bytes.
-
-    Raises:
-        ProtocolError: it is cut or too long, of another attempt or other lists, or not what that member signed.
-    """
     what, attempt = f"the answer of member {member}", lists.attempt
     reader = Reader(answer, _ANSWER, what)
     if reader.take(p.KEY) != attempt.context or reader.take(p.KEY) != lists.digest:
@@ -398,12 +360,6 @@ class Opening:
         self._liars: set[int] = set()
 
     def add(self, member: int, answer: bytes) -> None:
-        """Note a member's answer.
-
-        Raises:
-            ProtocolError: it is not one, or the member's second, a complaint, or has shares that are not those that
-                the clients gave the member, who is at fault then.
-        """
         if member in self._shares or member in self._complaints:
             raise ProtocolError(f"member {member} has answered {self._lists.attempt} already")
         found = read_answer(answer, self._lists, member)
@@ -428,7 +384,6 @@ class Opening:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the answers open the sum."""
         return len(self._shares) >= self._threshold
 
     def secrets(self) -> dict[tuple[int, int], bytes]:
@@ -450,12 +405,11 @@ class Opening:
         return {pair: found[p.KEY * i : p.KEY * (i + 1)] for i, pair in enumerate(pairs)}
 
     def _why_closed(self) -> SumNotOpened:
-        """Who did not answer, who is at fault, and whose owners allow no sum of so few.
-
-        Of more members than may be dishonest one is honest: what so many say of a client is true, and so is that it is
-        at fault where so many others have its shares. A member that names so many other clients is at fault, too. Of
-        the rest nobody can say who lies, the member or the client.
-        """
+        # Who did not answer, who is at fault, and whose owners allow no sum of so few.
+        #
+        # Of more members than may be dishonest one is honest: what so many say of a client is true, and so is that it
+        # is at fault where so many others have its shares. A member that names so many other clients is at fault, too.
+        # Of the rest nobody can say who lies, the member or the client.
         most = len(self._seat) - self._threshold
         said = self._complaints
         unread = Counter(client for answer in said.values() for client in answer.unreadable)

@@ -74,12 +74,12 @@ def weights(points: Sequence[int], prime: int = PRIME) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _powers(threshold: int, count: int) -> np.ndarray:
-    """x^k modulo the prime for the points x = 1, ..., count and k below the threshold."""
+    # x^k modulo the prime for the points x = 1, ..., count and k below the threshold.
     return np.array([[pow(x, k, PRIME) for k in range(threshold)] for x in range(1, count + 1)], np.int64)
 
 
 def _uniform(count: int) -> np.ndarray:
-    """Numbers below the prime, each as likely as any other."""
+    # Numbers below the prime, each as likely as any other.
     found = np.empty(0, np.uint32)
     while len(found) < count:
         drawn = np.frombuffer(secrets.token_bytes(4 * (count + 16)), "<u4")
@@ -88,14 +88,13 @@ def _uniform(count: int) -> np.ndarray:
 
 
 def _to_limbs(values: bytes) -> np.ndarray:
-    """Secrets as numbers of 15 bits, one after the other."""
+    # Secrets as numbers of 15 bits, one after the other.
     bits = np.unpackbits(np.frombuffer(values, np.uint8).reshape(-1, _SECRET), axis=1, bitorder="little")
     padded = np.pad(bits, ((0, 0), (0, LIMBS * _BITS - bits.shape[1])))
     return (padded.reshape(-1, _BITS) @ (1 << np.arange(_BITS))).ravel()
 
 
 def _from_limbs(numbers: np.ndarray) -> bytes:
-    """The secrets of such numbers."""
     bits = (numbers[:, None] >> np.arange(_BITS)) & 1
     whole = bits.astype(np.uint8).reshape(-1, LIMBS * _BITS)[:, : 8 * _SECRET]
     return np.packbits(whole, axis=1, bitorder="little").tobytes()
@@ -149,12 +148,8 @@ class Reader:
     """Takes the fields of a message in their order, and never more than there is.
 
     Args:
-        data: the message.
         tag: the four bytes that it must begin with.
         what: what the errors call it, such as "the order".
-
-    Raises:
-        ProtocolError: it is no bytes, or begins otherwise.
     """
 
     def __init__(self, data: bytes, tag: bytes, what: str) -> None:
@@ -165,7 +160,6 @@ class Reader:
             raise ProtocolError(f"{what} does not begin with {tag!r}: it is another message, or damaged")
 
     def take(self, length: int) -> bytes:
-        """The next bytes."""
         end = self.at + length
         if end > len(self._data):
             raise ProtocolError(f"{self._what} has {len(self._data)} bytes and ends too early")
@@ -173,7 +167,6 @@ class Reader:
         return part
 
     def number(self, size: int) -> int:
-        """The next number, of 1, 2, 4 or 8 bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def clients(self) -> tuple[int, ...]:
@@ -190,7 +183,6 @@ class Reader:
         return part
 
     def end(self) -> None:
-        """See that nothing follows."""
         if more := len(self._data) - self.at:
             raise ProtocolError(f"{self._what} has {more} bytes after its end")
 
@@ -203,12 +195,10 @@ def check_ascending(clients: Sequence[int], what: str) -> tuple[int, ...]:
 
 
 def number(value: int, size: int) -> bytes:
-    """A number as bytes."""
     return value.to_bytes(size, "little")
 
 
 def client_list(clients: Sequence[int]) -> bytes:
-    """A list of clients as bytes."""
     return number(len(clients), 4) + struct.pack(f"<{len(clients)}I", *clients)
 
 
@@ -250,7 +240,7 @@ _PREFIX = b"fedsolve secure sum 1: "
 
 
 def _labelled(label: str, parts: tuple[bytes, ...]) -> bytes:
-    """A label and parts of fixed lengths: different labels or parts never give the same bytes."""
+    # A label and parts of fixed lengths: different labels or parts never give the same bytes.
     return _PREFIX + label.encode() + b"\0" + b"".join(parts)
 
 
@@ -260,12 +250,10 @@ def new_secret() -> bytes:
 
 
 def digest(label: str, *parts: bytes) -> bytes:
-    """SHA-256 of a label and parts: 32 bytes."""
     return hashlib.sha256(_labelled(label, parts)).digest()
 
 
 def digests(label: str, parts: tuple[bytes, ...], pieces: bytes, length: int) -> list[bytes]:
-    """The digests of a label and parts with each piece of so many bytes as the last part."""
     begun, found = hashlib.sha256(_labelled(label, parts)), []
     for at in range(0, len(pieces), length):
         whole = begun.copy()
@@ -280,16 +268,11 @@ def agreement_key(private: bytes) -> X25519PrivateKey:
 
 
 def public_key(private: bytes) -> bytes:
-    """The public key of a private key of X25519."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes | X25519PrivateKey, public: bytes) -> bytes:
-    """X25519: the secret that two clients share.
-
-    Raises:
-        ProtocolError: the public key is one of the few with which every private key gives 0.
-    """
+    """X25519: the secret that two clients share."""
     key = agreement_key(private) if isinstance(private, bytes) else private
     try:
         return key.exchange(X25519PublicKey.from_public_bytes(public))
@@ -309,12 +292,10 @@ def check_point(public: bytes, what: str) -> None:
 
 
 def verifying_key(private: bytes) -> bytes:
-    """The public key of a private key of Ed25519."""
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def sign(private: bytes, label: str, *parts: bytes) -> bytes:
-    """The Ed25519 signature of a label and parts: 64 bytes."""
     return Ed25519PrivateKey.from_private_bytes(private).sign(_labelled(label, parts))
 
 
@@ -343,7 +324,6 @@ def seal(key: bytes, plaintext: bytes, associated: _Bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, associated: _Bytes) -> bytes | None:
-    """The plaintext; None if a byte of it, or of what is associated, is not what was sealed."""
     try:
         return AESGCM(key).decrypt(sealed[:12], sealed[12:], associated)
     except (InvalidTag, ValueError):  # the latter for a nonce that is cut
@@ -390,14 +370,10 @@ def skellam_share(count: int, variance: float, key: bytes | None = None) -> np.n
 
     Args:
         count: how many, at least 0.
-        variance: of each, in (0, 2^50].
         key: 32 bytes that they follow from, for tests; by default from the system's generator.
 
     Returns:
         Whole numbers, int64 of shape (count,).
-
-    Raises:
-        InvalidInput: a variance out of its range.
     """
     if not 0 < variance <= _LARGEST:
         raise InvalidInput(f"variance = {variance!r} of a share of noise must be above 0 and at most 2^50")
@@ -412,7 +388,6 @@ class RandomBits:
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def uniform(self, count: int) -> np.ndarray:
-        """Numbers in (0, 1): odd multiples of 2^-54."""
         words = np.frombuffer(self._stream.update(bytes(8 * count)), "<u8")
         return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
@@ -432,7 +407,6 @@ def _poisson(count: int, mean: float, bits: RandomBits) -> np.ndarray:
 
 
 def _transformed_rejection(count: int, mean: float, bits: RandomBits) -> tuple[np.ndarray, np.ndarray]:
-    """Proposals of PTRS, with its constants, and which are accepted."""
     b = 0.931 + 2.53 * math.sqrt(mean)
     a = -0.059 + 0.02483 * b
     u, v = bits.uniform(count) - 0.5, bits.uniform(count)
@@ -446,7 +420,7 @@ def _transformed_rejection(count: int, mean: float, bits: RandomBits) -> tuple[n
 
 
 def _log_probability(k: np.ndarray, mean: float) -> np.ndarray:
-    """log(mean^k exp(-mean) / k!); by Stirling's series where the terms are large and nearly cancel."""
+    # log(mean^k exp(-mean) / k!); by Stirling's series where the terms are large and nearly cancel.
     if mean < _EXPANDED_FROM:
         return k * math.log(mean) - mean - gammaln(k + 1)
     k = np.maximum(k, 1.0)

@@ -67,10 +67,8 @@ class SecureSession:
     """The server's side of an experiment's secure sums; each attempt is written down before an order is sent.
 
     Args:
-        path: the file.
         grid: Flower's grid.
         registry: which clients are connected.
-        experiment: its name.
         seconds: to wait for answers.
         log: told in one line what happens.
 
@@ -104,7 +102,6 @@ class SecureSession:
         experiment: str,
         log: Callable[[str], None],
     ) -> SecureSession:
-        """The session of a run, in its folder."""
         path = Path(settings.out) / KEYS_FILE
         return cls(path, grid, registry, experiment, settings.round_seconds, log)
 
@@ -112,7 +109,6 @@ class SecureSession:
         """Go on with the keys in the file, or ask all clients for theirs; those connected then have the keys of all.
 
         Raises:
-            InvalidInput: the file is damaged.
             Unavailable: a client is missing, or does not accept the keys of the others.
         """
         self._server, is_new = self._load(), False
@@ -140,7 +136,7 @@ class SecureSession:
             )
 
     def _load(self) -> Any:
-        """The keys in the file; None without one, or where it is of a run that ended before its first checkpoint."""
+        # The keys in the file; None without one, or where it is of a run that ended before its first checkpoint.
         from fedsolve.deploy.secure.keys import experiment_digest
         from fedsolve.deploy.secure.server import SecureServer
 
@@ -156,7 +152,6 @@ class SecureSession:
         return None
 
     def _enrolled(self, clients: Sequence[int], connect_seconds: float) -> Any:
-        """A new experiment of all clients."""
         from fedsolve.deploy.secure.server import SecureServer
 
         connected = self._registry.wait(clients, connect_seconds)
@@ -175,7 +170,6 @@ class SecureSession:
         return server
 
     def measured(self, names: Sequence[str], clients: Sequence[int]) -> dict[int, Measured]:
-        """What clients measure, of those that say so."""
         said: dict[int, Measured] = {}
 
         def take(client: int, data: bytes) -> None:
@@ -242,7 +236,7 @@ class SecureSession:
         return opened
 
     def _leave_out(self, error: SumNotOpened, most: int) -> None:
-        """Those at fault, also who was in dispute with more others than may be dishonest, in all attempts together."""
+        # Those at fault, also who was in dispute with more others than may be dishonest, in all attempts together.
         self.left_out |= {client: f"left out: {error}" for client in error.at_fault}
         self._unwilling |= set(error.unwilling)
         self._disputes |= set(error.disputes)
@@ -265,7 +259,7 @@ class SecureSession:
         most_bytes: int,
         take: Callable[[int, bytes], bool | None],
     ) -> dict[int, str]:
-        """Ask clients a question; why their answers do not count, by client."""
+        # Ask clients a question; why their answers do not count, by client.
         nodes = self._registry.poll()
         clients = {nodes[client]: client for client in data if client in nodes}
         requests = {
@@ -287,14 +281,13 @@ class SecureSession:
     def _ask_some(
         self, step: Step, data: Mapping[int, bytes], most_bytes: int, take: Callable[[int, bytes], None]
     ) -> None:
-        """Ask clients a question that those who take part must answer."""
+        # Ask clients a question that those who take part must answer.
         for client, reason in sorted(self._ask(step, data, most_bytes, take).items()):
             self._log(f"{self._registry.names(client)} takes no part in secure sums: {reason}")
 
     def _ask_all(
         self, step: Step, data: Mapping[int, bytes], most_bytes: int, take: Callable[[int, bytes], None]
     ) -> None:
-        """Ask clients a question that each of them must answer."""
         if failed := self._ask(step, data, most_bytes, take):
             reasons = [f"{self._registry.names(client)}: {why}" for client, why in sorted(failed.items())]
             more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
@@ -347,15 +340,9 @@ class SecureCoordinator(Coordinator):
 
     @cached_property
     def first_digest(self) -> bytes | None:
-        """What clients are told of the first broadcast, where they begin from it."""
         return first_digest(wire.encode(self.method.first_broadcast)) if self.method.is_stateful else None
 
     def validate_reply(self, client: int, reply: TrainReply) -> Accepted:
-        """Add a reply to the sum, if it is what the client signed.
-
-        Raises:
-            InvalidInput: why it does not count.
-        """
         check_train_reply(reply, self.experiment, self.state.round, client)
         if reply.signature != signature_digest(self.method.zero_message):
             raise InvalidInput("its message has other shapes or types than the server's")
@@ -383,7 +370,6 @@ class SecureCoordinator(Coordinator):
         return opened.clients
 
     def _reduced(self, accepted: Mapping[int, Accepted]) -> Any:
-        """The sum of the messages."""
         if not accepted:
             return super()._reduced(accepted)
         clients, message = self._opened
@@ -432,7 +418,7 @@ class SummedEvaluation(ClientEvaluation):
         self._save = lambda result: None  # there is nothing of single clients to save
 
     def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
-        """What the clients are asked, and how they mask their answers; nothing where they are too few for a sum."""
+        # What the clients are asked, and how they mask their answers; nothing where they are too few for a sum.
         coordinator, session = self._coordinator, self._coordinator.session
         requests = {
             request.client: (node, request) for node, request in super()._requests(steps, solver).items()
@@ -455,7 +441,6 @@ class SummedEvaluation(ClientEvaluation):
         }
 
     def _agreeing(self, clients: list[int]) -> tuple[Measured | None, list[int]]:
-        """What most clients measure, on the parts that all of these have, and those clients."""
         known = {client: self._measured[client] for client in clients if client in self._measured}
         if not known:
             return None, []
@@ -470,7 +455,7 @@ class SummedEvaluation(ClientEvaluation):
         return most._replace(parts=parts), agreeing
 
     def _result_of(self, done: int, steps: int, replies: Replies[Any]) -> SummedResult:
-        """The metrics of the examples of all clients whose answers count."""
+        # The metrics of the examples of all clients whose answers count.
         totals: dict[str, PartMetrics] = {}
         try:
             if replies.accepted:
@@ -489,7 +474,7 @@ class SummedEvaluation(ClientEvaluation):
         return SummedResult(done, steps, self._metrics, replies.accepted, refused, names, totals=totals)
 
     def _read(self, request: EvaluateRequest, record: RecordDict) -> dict[str, PartMetrics]:
-        """Add a client's metrics to the sum; nothing is known of them alone."""
+        # Add a client's metrics to the sum; nothing is known of them alone.
         with reading("the answer"):
             expected = Expected(8 * self._layout.width + ROOM, metrics=request.metrics)
             reply = record_to_reply(EvaluateReply, record, expected)

@@ -49,9 +49,6 @@ class ServerSide(NamedTuple):
 class SecureRound:
     """One attempt to sum the messages of a cohort: orders, replies, then requests to the committee and its answers.
 
-    Attributes:
-        attempt: what it is bound to.
-
     Source: the server of Bell et al. (2020), algorithm 2, with the committee of Ma et al. (2023).
     """
 
@@ -66,12 +63,10 @@ class SecureRound:
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The clients whose messages are in the sum, ascending."""
         return tuple(sorted(self._sealed))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The other clients of the cohort, ascending."""
         return tuple(client for client in self.attempt.cohort if client not in self._sealed)
 
     @property
@@ -80,16 +75,10 @@ class SecureRound:
         return self.attempt.roster.committee
 
     def order(self, client: int) -> bytes:
-        """What a client of the cohort is sent."""
         self._check_client(client)
         return order_bytes(self.attempt, client, self._keys)
 
     def add(self, client: int, reply: bytes) -> None:
-        """Add a client's reply, once everything of it has been checked.
-
-        Raises:
-            ProtocolError: the reply does not count, and nothing has been added.
-        """
         self._check_client(client)
         if self._lists is not None:
             raise ProtocolError(f"{self.attempt} is closed: client {client} came too late")
@@ -124,7 +113,6 @@ class SecureRound:
             self._opening = Opening(self._lists, self._sealed)
 
     def unmask_request(self, member: int) -> bytes:
-        """What one member of the committee is sent, after `close`."""
         self._check_member(member)
         seat = self.committee.index(member)
         return request_bytes(
@@ -132,11 +120,6 @@ class SecureRound:
         )
 
     def add_shares(self, member: int, answer: bytes) -> None:
-        """Note a member's answer.
-
-        Raises:
-            ProtocolError: the answer does not count.
-        """
         self._check_member(member)
         opening = self._closed()[1]
         self._answers.setdefault(member, answer)
@@ -153,7 +136,6 @@ class SecureRound:
 
     @property
     def is_open(self) -> bool:
-        """Whether the members that have answered are enough for `result`."""
         return self._opening is not None and self._opening.is_enough
 
     def result(self) -> OpenedSum:
@@ -183,7 +165,6 @@ class SecureRound:
 
     @classmethod
     def read(cls, server: ServerSide, data: bytes) -> SecureRound:
-        """The round whose `to_bytes` these are; `ProtocolError` if they are damaged or of another roster."""
         reader = Reader(data, _ROUND, "a round of secure sums")
         attempt = Attempt.read(reader, server.roster, "a round of secure sums")
         self = cls(server, attempt, {client: PreKey.read(reader) for client in attempt.cohort})
@@ -233,11 +214,6 @@ class SecureServer:
 
     @classmethod
     def of(cls, hellos: Iterable[bytes]) -> SecureServer:
-        """A new experiment with the clients that said hello.
-
-        Raises:
-            ProtocolError: a hello is damaged, forged or of another experiment, or fewer than 3 came.
-        """
         listed, private = list(hellos), p.new_secret()
         self = cls(Roster.of(listed, p.public_key(private)), private)
         for hello in listed:
@@ -245,11 +221,7 @@ class SecureServer:
         return self
 
     def refresh(self, hello: bytes) -> int:
-        """Take the pre-keys of a client that says hello again, and return its number.
-
-        Raises:
-            ProtocolError: it is damaged or forged, or its keys are not those of the roster.
-        """
+        """Take the pre-keys of a client that says hello again, and return its number."""
         experiment, member, keys = read_hello(hello)
         if experiment != self.roster.experiment or self.roster.members.get(member.client) != member:
             raise ProtocolError(f"the hello of client {member.client} does not have the keys of the roster")
@@ -279,13 +251,9 @@ class SecureServer:
 
         Args:
             kind: "train", "evaluate" or "statistics".
-            round: from 0.
             cohort: at least 3 clients of the roster.
             n32, n64: words of 32 bits and of 64 bits of a message.
             request: the digest of what all clients are asked, 32 bytes.
-
-        Raises:
-            ProtocolError: a value out of its range, or clients without pre-keys.
         """
         check_integer("round", round, bits=32)
         listed = sorted({check_integer("a client of the cohort", client) for client in cohort})
@@ -309,7 +277,7 @@ class SecureServer:
         return ServerSide(self.roster, self._private, self.store)
 
     def _next_key(self, client: int) -> PreKey | None:
-        """The first pre-key in stock that the client signed; others are removed."""
+        # The first pre-key in stock that the client signed; others are removed.
         owner = self.roster.members[client].owner(self.roster.experiment)
         while stock := self._stock[client]:
             try:
@@ -336,7 +304,6 @@ class SecureServer:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SecureServer:
-        """A server that goes on; `ProtocolError` if the bytes are damaged."""
         reader = Reader(data, _SERVER, "the server's state of secure sums")
         private, roster = reader.take(p.KEY), reader.take(reader.number(8))
         self = cls(Roster.read(roster), private)
@@ -352,5 +319,4 @@ class SecureServer:
         return self
 
     def restore(self, data: bytes) -> SecureRound:
-        """The round whose `to_bytes` these are."""
         return SecureRound.read(self._side, data)

@@ -28,8 +28,6 @@ class Measured(NamedTuple):
     """What a client can measure.
 
     Attributes:
-        kinds: what each metric is.
-        parts: examples that it has, of `PARTS`.
         counts_alike: whether its loss is a mean over examples of which each counts once.
     """
 
@@ -39,24 +37,17 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, metrics: Mapping[str, PartMetrics], names: Sequence[str]) -> Measured:
-        """That of a client that has measured."""
         sums, counts = metrics["train"].sums, metrics["train"].counts
         kinds = tuple(sums[name].metric if name in sums else None for name in names)
         parts = tuple(part for part in PARTS if part in metrics)
         return cls(kinds, parts, type(counts.get("loss")) is int)
 
     def to_bytes(self) -> bytes:
-        """As a client says it."""
         kinds = [None if kind is None else describe(kind) for kind in self.kinds]
         return json.dumps([kinds, self.parts, self.counts_alike]).encode()
 
     @classmethod
     def read(cls, data: bytes, names: Sequence[str]) -> Measured:
-        """What a client says.
-
-        Raises:
-            InvalidInput: another number of metrics than was asked for, or what is none.
-        """
         said = loads(data)
         if not isinstance(said, list) or [type(x) for x in said] != [list, list, bool]:
             raise InvalidInput("it does not say what it measures")
@@ -81,9 +72,6 @@ class SummedMetrics:
         measured: what each is, and on which parts, all of which each client has: a sum to which one client alone
             adds something would be its own.
         clients: that may be added up, at most.
-
-    Raises:
-        InvalidInput: more clients than fit.
     """
 
     names: tuple[str, ...]
@@ -98,11 +86,6 @@ class SummedMetrics:
         object.__setattr__(self, "width", len(self.measured.parts) * per_part + 1)
 
     def to_words(self, parts: Mapping[str, PartMetrics]) -> bytes:
-        """What a client measured, as words of 64 bits.
-
-        Raises:
-            InvalidInput: a metric that is no mean over a number of examples, or another than all clients have.
-        """
         numbers: list[float] = []
         for part in self.measured.parts:
             if part not in parts:
@@ -116,11 +99,7 @@ class SummedMetrics:
         return whole.astype("<i8").tobytes()
 
     def from_words(self, data: bytes, clients: int) -> tuple[dict[str, PartMetrics], int]:
-        """What so many clients together measured, by part, and how many of their numbers were clipped.
-
-        Raises:
-            InvalidInput: they cannot have measured that.
-        """
+        """What so many clients together measured, by part, and how many of their numbers were clipped."""
         numbers = np.frombuffer(data, "<i8").astype(np.float64) / 2.0**_FRACTION_BITS
         parts, start = {}, 0
         for part in self.measured.parts:
@@ -144,7 +123,7 @@ class SummedMetrics:
 
 
 def _check_sums(metrics: PartMetrics, part: str, clients: int, counts_alike: bool) -> None:
-    """Raise `InvalidInput` unless so many clients can have measured this together."""
+    # Raise `InvalidInput` unless so many clients can have measured this together.
     if not clients <= metrics.examples <= clients * MOST_EXAMPLES:
         raise InvalidInput(f"{clients} clients cannot have {metrics.examples} {part} examples")
     for name, sums in metrics.sums.items():
@@ -161,7 +140,6 @@ def _check_sums(metrics: PartMetrics, part: str, clients: int, counts_alike: boo
 
 
 def _own(metrics: PartMetrics, name: str, kind: SumMetric | None) -> list[float]:
-    """A client's numbers of one metric."""
     given = metrics.sums[name].metric if name in metrics.sums else None
     if given != kind:
         raise InvalidInput(
@@ -186,16 +164,10 @@ class Counts(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all words."""
         return 4 * self.n32 + 8 * self.n64
 
 
 def count_words(message: Any) -> Counts:
-    """The words of a message, from its ring elements or their shapes.
-
-    Raises:
-        InvalidInput: a part of it that is no ring element.
-    """
     sizes = {32: 0, 64: 0}
     for part in _parts(message):
         sizes[part.bits] += _count(part)
@@ -203,17 +175,11 @@ def count_words(message: Any) -> Counts:
 
 
 def to_words(message: Any) -> bytes:
-    """The words of a message, little-endian."""
     parts = _parts(message)
     return b"".join(wire.ring_words(p).tobytes() for bits in (32, 64) for p in parts if p.bits == bits)
 
 
 def from_words(data: bytes, like: Any) -> Any:
-    """The message of these words; `like` has its structure and shapes.
-
-    Raises:
-        InvalidInput: another number of words than it has.
-    """
     counts = count_words(like)
     if len(data) != counts.bytes:
         raise InvalidInput(f"{len(data)} bytes of words where {counts.bytes} were expected")

@@ -66,11 +66,6 @@ class DeploymentCheckpoint:
     def at(
         cls, folder: Path, identity: Mapping[str, Any], label: str, resume: bool
     ) -> Iterator[DeploymentCheckpoint]:
-        """Hold a folder for one deployment.
-
-        Raises:
-            InvalidInput: it holds a run already, none that can be resumed, or is in use.
-        """
         with RunFolder.at(folder, DEPLOYMENT, identity, resume) as held:
             yield cls(held, label)
 
@@ -81,15 +76,10 @@ class DeploymentCheckpoint:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether the model of the checkpoint is still to be evaluated."""
         return (self._manifest or {}).get("evaluation_is_due") is True
 
     def restore(self, coordinator: Coordinator) -> Recorder:
-        """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none.
-
-        Raises:
-            InvalidInput: no checkpoint can be read.
-        """
+        """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none."""
         if self._manifest is None:
             return Recorder()
         while True:
@@ -102,11 +92,7 @@ class DeploymentCheckpoint:
                 return recorder
 
     def changes_of(self, setup: EvaluationSetup, rounds: int) -> list[str]:
-        """What differs in how a run of so many rounds is evaluated from how it was, in words.
-
-        Raises:
-            InvalidInput: something follows from it.
-        """
+        """What differs in how a run of so many rounds is evaluated from how it was, in words."""
         manifest, self._setup = self._manifest or {}, setup
         self._changes = [str(line) for line in manifest.get("changes", ())]
         if "looks" in manifest and manifest["round"] < rounds:
@@ -117,12 +103,8 @@ class DeploymentCheckpoint:
         """Write what has changed; the checkpoint itself is replaced atomically.
 
         Args:
-            coordinator: its state.
             recorder: the record so far.
             evaluation_is_due: whether the record lacks an evaluation of the model.
-
-        Raises:
-            InvalidInput: the folder cannot be written, or was removed during the run.
         """
         self._folder.hold.check()
         state = coordinator.state
@@ -151,14 +133,13 @@ class DeploymentCheckpoint:
         return self._older.how_to_go_back(round)
 
     def _note(self, state: ServerState) -> None:
-        """Whether the newest checkpoint is to stay: only if a reply of its last round counts, so that rounds that are
-        skipped because a model is spoiled drop none of before."""
+        # Whether the newest checkpoint is to stay: only if a reply of its last round counts, so that rounds that are
+        # skipped because a model is spoiled drop none of before.
         is_used = (state.last_used_round == state.round - 1).any()
         self._keeps = state.round if is_used and is_kept(state.round) else None
 
     def _fall_back(self, error: InvalidInput) -> dict[str, Any]:
-        """The manifest of the next older checkpoint that can be read; that error if there is none."""
-
+        # The manifest of the next older checkpoint that can be read; that error if there is none.
         def read(path: Path) -> dict[str, Any]:
             manifest = _read(path)
             self._folder.check_same(path, manifest["identity"])
@@ -226,7 +207,6 @@ class TrackedStates:
         self._previous = last_used_round.copy()
 
     def load(self, initial: Any, last_used_round: np.ndarray) -> Any:
-        """The states of all clients after the rounds in which they were last used, from those at the start."""
         tracked = jax.tree.map(np.array, initial)
         if jax.tree.leaves(tracked):
             for client in np.flatnonzero(last_used_round >= 0).tolist():

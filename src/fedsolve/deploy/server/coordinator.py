@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core import wire
-from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm, check_shares
 from fedsolve.core.errors import Diverged, InvalidInput
+from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, is_module, reports
 from fedsolve.deploy.host import Buffers, all_finite, cap_weights, mean_buffers, norm, stays_finite
 from fedsolve.deploy.message import EvaluateRequest, TrainReply, TrainRequest
@@ -31,14 +33,62 @@ from fedsolve.deploy.reply_checks import (
     decode_reply,
     protects,
 )
-from fedsolve.deploy.server.federation import Cohorts, Federation
+from fedsolve.deploy.secret_keys import new_secret, round_key
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.deploy.signature import signature
 from fedsolve.deploy.site_names import numbered
+from fedsolve.engine.compute.casting import cast, run_key
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
 from fedsolve.folders.logs import bytes_of, read_all, write_all
 from fedsolve.methods.robust.reductions import FACTOR, parts_of, usual_norm
 from fedsolve.results.columns import Columns
+
+# The clients of a run, and who of them takes part in a round.
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The clients of a run, and how cohorts of them are drawn.
+
+    Attributes:
+        population: number of clients, numbered from 0.
+        sampling: how cohorts are drawn.
+        seed: of cohorts, and of the clients' shuffles.
+        experiment: name of the experiment, part of every message and of the clients' state files.
+        secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
+            None for a new one.
+    """
+
+    population: int
+    sampling: Sampling
+    seed: int
+    experiment: str
+    secret: bytes | None = None
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Raise `InvalidInput` unless cohorts can be drawn so, and for a method."""
+        self.sampling.check(self.population)
+        check_shares(algorithm.traits)
+        algorithm.check(self.sampling, self.population)
+
+
+class Cohorts:
+    """The cohorts of a method's rounds on a federation: the same whenever they are asked for."""
+
+    def __init__(self, federation: Federation, algorithm: Algorithm, dtype: Any) -> None:
+        self._population = federation.population
+        self._sampling, self._key = cast(federation.sampling, dtype), run_key(federation.seed)
+        self._secret = (federation.secret or new_secret()) if algorithm.traits.secret_cohorts else None
+
+    def key(self, round: int) -> jax.Array:
+        return jax.random.fold_in(self._key, round)
+
+    def draw(self, round: int) -> np.ndarray:
+        # requests carry its key: where nobody may know the cohort it follows from the secret instead
+        key = self.key(round) if self._secret is None else round_key(self._secret, round)
+        ids, present = self._sampling.draw(key, jnp.int32(round), self._population)
+        return np.sort(np.asarray(ids)[np.asarray(present)])
+
 
 # What the server of a deployment carries from round to round.
 
@@ -70,7 +120,6 @@ class ServerState:
         last_used_round: the last round in which each client's update was used, -1 for none, shape (clients,).
         tracked: the clients' states as the server tracks them from messages, leaves of shape (clients, ...); `()`
             where the method's server need not.
-        round: rounds done.
         usual: the norms that are usual so far, by field of a message.
     """
 
@@ -82,7 +131,6 @@ class ServerState:
     usual: Mapping[str, float] = field(default_factory=dict)
 
     def tracked_state(self, client: int) -> Any:
-        """One client's state as the server tracks it."""
         return jax.tree.map(lambda x: x[client], self.tracked)
 
     def store_tracked(self, client: int, state: Any) -> None:
@@ -96,7 +144,6 @@ def repeated(state: Any, population: int) -> Any:
 
 
 def store_row(stacked: Any, client: int, state: Any) -> None:
-    """Write one client's state into the arrays of all clients, in place."""
     for rows, row in zip(jax.tree.leaves(stacked), jax.tree.leaves(state), strict=True):
         rows[client] = row
 
@@ -132,7 +179,6 @@ class ReplyStore:
         self._in_memory = self._end = 0
 
     def put(self, number: int, tree: Any) -> None:
-        """Store a pytree; one of the same number is replaced."""
         leaves, structure = jax.tree.flatten(tree)
         arrays = [np.asarray(x) for x in leaves]
         size = sum(x.nbytes for x in arrays)
@@ -145,7 +191,6 @@ class ReplyStore:
             self._in_memory += size
 
     def get(self, number: int) -> Any:
-        """The pytree of this number."""
         structure, leaves, start = self._entries[number]
         if start is not None and self._file is not None:
             leaves = [np.empty(x.shape, x.dtype) for x in leaves]
@@ -155,14 +200,13 @@ class ReplyStore:
         return structure.unflatten(leaves)
 
     def clear(self) -> None:
-        """Remove everything, the file included."""
         self._entries, self._in_memory, self._end = {}, 0, 0
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _write(self, arrays: list[np.ndarray]) -> bool:
-        """Append to the file; False if the disk would not take it."""
+        # Append to the file; False if the disk would not take it.
         try:
             if self._file is None:  # unbuffered: what cannot be written is known now, not when it is read
                 self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115 - closed by clear
@@ -223,11 +267,7 @@ def usual_after(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) ->
 
 
 def check_usual(given: Any) -> dict[str, float]:
-    """The usual norms of a checkpoint; none where it has none, as earlier versions wrote it.
-
-    Raises:
-        InvalidInput: what are no such norms.
-    """
+    """The usual norms of a checkpoint; none where it has none, as earlier versions wrote it."""
     usual = {} if given is None else given
     if not isinstance(usual, dict) or not all(
         isinstance(x, float) and 0 <= x < math.inf for x in usual.values()
@@ -248,7 +288,6 @@ def norm_columns(accepted: Mapping[int, Accepted]) -> dict[str, float]:
 def largest_update(
     rounds: Mapping[str, Any], names: Callable[[int], str] = numbered
 ) -> tuple[int, str] | None:
-    """The round of the update with the largest norm in a record, and a sentence that names its client."""
     norms = np.asarray(rounds.get(LARGEST, ()), np.float64)
     if not np.isfinite(norms).any():
         return None
@@ -264,7 +303,6 @@ class Coordinator:
     """One method on one federation, round after round.
 
     Args:
-        algorithm: the method.
         params: the initial model; its floating-point type is the run's.
         federation: its clients, and how cohorts of them are drawn.
         buffers: what is averaged beside the model, such as BatchNorm's statistics.
@@ -278,9 +316,6 @@ class Coordinator:
         signature: shapes and types of the model's leaves.
         names: what a client is called.
         declared: the examples of each client by which it last counted, where the method weighs by examples.
-
-    Raises:
-        InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
     """
 
     def __init__(
@@ -325,7 +360,6 @@ class Coordinator:
 
     @property
     def model(self) -> Params:
-        """The current model, in main memory."""
         with self.precision():
             return jax.device_get(self.algorithm.export(self.state.server))
 
@@ -335,11 +369,7 @@ class Coordinator:
         return reacts(self._given)
 
     def react(self, evaluations: Columns) -> None:
-        """Go on at the rates that follow from all evaluations so far, and tell the clients of the next rounds.
-
-        Raises:
-            InvalidInput: a rate reacts to a metric that is not measured.
-        """
+        """Go on at the rates that follow from all evaluations so far, and tell the clients of the next rounds."""
         if not self.reacts:
             return
         with self.precision():
@@ -357,7 +387,6 @@ class Coordinator:
         return [int(client) for client in clients]
 
     def _request_facts(self, client: int, key: Any) -> dict[str, Any]:
-        """What requests of both kinds to a client have in common."""
         return {
             "experiment": self.experiment,
             "round": self.state.round,
@@ -371,7 +400,6 @@ class Coordinator:
         }
 
     def train_request(self, client: int) -> TrainRequest:
-        """What a client of the cohort that was drawn is asked to do."""
         key, _, broadcast = self._round
         state = self.state
         is_new = state.last_used_round[client] < 0 and state.round > 0 and self.method.is_stateful
@@ -385,11 +413,7 @@ class Coordinator:
     def evaluate_requests(
         self, metrics: tuple[str, ...], steps: int, solver: Any
     ) -> Callable[[int], EvaluateRequest]:
-        """What each client is asked to measure the present model by, after so many local steps; it is encoded once.
-
-        Raises:
-            InvalidInput: a solver that cannot be told to clients.
-        """
+        """What each client is asked to measure the present model by, after so many local steps; it is encoded once."""
         state = self.state
         with self.precision():
             model = wire.encode(self.algorithm.export(state.server))
@@ -423,7 +447,6 @@ class Coordinator:
         return self._round[1]
 
     def message_of(self, client: int) -> Any:
-        """A client's message, as it is reduced over the cohort."""
         return self._reply_store.get(client)[0]
 
     def report_lost_state(self, client: int) -> None:
@@ -432,11 +455,7 @@ class Coordinator:
             self._lost.add(client)
 
     def validate_reply(self, client: int, reply: TrainReply) -> Accepted:
-        """Check a reply of a client of this round; one that passes waits in the reply store.
-
-        Raises:
-            InvalidInput: why it does not count.
-        """
+        """Check a reply of a client of this round; one that passes waits in the reply store."""
         version = self.version_of(client)
         check_train_reply(reply, self.experiment, version, client)
         by_examples = self.algorithm.traits.weighting == "examples"
@@ -473,10 +492,9 @@ class Coordinator:
 
     @property
     def _compares_norms(self) -> bool:
-        """Whether norms are compared between clients: under central privacy nothing may follow from one client's.
-
-        Under secure sums no message is seen.
-        """
+        # Whether norms are compared between clients: under central privacy nothing may follow from one client's.
+        #
+        # Under secure sums no message is seen.
         traits = self.algorithm.traits
         return traits.privacy != "central" and not traits.secure_sums
 
@@ -522,7 +540,6 @@ class Coordinator:
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 
     def _reduced(self, accepted: Mapping[int, Accepted]) -> Any:
-        """The messages of the replies that count, reduced to one."""
         clients = sorted(accepted)
         weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
         return self.method.reduce(map(self.message_of, clients), weights)  # one at a time
@@ -540,7 +557,7 @@ class Coordinator:
 
 
 def _reported_loss(message: Any) -> float | None:
-    """The mean loss over local steps that a reduced message reports; None where a method reports none."""
+    # The mean loss over local steps that a reduced message reports; None where a method reports none.
     if not is_module(message):
         return None
     if hasattr(message, "loss"):

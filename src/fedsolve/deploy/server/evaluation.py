@@ -46,9 +46,7 @@ class EvaluationResult:
     """The replies that count to one request.
 
     Attributes:
-        round: rounds done.
         steps: local steps that clients took before.
-        metrics: what was asked for.
         answers: by client, what each measured by part.
         refused: by client, why it does not count.
         names: what a client is called.
@@ -92,7 +90,6 @@ class EvaluationResult:
         return {"round": self.round, "steps": self.steps, "part": part, "names": clients.names, **numbers}
 
     def _measured(self, part: str) -> dict[int, PartMetrics]:
-        """What the clients that have examples of a part measured, by number."""
         return {client: parts[part] for client, parts in sorted(self.answers.items()) if part in parts}
 
     def _columns(self, measured: Mapping[int, PartMetrics]) -> list[_Column]:
@@ -123,7 +120,7 @@ class _Column(NamedTuple):
 
 
 def _of_means(name: str, answers: Sequence[PartMetrics]) -> _Column:
-    """A mean over something, or what is no mean, whose values of several clients make none (NaN)."""
+    # A mean over something, or what is no mean, whose values of several clients make none (NaN).
     own, counts = (
         np.array([x[name] for x in column], float)
         for column in ([a.means for a in answers], [a.counts for a in answers])
@@ -135,7 +132,7 @@ def _of_means(name: str, answers: Sequence[PartMetrics]) -> _Column:
 
 
 def _of_sums(name: str, sums: Sequence[Sums]) -> list[_Column]:
-    """The columns of a metric of `fs.metrics`, from each client's sums."""
+    # The columns of a metric of `fs.metrics`, from each client's sums.
     metric, values = sums[0].metric, np.stack([one.values for one in sums])
     with jax.enable_x64(True):
         of_sums = jax.vmap(metric.of_sums)
@@ -180,7 +177,7 @@ def find_metric_outliers(
 
 
 def _far_examples(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
-    """The clients that claim far more examples than is usual, each with the reason."""
+    # The clients that claim far more examples than is usual, each with the reason.
     if not measured:
         return {}
     sizes = sorted(metrics.examples for metrics in measured.values())
@@ -193,7 +190,7 @@ def _far_examples(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, s
 
 
 def _other_kinds(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
-    """The clients that have another metric under a name than most, each with the reason."""
+    # The clients that have another metric under a name than most, each with the reason.
     outliers = {}
     for name in {name: None for metrics in measured.values() for name in (*metrics.means, *metrics.sums)}:
         kinds = {c: repr(m.sums[name].metric) if name in m.sums else "a mean" for c, m in measured.items()}
@@ -284,7 +281,6 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     def _prepare(
         self, steps: int, solver: Any
     ) -> tuple[PendingRequests[EvaluateRequest, Metrics], Callable[[], EvaluationResult]]:
-        """Requests, and what gives the result once they were waited for."""
         begun, done = time.perf_counter(), self._coordinator.state.round
         self._times += 1
         requests = self._requests(steps, solver)
@@ -313,11 +309,9 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
 
     @property
     def _metrics(self) -> tuple[str, ...]:
-        """The names of the metrics that are asked for."""
         return tuple(self._settings.client_metrics)
 
     def _requests(self, steps: int, solver: Any) -> dict[int, EvaluateRequest]:
-        """What the clients that are connected are asked, by node."""
         request_for = self._coordinator.evaluate_requests(self._metrics, steps, solver)
         return {
             node: request_for(client)
@@ -326,7 +320,6 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         }
 
     def _result_of(self, done: int, steps: int, replies: Replies[Metrics]) -> EvaluationResult:
-        """The result of the replies that count."""
         refused = dict(replies.rejected)
         return EvaluationResult(done, steps, self._metrics, replies.accepted, refused, self._registry.names)
 
@@ -359,11 +352,7 @@ class Evaluation:
         return self._settings.evaluate is not None or self._clients is not None
 
     def metrics(self, is_first: bool) -> dict[str, float]:
-        """What is measured of the present model, nothing where nobody measures anything.
-
-        Raises:
-            InvalidInput: `evaluate` raises, or in the first evaluation no client can measure what all are asked.
-        """
+        """What is measured of the present model, nothing where nobody measures anything."""
         return self._measured_by_clients(is_first) | self._measured_here()
 
     def _measured_here(self) -> dict[str, float]:
@@ -393,12 +382,7 @@ class Evaluation:
     def by_client(
         self, *, unseen: bool = False, validation: bool = False, steps: int = 0, solver: Any = None
     ) -> ClientMetrics:
-        """What callbacks are given as `Evaluated.clients`: the metrics of those that answer.
-
-        Raises:
-            InvalidInput: clients are not asked, or of what a federation has not; a number of steps below 0, what is no
-                solver; validation examples that no client has.
-        """
+        """What callbacks are given as `Evaluated.clients`: the metrics of those that answer."""
         if self._clients is None:
             raise InvalidInput(
                 "clients measure nothing in this run: give server_app client_metrics = ('loss',)"
@@ -419,11 +403,7 @@ class Evaluation:
 
 
 def read_metrics(request: EvaluateRequest, record: RecordDict, declared: int | None = None) -> Metrics:
-    """What a client answered to a request, checked; `declared` are the examples that it trains on, None if unknown.
-
-    Raises:
-        InvalidInput: why it does not count, whatever it is made of.
-    """
+    """What a client answered to a request, checked; `declared` are the examples that it trains on, None if unknown."""
     with reading("the answer"):
         reply = record_to_reply(EvaluateReply, record, Expected(metrics=request.metrics))
         check_evaluate_reply(reply, request, declared)

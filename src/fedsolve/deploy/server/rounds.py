@@ -81,7 +81,6 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
     def _connected(
         self, clients: list[int], replies: Replies[Accepted], is_retry: bool
     ) -> tuple[list[int], dict[int, int]]:
-        """The clients that are asked now, and the node of each that is connected."""
         session = self._coordinator.session if isinstance(self._coordinator, SecureCoordinator) else None
         if session is not None:
             for client in set(clients) & set(session.left_out):
@@ -111,7 +110,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
     def _without_backoff(
         self, clients: list[int], connected: dict[int, int], replies: Replies[Accepted]
     ) -> list[int]:
-        """The clients that are asked now; all of them if too few would be left."""
+        # The clients that are asked now; all of them if too few would be left.
         skipped = {
             client
             for client in clients
@@ -125,7 +124,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         return [client for client in clients if client not in skipped]
 
     def _note_late_answers(self, connected: dict[int, int]) -> None:
-        """An answer to an order that is over is no part of any round; it shows that its client is alive."""
+        # An answer to an order that is over is no part of any round; it shows that its client is alive.
         clients = {node: client for client, node in connected.items()}
         for node in self.take_late():
             if node in clients:
@@ -144,11 +143,6 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
 
 
 def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict) -> Accepted:
-    """What a client answered to this round's order, validated.
-
-    Raises:
-        InvalidInput: why it does not count, whatever it is made of.
-    """
     with reading("the reply"):
         try:
             expected = Expected(coordinator.max_message_bytes, coordinator.returned_buffers)
@@ -224,22 +218,18 @@ class DeployedRounds(RecordedRounds):
 
     @property
     def done(self) -> int:
-        """Rounds done."""
         return self._coordinator.state.round
 
     @property
     def sites(self) -> dict[int, str]:
-        """The names that nodes gave their sites, by client."""
         return self._names.given
 
     @property
     def client_notes(self) -> tuple[str, ...]:
-        """What clients noted of their problems."""
         return tuple(f"client {client}: {note}" for note, client in self._registry.notes.items())
 
     @property
     def most_rounds(self) -> int:
-        """One: it is saved after each."""
         return 1
 
     def begin(self) -> str:
@@ -272,7 +262,6 @@ class DeployedRounds(RecordedRounds):
         return replies, self._finish_round(replies.accepted, replies.wanted)
 
     def record(self, logs: tuple[Replies[Accepted], dict[str, float]]) -> None:
-        """Add the round to the record."""
         replies, entry = logs
         self.recorder.entry({"round": self.done, **entry, **traffic(replies)})
         self._last = round_entry(self.done, self.rounds, replies, entry, self._names)
@@ -284,15 +273,11 @@ class DeployedRounds(RecordedRounds):
 
     @property
     def _is_carried(self) -> bool:
-        """Whether a round follows whose orders may carry the evaluation."""
+        # Whether a round follows whose orders may carry the evaluation.
         return self.done < self.rounds and self._evaluation.may_be_carried
 
     def _evaluate(self) -> str:
-        """Record the model's metrics, where nobody measures any the mean loss of local steps alone.
-
-        Raises:
-            InvalidInput: `evaluate` raises, or no client can measure what all are asked at first.
-        """
+        # Record the model's metrics, where nobody measures any the mean loss of local steps alone.
         with self._phases.during("evaluation"):
             metrics = self._evaluation.metrics(is_first=not self.recorder.evaluated)
             self.measures_loss = "train_loss" in metrics
@@ -303,13 +288,12 @@ class DeployedRounds(RecordedRounds):
             return self._react()
 
     def _react(self) -> str:
-        """Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''."""
+        # Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''.
         ended = self.why_they_end()
         self._coordinator.react(self.recorder.evaluations.arrays())
         return ended
 
     def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
-        """The result so far, and what clients measure."""
         return self._result, self._evaluation.by_client
 
     def due(self, over: bool) -> bool:
@@ -317,21 +301,19 @@ class DeployedRounds(RecordedRounds):
         return True
 
     def save(self) -> None:
-        """Save state and record."""
         with self._phases.during("checkpoint"):
             self.recorder.seconds = self._watch.seconds
             self._checkpoint.save(self._coordinator, self.recorder, evaluation_is_due=self._is_due)
             self._reports.status()
 
     def report(self) -> None:
-        """Tell of the last round."""
         phases = self._phases.seconds()
         metrics = self.recorder.latest if self.recorder.evaluated else {}
         timed = {"seconds": sum(phases.values()), "phases": phases}
         self._reports.round({**self._last, **timed, "metrics": metrics})
 
     def _collect_replies(self, number: int) -> Replies[Accepted]:
-        """The replies to a round's orders; none where too few count and such rounds are skipped."""
+        # The replies to a round's orders; none where too few count and such rounds are skipped.
         settings, cohort = self._settings, self._coordinator.draw_cohort()
         wanted = settings.replies_wanted(len(cohort))
         needed = max(settings.replies_needed(wanted), min(self._coordinator.method.fewest, wanted))
@@ -359,7 +341,7 @@ class DeployedRounds(RecordedRounds):
         return replies
 
     def _ask(self, cohort: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
-        """Ask those of a cohort whose reply does not count yet, and add what comes of it."""
+        # Ask those of a cohort whose reply does not count yet, and add what comes of it.
         if self._secure is not None:  # masks are of one attempt, which asks its whole cohort
             replies.accepted.clear()
         missing = [client for client in cohort if client not in replies.accepted]
@@ -374,7 +356,7 @@ class DeployedRounds(RecordedRounds):
             self._open_sum(self._secure, replies)
 
     def _open_sum(self, coordinator: SecureCoordinator, replies: Replies[Accepted]) -> None:
-        """Open the sum of the messages if enough came; else none of them is worth anything."""
+        # Open the sum of the messages if enough came; else none of them is worth anything.
         try:
             if replies.is_enough:
                 coordinator.open()
@@ -385,14 +367,14 @@ class DeployedRounds(RecordedRounds):
         replies.accepted.clear()
 
     def _why_too_large(self, replies: Replies[Accepted] | None = None) -> str:
-        """The largest update, where numbers became too large; where to go back to."""
+        # The largest update, where numbers became too large; where to go back to.
         if replies is not None and not replies.too_large:
             return ""
         largest = largest_update(self.recorder.rounds.columns, self._names)
         return f"; {largest[1]}; {self._checkpoint.how_to_go_back(largest[0])}" if largest else ""
 
     def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
-        """End the round, without any reply if the model would not be finite after it."""
+        # End the round, without any reply if the model would not be finite after it.
         try:
             entry = self._coordinator.finish_round(accepted, drawn)
             self._void_rounds = 0

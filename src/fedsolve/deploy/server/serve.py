@@ -24,8 +24,7 @@ from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.secure.rounds import SecureCoordinator, check_secure
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.server.coordinator import Coordinator, ReplyStore
-from fedsolve.deploy.server.federation import Federation
+from fedsolve.deploy.server.coordinator import Coordinator, Federation, ReplyStore
 from fedsolve.deploy.server.rounds import DeployedRounds
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import signature
@@ -54,9 +53,7 @@ class Deployment:
     """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed.
 
     Attributes:
-        algorithm: the method.
         params: the initial model.
-        settings: the options.
         sampling: how cohorts are drawn.
         run_config: the configuration of Flower's run, which clients of a sum compare.
     """
@@ -75,11 +72,6 @@ class Deployment:
         settings: Settings,
         run_config: Mapping[str, Any] = MappingProxyType({}),
     ) -> Deployment:
-        """A deployment with what follows from the rest: its sampling and its label.
-
-        Raises:
-            InvalidInput: settings that contradict one another or the method.
-        """
         check_buffered(algorithm, settings)
         check_secure(algorithm, settings)
         sampling = settings.cohort_sampling(algorithm)
@@ -89,12 +81,10 @@ class Deployment:
 
     @property
     def label(self) -> str:
-        """The method's name in tables."""
         return self.settings.label or ""
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
         return Path(self.settings.out)
 
     @property
@@ -109,7 +99,6 @@ class Deployment:
         }
 
     def coordinator(self, experiment: str) -> Coordinator:
-        """The server's side of its rounds."""
         secret = load_or_create_secret(self.folder) if self.algorithm.traits.secret_cohorts else None
         traits = self.algorithm.traits
         secure = SecureCoordinator if traits.secure_sums else Coordinator
@@ -132,7 +121,6 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
     """Run a method on a grid; the final model and the record, both also in the run's folder.
 
     Raises:
-        InvalidInput: a folder that cannot be used, or an evaluation that raises.
         Unavailable: too few clients at the start, or too few good replies after the last repetition.
         Diverged: the model would not be finite after round upon round.
     """
@@ -166,7 +154,6 @@ def _run(
     checkpoint: DeploymentCheckpoint,
     publish: Callable[[RunMetrics], None],
 ) -> Result:
-    """All rounds that are left, and what a run ends with."""
     folder, settings = deployment.folder, deployment.settings
     is_secret = deployment.algorithm.traits.secret_cohorts
     coordinator = deployment.coordinator(checkpoint.experiment)
@@ -185,7 +172,6 @@ def _run(
     rounds = kind(grid, coordinator, settings, checkpoint, recorder, lambda: result(), reports)
 
     def result(ended: str = "") -> Result:
-        """The model and the record so far."""
         notes = () if rounds.measures_loss else (_LOSS,)
         notes += (_SECRET,) if is_secret else ()
         notes += rounds.client_notes + tuple(looked)

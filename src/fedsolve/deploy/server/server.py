@@ -83,7 +83,7 @@ def server_app(
 def _start(
     grid: Grid, algorithm: AlgorithmOrMaker, params: Params, settings: Settings, config: Mapping[str, Any]
 ) -> None:
-    """What a run is for, by its configuration: training, or a job without; what cannot be is said on the server too."""
+    # What a run is for, by its configuration: training, or a job without; what cannot be is said on the server too.
     deployment: Deployment | None = None
     try:
         job, settings = Job.of(config), settings.overridden(config)

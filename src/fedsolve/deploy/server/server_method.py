@@ -80,16 +80,13 @@ class ServerMethod:
 
     @property
     def max_message_bytes(self) -> int:
-        """Bytes of the longest message that a client may send."""
         return max(wire.variants(self.zero_message).sizes)
 
     @property
     def is_stateful(self) -> bool:
-        """Whether clients keep a state of their own."""
         return bool(jax.tree.leaves(self.initial_state))
 
     def broadcast(self, server: Any, round: int, size: int) -> Any:
-        """What the server sends to a cohort of so many clients."""
         return self._with_cohort("broadcast", round, size, None, server)
 
     def receive(self, broadcast: Any, message: Any, tracked_state: Any) -> tuple[Any, Any]:
@@ -136,11 +133,9 @@ def _jit(function: Callable[..., Any], **options: Any) -> Any:
 
 @cache
 def _compiled(name: str, population: int = 0) -> Any:
-    """A method of the interface as a program.
-
-    Of one that takes a cohort, the last arguments are its round, size and key; the population is part of the program.
-    """
-
+    # A method of the interface as a program.
+    #
+    # Of one that takes a cohort, the last arguments are its round, size and key; the population is part of the program.
     def call(algorithm: Algorithm, *arguments: Any) -> Any:
         if population:
             *others, round, size, key = arguments
@@ -151,7 +146,7 @@ def _compiled(name: str, population: int = 0) -> Any:
 
 
 def _term(message: Any, weight: Any) -> Totals:
-    """One message's part of the sums over a cohort."""
+    # One message's part of the sums over a cohort.
     stack_of_one = jax.tree.map(lambda x: jnp.asarray(x)[None], message)
     mask = jnp.ones(1, bool)
     return sum_messages(stack_of_one, weight[None], mask, mask[:, None], mask)

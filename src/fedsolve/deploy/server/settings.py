@@ -53,7 +53,6 @@ def option(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
 def options_class(cls: type[T]) -> type[T]:
-    """A frozen dataclass of keywords, whose fields are each an `option`."""
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
@@ -95,8 +94,7 @@ def _whole(least: int, none: str = "", bits: int = 31) -> Callable[[str, Any], A
 
 
 def _number(*, infinite: bool = False, **bounds: Any) -> Callable[[str, Any], Any]:
-    """A check of a number in its bounds; where it may be infinite, None passes too."""
-
+    # A check of a number in its bounds; where it may be infinite, None passes too.
     def check(name: str, value: Any) -> Any:
         if not (infinite and (value is None or value == math.inf)):
             check_range(name, value, **bounds)
@@ -123,8 +121,6 @@ def _shortfall(name: str, value: Any) -> Any:
 
 
 def _one_of(kind: Any, what: str) -> Callable[[str, Any], Any]:
-    """A check of what is None or of a type."""
-
     def check(name: str, value: Any) -> Any:
         if value is not None and not isinstance(value, kind):
             raise InvalidInput(f"{name} = {shown(value)} must be {what} or None")
@@ -333,7 +329,7 @@ class Settings:
         return Uniform(min(self.population, math.ceil(size * (1 + self.over_select))))
 
     def _check_replies(self, algorithm: Algorithm) -> None:
-        """Refuse rounds that would end with fewer replies than the method's own reduction is meant for."""
+        # Refuse rounds that would end with fewer replies than the method's own reduction is meant for.
         reduction, fewest = algorithm.traits.reduction, math.ceil(float(fewest_messages(algorithm)))
         for name in ("min_replies", "clients_per_round"):
             value = getattr(self, name)
