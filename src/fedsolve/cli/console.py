@@ -28,7 +28,7 @@ def visible(text: str) -> str:
 
 
 def _is_control(character: str) -> bool:
-    """Whether a character is none that one sees: Unicode's controls, formats, halves and separators of lines."""
+    # what one does not see: Unicode's controls, formats, halves of pairs and separators of lines
     kind = unicodedata.category(character)
     return kind.startswith("C") or kind in ("Zl", "Zp")
 
@@ -48,7 +48,6 @@ def _write(text: str) -> None:
 
 
 def emit_json(document: dict[str, Any] | list[Any]) -> None:
-    """Print a JSON document as the result; non-finite numbers are strings."""
     from fedsolve.results.columns import dumps
 
     emit(dumps(document, indent=2))
@@ -70,7 +69,6 @@ def emit_rich(renderable: Any) -> None:
 
 
 def emit_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], unbroken: int = 1) -> None:
-    """Print a table without lines, so many first columns of which are not broken, under its heads if it has some."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(heads))
@@ -82,20 +80,18 @@ def emit_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], unbroken: in
 
 
 def say(text: str) -> None:
-    """A remark, on standard error."""
     with contextlib.suppress(OSError, ValueError):
         print(visible(text), file=sys.stderr, flush=True)
 
 
 def out_of_memory(error: Exception) -> str:
-    """What did not fit, and what takes less."""
     what = str(error).partition("RESOURCE_EXHAUSTED:")[2] or str(error)
     remedy = "take a smaller --chunk, --parallel-trials, --batch-size or task"
     return f"not enough memory: {what.strip().rstrip('.')}: {remedy}"
 
 
 def usage(error: Any) -> str:
-    """What click says of wrong arguments, on one line."""
+    # what click says of wrong arguments, on one line
     context = getattr(error, "ctx", None)
     text, *hints = error.format_message().split(" Did you mean", 1)
     text += "".join(f" Did you mean{hint.split('?')[0]}?" for hint in hints)
@@ -107,7 +103,6 @@ def usage(error: Any) -> str:
 
 
 def fail(message: str, code: int, as_json: bool) -> int:
-    """Say one line on standard error, and the same as a document where one was asked for."""
     line = " ".join(message.split())
     if len(line) > _LONGEST:  # a value of thousands of characters
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
@@ -138,7 +133,6 @@ class App(typer.Typer):
         super().__init__(cls=_Group, context_settings=names, rich_markup_mode=None, epilog=EPILOG, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Any:
-        """See `typer.Typer.command`."""
         return super().command(name, **{"cls": _Command, "epilog": EPILOG, **options})
 
 
@@ -153,19 +147,19 @@ class _Group(TyperGroup):
 
 
 def _plain(text: str) -> str:
-    """Typer escapes the brackets of `[required]` for rich wherever rich is installed, also where it prints plainly."""
+    # Typer escapes the brackets of `[required]` for rich wherever it is installed, also where it prints
+    # plainly
     return text.replace("\\[", "[")
 
 
 def complete_task(incomplete: str) -> list[str]:
-    """The tasks that begin so."""
     from fedsolve.tasks.catalogue import TASKS
 
     return _begin(incomplete, TASKS)
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
-    """The methods that begin so; after `SCAFFOLD+` those that it can wrap."""
+    # after `SCAFFOLD+` the methods that it can wrap
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
     before, plus, last = incomplete.rpartition("+")
@@ -176,14 +170,12 @@ def complete_algorithm(incomplete: str) -> list[str]:
 
 
 def complete_experiment(incomplete: str) -> list[str]:
-    """The experiments that begin so."""
     from fedsolve.studies.reproduce import entries
 
     return _begin(incomplete, entries())
 
 
 def complete_dataset(incomplete: str) -> list[str]:
-    """The data sets that begin so."""
     from fedsolve.tasks.datasets.download import DATASETS
 
     return _begin(incomplete, DATASETS)

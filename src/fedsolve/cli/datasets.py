@@ -73,7 +73,6 @@ def data(
 
 
 def _fetched(name: str, found: DataSet, to: Path) -> Path:
-    """The folder of a set's originals, after all have been fetched."""
     from fedsolve.tasks.datasets.download import fetch
 
     if not found.originals:
@@ -89,8 +88,6 @@ def _fetched(name: str, found: DataSet, to: Path) -> Path:
 
 
 class _Progress:
-    """A bar on a terminal; nothing elsewhere."""
-
     def __enter__(self) -> _Progress:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn

@@ -21,8 +21,6 @@ _COLLECTIONS = ("all", "test", "dev")
 
 @dataclass(frozen=True)
 class Line:
-    """What is said of one thing: whether it is there, in words."""
-
     name: str
     found: bool
     words: str
@@ -65,7 +63,6 @@ def _asked() -> dict[str | None, list[tuple[str, str]]]:
 
 
 def _packages() -> list[Line]:
-    """A line for each package of the core, then one for each extra."""
     asked = _asked()
     lines = [_package(name, versions) for name, versions in asked.pop(None, [])]
     for extra, packages in asked.items():

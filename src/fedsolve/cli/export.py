@@ -94,11 +94,6 @@ def export(
 
 
 def _check(to: str, out: Path, module: str | None, source: Path | None) -> Path:
-    """Where the model card comes.
-
-    Raises:
-        InvalidInput: an unknown format, a file of another format or that exists, or options that do not apply.
-    """
     if to not in SUFFIXES:
         raise InvalidInput(f"--to {to} is not supported: give safetensors, torch or onnx")
     if out.suffix.lower() not in SUFFIXES[to]:
@@ -115,7 +110,6 @@ def _check(to: str, out: Path, module: str | None, source: Path | None) -> Path:
 
 
 def _check_model(result: Result) -> None:
-    """Raise `InvalidInput` of a run that has no model, or one for each client."""
     if result.failure:
         raise InvalidInput(f"{result.label} diverged and has no model: {result.failure}")
     if result.client_models is not None:
@@ -126,11 +120,6 @@ def _check_model(result: Result) -> None:
 
 
 def _as_onnx(result: Result, folder: Path, task: Task | None, source: Path | None) -> Exported:
-    """The graph, checked on the rows that are given or on held-out ones.
-
-    Raises:
-        InvalidInput: no rows, or as `as_onnx` does.
-    """
     from fedsolve.cli.prediction_files import read_inputs
     from fedsolve.cli.weight_files import as_onnx
 

@@ -48,9 +48,6 @@ def begun(request: Request, config: Config, stem: str, what: str = "") -> Iterat
         config: the resolved configuration.
         stem: the name of a new folder in `runs`, without its number.
         what: what is begun, in words that are printed; '' for none.
-
-    Raises:
-        InvalidInput: the folder holds a run already, or cannot be made.
     """
     folder = request.resume or new_folder(request.out, stem, command_of(config))
     with undone_if_refused(folder, fresh=request.out is None and request.resume is None):
@@ -62,11 +59,6 @@ def begun(request: Request, config: Config, stem: str, what: str = "") -> Iterat
 
 
 def new_folder(out: Path | None, stem: str, command: str) -> Path:
-    """The folder asked for, or the next free `runs/<stem>-<n>`.
-
-    Raises:
-        InvalidInput: it holds a run already, or cannot be made.
-    """
     if out is None:
         return _next_folder(Path("runs"), stem)
     if (out / CONFIG).exists() or (out / RUN.file).exists():
@@ -136,13 +128,13 @@ def _files(folder: Path) -> set[Path]:
 
 
 def _done(folder: Path) -> dict[Path, int]:
-    """What has run in a folder: its checkpoints and records, and when they were written."""
+    # what has run in a folder: its checkpoints and records, and when they were written
     names = (RUN.file, SWEEP.file, HISTORY, FAILURE)
     return {path: path.stat().st_mtime_ns for path in _files(folder) if path.name in names}
 
 
 def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
-    """By method, the folder of each of its runs by name: the method's, with the seed where there are several."""
+    # by method, the folder of each of its runs by name: the method's, or one for each seed below it
     labels = [method.shown for method in config.method]
     places = method_folders(folder, labels) if len(labels) > 1 else [folder]
     if config.seeds is None:
@@ -154,18 +146,15 @@ def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
 
 
 def save_config(folder: Path, config: Config) -> None:
-    """Write the resolved configuration of a run, a comparison or a sweep into its folder."""
     again = f"run again with: fedsolve {command_of(config)} --config {CONFIG}{trust_words(config, folder)}"
     write_atomically(folder / CONFIG, to_toml(config, f"{provenance()}; {again}"))
 
 
 def command_of(config: Config) -> str:
-    """The command that runs a configuration."""
     return "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
 
 
 def how_to_resume(command: str, folder: Path, config: Config | None = None) -> str:
-    """The command that continues a run or a comparison; with the configuration that ran, what it has to trust."""
     trusted = "" if config is None else trust_words(config, folder)
     return f"resume with: fedsolve {command} --resume {shlex.quote(str(folder))}{trusted}"
 
@@ -184,7 +173,6 @@ def write_report(
     notes: Sequence[str] = (),
     timeline: Timeline | None = None,
 ) -> None:
-    """The plots and the page of one run or of a comparison."""
     several = len(config.method) > 1
     pictures = {}
     if can_draw():
@@ -207,7 +195,6 @@ def write_report(
 
 
 def page_meanwhile(folder: Path, config: Config) -> AbstractContextManager[None]:
-    """The page of a run or a comparison while it goes on; see `engine.running_page`."""
     places = [(label, place) for label, of in run_folders(folder, config).items() for place in of.values()]
     return page_so_far(folder, places, _title(config), config.task, config.run.rounds)
 
@@ -219,7 +206,6 @@ def _title(config: Config) -> str:
 
 
 def can_draw() -> bool:
-    """Whether plots can be drawn; if not that is said."""
     if importlib.util.find_spec("matplotlib") is not None:
         return True
     say("note: no plots, because matplotlib is not installed: install fedsolve[plot]")
@@ -227,7 +213,6 @@ def can_draw() -> bool:
 
 
 def report_files(folder: Path) -> dict[str, str]:
-    """The plots and the page that a folder has, by what they are."""
     names = {"page": PAGE, "picture": _COMPARISON, "curves": _CURVES, "fleet": _FLEET, "clients": _CLIENTS}
     names |= {"model": MODEL}
     found = {kind: folder / name for kind, name in names.items()}
@@ -235,7 +220,6 @@ def report_files(folder: Path) -> dict[str, str]:
 
 
 def document(status: str, folder: Path, task: str, rounds: int, **facts: Any) -> dict[str, Any]:
-    """What is said of a run or a comparison as one JSON document."""
     about = {"status": status, "folder": str(folder), "task": task, "rounds": rounds}
     return {**about, **facts, "files": report_files(folder)}
 
@@ -248,7 +232,6 @@ def print_result(
     metrics: Sequence[str] | None = None,
     target: float | None = None,
 ) -> None:
-    """The table of some runs, remarks on them, and where their page and plots are."""
     if histories:
         emit_rich(result_table(histories, target, metrics).rich(title))
     lines = [*notes, *(f"{kind:8} {path}" for kind, path in report_files(folder).items())]
@@ -256,7 +239,7 @@ def print_result(
 
 
 def _has_labels(task: Task) -> bool:
-    """Whether each example has one label of a finite set."""
+    # one label of a finite set for each example
     labels = getattr(task.data.examples, "y", None)
     if labels is None:
         return False

@@ -170,7 +170,6 @@ KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
 
 
 def complete_kind(incomplete: str) -> list[str]:
-    """The kinds that begin so, for a shell."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
@@ -220,11 +219,6 @@ def cite(
 
 
 def keys_of(config: Config) -> list[str]:
-    """Citation keys of what a configuration uses: its methods, task, partition, and JAX.
-
-    Raises:
-        InvalidInput: an unknown method, task or partition.
-    """
     from fedsolve.cli.configuration.prepare import task_defaults
     from fedsolve.config.build import citations
     from fedsolve.data.partitions import as_partition

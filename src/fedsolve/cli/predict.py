@@ -83,11 +83,6 @@ def predict(
 
 
 def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
-    """The result in a folder, for its task or a PyTorch module.
-
-    Raises:
-        InvalidInput: it holds several runs, or none.
-    """
     from fedsolve.engine.load import load
     from fedsolve.engine.results import Result
 
@@ -99,11 +94,7 @@ def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
 
 
 def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
-    """The user's own task `module:name` that the configuration of a run names, if its code may be imported; else None.
-
-    Raises:
-        InvalidInput: the module neither lies beside the configuration nor is trusted, or cannot be used.
-    """
+    """The user's own task that the configuration of a run names, if its code may be imported; else None."""
     from fedsolve.cli.configuration.config import CONFIG, load
     from fedsolve.cli.configuration.trust import admit
     from fedsolve.config.references import is_reference

@@ -22,22 +22,11 @@ _ARRAY, _NAME = "x", "prediction"
 
 
 def check_suffix(option: str, path: Path) -> None:
-    """Raise `InvalidInput` unless a file's name says its format."""
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidInput(f"{option} {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
 
 
 def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) -> np.ndarray:
-    """The inputs in a file, a row for each.
-
-    Args:
-        path: CSV with a header or Parquet: a column for each feature; npz: an array `x` of shape (n, ...).
-        columns: of a table, in the order of training; None for the known ones, or else all as they stand.
-        known: the names of the columns that the model was trained on, one tuple; empty for a model without names.
-
-    Raises:
-        InvalidInput: the file cannot be read, has no such column, or holds what is no number (where is said).
-    """
     kind, columns = path.suffix.lower(), None if columns is None else list(map(composed, columns))
     if not path.is_file():
         raise InvalidInput(f"--input {path} does not exist: give a file")
@@ -75,7 +64,6 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
 
 
 def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) -> list[int]:
-    """Where the columns stand."""
     if header and all(is_number(name) for name in header):
         raise InvalidInput(f"{path} has numbers in its first line: write the names of the columns there")
     if columns and not set(columns) & set(header):  # it may be a row, which nobody is told
@@ -127,9 +115,6 @@ def write_predictions(path: Path, predictions: Any) -> None:
         path: npz: the array `prediction`, or several by name; CSV and Parquet: a column `prediction`, or
             `prediction_0`, ... of several numbers a row.
         predictions: an array of shape (n, ...), or a pytree of such.
-
-    Raises:
-        InvalidInput: what is no table in CSV or Parquet, or the file cannot be written.
     """
     arrays = {_NAME + "".join(f".{part}" for part in _names(at)): leaf for at, leaf in _leaves(predictions)}
     if path.suffix.lower() == ".npz":

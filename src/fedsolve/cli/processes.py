@@ -54,7 +54,7 @@ _joined = False
 
 
 def is_started() -> bool:
-    """Whether this process was started as one of several."""
+    # as one of several, by a launcher or by `--processes`
     sizes = [os.environ.get(size, "1") for mark, size in _LAUNCHERS.items() if mark in os.environ]
     several = any(size != "1" for size in sizes)
     return PLACE in os.environ or several or os.environ.keys() >= _INDEXED_JOB
@@ -64,9 +64,6 @@ def spread(config: Any, processes: int, resumed: bool) -> Any:
     """A configuration of a run whose devices are those of so many processes: one each where it does not say.
 
     So too where a run that is `resumed` had devices that they cannot share.
-
-    Raises:
-        InvalidInput: they cannot share its devices evenly, or what is asked for is no single run.
     """
     devices = config.run.devices or processes
     if devices % processes and resumed:
@@ -87,9 +84,6 @@ def join(seconds: float = _SECONDS) -> None:
     """Meet the other processes; nothing where this one was started alone. Before JAX has started.
 
     The process ends with a line where not all of them have come after so many seconds.
-
-    Raises:
-        InvalidInput: its place among them cannot be found out.
     """
     global _joined
     if not is_started():
@@ -120,7 +114,7 @@ def join(seconds: float = _SECONDS) -> None:
 
 
 def left(command: Callable[[], int]) -> int:
-    """What a command returns; one of several processes that failed ends here, as JAX would wait for those it lost."""
+    # where others are lost, JAX would wait for them: end at once
     try:
         code = command()
     except BaseException:
@@ -136,7 +130,6 @@ def left(command: Callable[[], int]) -> int:
 
 
 def _place() -> tuple[str, int, int]:
-    """Address, number of processes and own place, as `PLACE` says."""
     try:
         address, several, index = os.environ[PLACE].split()
         if not 0 <= int(index) < int(several):
@@ -164,7 +157,7 @@ def _deadline(seconds: float) -> Iterator[None]:
 
 
 def _keep_output_clean() -> None:
-    """Let nothing but Python write to standard output, where results go: Gloo says there whom it has reached."""
+    # results go to standard output, and Gloo says there whom it has reached
     sys.stdout.flush()
     own = os.dup(1)
     with open(os.devnull, "w") as nothing:
@@ -185,9 +178,6 @@ def run_locally(arguments: Sequence[str], count: int) -> int:
 
     Returns:
         The exit code of the first, which has said what there is to say.
-
-    Raises:
-        Unavailable: it was killed, or would not end after another had failed.
     """
     with tempfile.TemporaryDirectory() as logs, _started(arguments, count, Path(logs)) as children:
         while all(child.poll() in (None, 0) for child in children):
@@ -207,7 +197,7 @@ def run_locally(arguments: Sequence[str], count: int) -> int:
 
 
 def _last_words(first: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of the first process, which has some time to notice that another is gone."""
+    # it has some time to notice that another is gone
     try:
         return first.wait(_PATIENCE)
     except subprocess.TimeoutExpired:
@@ -220,7 +210,7 @@ def _how(code: int) -> str:
 
 @contextlib.contextmanager
 def _started(arguments: Sequence[str], count: int, logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes; Ctrl-C is passed on to each, and whichever is left at the end is killed."""
+    # Ctrl-C is passed on to each, and whichever is left at the end is killed
     address = f"{HOST}:{free_port()}"
     children: list[subprocess.Popen[bytes]] = []
 
@@ -255,14 +245,12 @@ def _start(arguments: Sequence[str], place: str, output: IO[bytes] | None) -> su
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
     with socket.socket() as s:
         s.bind((HOST, 0))
         return s.getsockname()[1]
 
 
 def is_taken(port: int) -> bool:
-    """Whether a port of loopback cannot be listened on."""
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -273,14 +261,13 @@ def is_taken(port: int) -> bool:
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody listens on a port of loopback."""
     with socket.socket() as s:
         s.settimeout(1.0)
         return s.connect_ex((HOST, port)) == 0
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started; empty where /proc tells nothing."""
+    # empty where /proc tells nothing
     pids: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -290,14 +277,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def send_signal(pids: Sequence[int], number: signal.Signals) -> None:
-    """Send a signal to processes; those that have ended are passed over."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended (one that waits to be reaped has)."""
+    # one that waits to be reaped has ended
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):

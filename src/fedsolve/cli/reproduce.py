@@ -117,11 +117,6 @@ def verdict(
 
 
 def _verdicts_of_all(as_json: bool) -> None:
-    """Evaluate the claims of every experiment of the repository that has stored data; a line each.
-
-    Raises:
-        InvalidInput: there is no repository, or the data of one do not answer its claims.
-    """
     from collections import Counter
 
     from rich.table import Table
@@ -156,7 +151,6 @@ def _run(
     as_json: bool,
     trust: Sequence[str] | None = None,
 ) -> None:
-    """Run one experiment and print its claims with verdicts; a quick run has none."""
     from fedsolve.cli.progress import PartsProgress
     from fedsolve.studies.experiment import command
     from fedsolve.studies.pages import QUICK, claim_facts, is_without_paper
@@ -199,14 +193,6 @@ def _run(
 def _find(
     name: str, data_dir: Path | None = None, *, run: bool = True, trust: Sequence[str] | None = None
 ) -> Experiment:
-    """An experiment by name, or a study of one's own: `module:function`, a Python file or a TOML file.
-
-    A TOML file is checked with its task where it is to be `run`, and without where its claims are evaluated again.
-    `trust` are modules that it may name though they do not lie beside it.
-
-    Raises:
-        InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.
-    """
     from fedsolve.studies.reproduce import find
 
     if not name.endswith(".toml"):
@@ -239,7 +225,6 @@ def _print(claims: Sequence[Claim], quick: bool) -> None:
 
 
 def time_of(experiment: Experiment) -> str:
-    """How long an experiment takes, as its kept results tell; "" where they do not."""
     from fedsolve.results.metrics import duration
 
     if experiment.minutes is None:

@@ -55,18 +55,11 @@ from fedsolve.results.sweep import SUMMARY, SweepRecord, load, require_parquet, 
 
 
 class Outcome(NamedTuple):
-    """How the runs of one method ended: their records, and why runs diverged, by run."""
-
     histories: Sequence[History]
     failures: Mapping[str, str]
 
 
 def compare_command(config: Config, request: CompareRequest) -> int:
-    """Run what is not finished of a comparison, write its folder and print the table.
-
-    Returns:
-        The exit code: 3 if a method diverged.
-    """
     if len(config.method) < 2:
         raise InvalidInput(
             f"only {config.method[0].shown} to compare: name two methods or use `fedsolve run`"
@@ -103,7 +96,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
 
 
 def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str, Outcome]:
-    """Run the methods, by label; those that a former call finished are only read."""
+    # those that a former call finished are only read
     config, outcomes = prepared.config, {}
     folders = run_folders(folder, config)
     places = dict(zip(folders, method_folders(folder, list(folders)), strict=True))
@@ -133,7 +126,7 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
 
 
 def _former(config: Config, places: Mapping[str, Path]) -> Outcome | None:
-    """How a method ended in a former call; None where a run of it has not."""
+    # None where a run of it has not ended
     histories = [ended(place, config.run.rounds) for place in places.values()]
     known = [history for history in histories if history is not None]
     if len(known) < len(histories):
@@ -143,7 +136,6 @@ def _former(config: Config, places: Mapping[str, Path]) -> Outcome | None:
 
 
 def _begin(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> RunPlan:
-    """The runs of a method in its own folder, whose configuration is a run's."""
     config = prepared.config
     # its settings have the weighting of all
     save_config(place, config.model_copy(update={"method": [config.method[index]], "weighting": None}))
@@ -153,7 +145,6 @@ def _begin(prepared: Prepared, index: int, place: Path, track: Sequence[str]) ->
 def _methods(
     config: Config, folder: Path, outcomes: Mapping[str, Outcome], request: CompareRequest
 ) -> list[dict[str, Any]]:
-    """What a JSON document says of each method."""
     histories = [history for outcome in outcomes.values() for history in outcome.histories]
     rows = result_rows(histories, request.target, names_of(request.metrics))
     places = method_folders(folder, list(outcomes))
@@ -174,11 +165,7 @@ def _methods(
 
 
 def run_command(config: Config, request: RunRequest) -> int:
-    """Run or continue a configuration of one method; write its folder and print its result.
-
-    Returns:
-        The exit code: 3 if a seed diverged; where all did, `Diverged` is raised.
-    """
+    """Run or continue a configuration of one method; `Diverged` where all of its seeds have diverged."""
     track = request.track or ()
     check_trackers(track)
     prepared = prepare(config)
@@ -221,11 +208,6 @@ def run_command(config: Config, request: RunRequest) -> int:
 
 
 def sweep_command(config: Config, request: SweepRequest) -> int:
-    """Run or continue a sweep, write its folder and print the best settings.
-
-    Returns:
-        The exit code: 3 if all settings diverged.
-    """
     require_parquet()
     prepared = prepare_sweep(config)
     config = prepared.config
@@ -246,7 +228,6 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
 
 
 def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
-    """The sweep itself, from where its folder is."""
     label, trials = prepared.method.shown, folder / TRIAL_FOLDERS
     if not as_json:
         sizes = " x ".join(f"{len(values)} {axis}" for axis, values in prepared.grid.items())

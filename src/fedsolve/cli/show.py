@@ -36,18 +36,12 @@ _PATIENCE = 30.0
 
 
 class Shown(NamedTuple):
-    """What the table of runs shows besides what it always has."""
-
     metrics: Sequence[str] | None
     target: float | None
 
 
 def follow_command(folder: Path, as_json: bool, metrics: str | None, target: float | None) -> None:
-    """Print how it stands whenever that changes, until it has ended, or nothing has run there for a while.
-
-    Raises:
-        Interrupted: Ctrl-C; what runs goes on.
-    """
+    # until it has ended, or nothing has run there for a while
     before, ran = "", time.monotonic()
     try:
         while True:
@@ -68,11 +62,7 @@ def follow_command(folder: Path, as_json: bool, metrics: str | None, target: flo
 def show_command(
     folder: Path, as_json: bool, metrics: str | None = None, target: float | None = None
 ) -> bool:
-    """Print how a run, a comparison or a sweep stands; of runs with the metrics and the target that are typed.
-
-    Returns:
-        Whether it has ended.
-    """
+    """Print how a run, a comparison or a sweep stands, and return whether it has ended."""
     shown = Shown(names_of(metrics), target)
     if not (folder / CONFIG).is_file():
         if (history := read_history(folder)) is not None:  # a run on a real federation
@@ -104,7 +94,6 @@ def show_command(
 
 
 def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]:
-    """What is said below the table: runs that are not finished and how they go on, what has no name, and files."""
     lines = [_line(s, config.run.rounds) for s in standings if s.status != "finished"]
     statuses = {s.status for s in standings}
     if statuses & {"unfinished", "waiting"} and "running" not in statuses:
@@ -120,7 +109,7 @@ def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]
 
 
 def _show_record(folder: Path, history: History, as_json: bool, shown: Shown) -> None:
-    """A finished record alone, as a deployment leaves it."""
+    # a finished record alone, as a deployment leaves it
     rounds = int(history.evaluations["round"][-1])
     if as_json:
         standings = [Standing(history.label, "finished", history)]
@@ -157,7 +146,6 @@ def _document(
 
 
 def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] = ()) -> RunPlan:
-    """The runs of a method of a configuration, in its folder, from its checkpoints if it has some."""
     method = prepared.config.method[index]
     return RunPlan(
         algorithm=prepared.algorithms[index],
@@ -172,7 +160,6 @@ def runs_of(prepared: Prepared, index: int, folder: Path, track: Sequence[str] =
 def finish_method(
     finish: WaitForResults, prepared: Prepared, index: int, folder: Path, display: Lines
 ) -> Results:
-    """Wait for the runs of the method whose turn it is, show how far they are, and record them in its folder."""
     method = prepared.config.method[index]
     label = method.shown
     display.begin(label)
@@ -191,25 +178,22 @@ def finish_method(
 
 
 def _places(prepared: Prepared, index: int, folder: Path) -> Collection[Path]:
-    """The folder of each run of a method."""
     method = prepared.config.method[index]
     return run_folders(folder, prepared.config.model_copy(update={"method": [method]}))[method.shown].values()
 
 
 def _with_settings(run: Result, settings: dict[str, Any]) -> Result:
-    """A run whose record has the configuration's settings, with its own seed."""
     own = settings | {"seed": run.history.settings["seed"]}
     return dataclasses.replace(run, history=dataclasses.replace(run.history, settings=own))
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise `InvalidInput` for a tracker that there is not, or whose package is missing, before anything runs."""
     for name in names:
         tracker(name, Path())
 
 
 def follow(prepared: Prepared, resume: Path | None) -> int:
-    """What the other processes of a run do: its rounds, and nothing of what is written and printed."""
+    # the other processes of a run do its rounds, and write and print nothing
     goes_on = resume is not None and (resume / RUN.file).exists()
     method = RunPlan(algorithm=prepared.algorithms[0], out=resume, resume=goes_on)
     run_single(method, prepared.task, prepared.options)

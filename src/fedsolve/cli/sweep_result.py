@@ -28,7 +28,6 @@ from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, Selection, SweepReco
 def print_sweep(
     folder: Path, found: SweepRecord, command: str, as_json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
-    """The ten best settings, what came out, where the files are, and how to run the best again; or a document."""
     if as_json:
         emit_json(_document(folder, found, command) | dict(more or {}))
         return
@@ -43,16 +42,11 @@ def print_sweep(
 
 
 def save_page(folder: Path, found: SweepRecord, title: str, command: str) -> None:
-    """Write the page and the plots of a sweep."""
     write_sweep_page(folder, found, title=title, command=command, draw=can_draw())
 
 
 def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
-    """A sweep under way up to the last evaluation of all of its trials; None before they all have begun.
-
-    Raises:
-        InvalidInput: its checkpoint is damaged.
-    """
+    """A sweep under way up to the last evaluation of all of its trials; None before they all have begun."""
     assert config.sweep is not None
     if not (folder / TRIAL_FOLDERS / SWEEP.file).exists():
         return None
@@ -80,7 +74,6 @@ def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
 
 
 def sweep_page_meanwhile(config: Config, folder: Path) -> AbstractContextManager[None]:
-    """Keep the page of a sweep up to date while it runs."""
     last: list[object] = []
 
     def write(goes_on: bool) -> bool:
@@ -96,7 +89,6 @@ def sweep_page_meanwhile(config: Config, folder: Path) -> AbstractContextManager
 
 
 def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
-    """What `fedsolve show` prints of a sweep, finished or not."""
     assert config.sweep is not None
     if (folder / SUMMARY).exists():
         found = load(folder)
@@ -124,7 +116,6 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
 
 
 def _document(folder: Path, found: SweepRecord, command: str) -> dict[str, Any]:
-    """A finished sweep as plain data."""
     facts = summary(found)
     best = facts.pop("best")
     failure = all_diverged(found)
@@ -146,7 +137,6 @@ def _document(folder: Path, found: SweepRecord, command: str) -> dict[str, Any]:
 
 
 def all_diverged(found: SweepRecord) -> str | None:
-    """What to say if all settings diverged; None if not."""
     try:
         found.best  # noqa: B018
     except Diverged as error:
@@ -155,7 +145,6 @@ def all_diverged(found: SweepRecord) -> str | None:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """The page, tables and plots that a folder has, by what they are."""
     names = {"page": PAGE, "trials": TRIALS, "curves": CURVES, "summary": SUMMARY}
     found = {kind: folder / name for kind, name in names.items()}
     found |= {path.stem: path for path in sorted(folder.glob("*.png"))}

@@ -96,10 +96,7 @@ def stop(
 
 
 def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Config:
-    """The configuration as this process shares it with the others of its run, which are started or met; JAX is set up.
-
-    Where it has started them it does not return: the first of them says what there is to say.
-    """
+    # where this process starts the others it does not return: the first of them says what there is to say
     devices, processes, resumed = _devices(config), request.processes, request.resume is not None
     if processes is not None and processes > 1:
         config = spread(config, processes, resumed)
@@ -122,12 +119,12 @@ def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Co
 
 
 def _devices(config: Config) -> int | None:
-    """How many devices a configuration asks for, None where it leaves that to the layout of a round."""
+    # None where the layout of a round decides
     return config.run.devices if config.run.mesh is None else prod(config.run.mesh.values())
 
 
 def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
-    """The configuration of a run that goes on in a folder: on as many devices as it had, where none are given."""
+    # a run goes on on as many devices as it had, where none are given
     if folder is None or config.run.devices is not None or config.run.mesh is not None:
         return config
     from fedsolve.core.xla.compiler import cores
@@ -141,11 +138,6 @@ def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
 
 
 def _config(context: typer.Context, request: Request) -> Config:
-    """The configuration that a request describes.
-
-    Raises:
-        InvalidInput: as `from_options`; something was typed that does not go with `--resume`.
-    """
     from fedsolve.cli.configuration.options import from_options
 
     taken = _RESUMED_WITH if request.swept else (*_RESUMED_WITH, "rounds")

@@ -57,7 +57,7 @@ class Exported:
 
 
 def as_safetensors(result: Result) -> Exported:
-    """Parameters and buffers by their names, such as `0.weight`; buffers as `buffers.NAME` if a name is in both."""
+    # names such as `0.weight`; buffers are `buffers.NAME` if a name is in both
     from safetensors.numpy import save
 
     params, buffers = _arrays(result.params), _arrays(result.buffers)
@@ -74,11 +74,6 @@ def as_safetensors(result: Result) -> Exported:
 
 
 def as_state_dict(result: Result, folder: Path) -> Exported:
-    """What the module's `load_state_dict` accepts, read again and compared with the stored model.
-
-    Raises:
-        InvalidInput: no module is known, or what is read again is not the stored model.
-    """
     import torch
 
     module = trained_module(result, folder)
@@ -97,11 +92,6 @@ def as_state_dict(result: Result, folder: Path) -> Exported:
 
 
 def trained_module(result: Result, folder: Path) -> nn.Module:
-    """The PyTorch module with the trained weights.
-
-    Raises:
-        InvalidInput: the model is of no PyTorch module, or its code is not known.
-    """
     model = result.inference
     if model.is_ready if isinstance(model, StoredTask) else model is None or model.to_module is None:
         raise InvalidInput(f"the task {result.history.task} is not from PyTorch: {_KINDS}")
@@ -114,11 +104,7 @@ def trained_module(result: Result, folder: Path) -> nn.Module:
 
 
 def named_module(reference: str) -> nn.Module:
-    """The PyTorch module that the user names: an object, a class, or a function that returns it.
-
-    Raises:
-        InvalidInput: PyTorch is not installed, there is no such name, or it gives no module.
-    """
+    """The PyTorch module that the user names: an object, a class, or a function that returns it."""
     require("torch", "--module needs", "torch", "PyTorch")
     from torch import nn
 
@@ -144,12 +130,11 @@ def _size(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def _as_saved(value: Any) -> Any:
-    """A tensor of its own storage on the CPU; what a module keeps besides, as it is."""
+    # a tensor of its own storage on the CPU; what a module keeps besides, as it is
     return value.detach().cpu().clone() if hasattr(value, "detach") else value
 
 
 def _check_state_dict(content: io.BytesIO, module: nn.Module, stored: Mapping[str, np.ndarray]) -> None:
-    """Raise `InvalidInput` unless the file gives a module of the same layers the stored numbers, in its types."""
     import torch
 
     from fedsolve.pytorch.translation.arrays import as_tensor, copy_module
@@ -192,16 +177,7 @@ _LONGEST = 400  # characters of a setting, such as a method with its options
 
 
 def card_text(history: History, exported: Exported, file: str) -> str:
-    """The card of a model.
-
-    Args:
-        history: the record of the run.
-        exported: the model's file.
-        file: its name, without a folder.
-
-    Returns:
-        Markdown that says nothing of the data but counts, without settings that may name a path.
-    """
+    """The model card in Markdown: nothing of the data but counts, and no setting that may name a path."""
     label, task = _words(history.label), _words(history.task)
     last = {name: column[-1] for name, column in history.evaluations.items()}
     metrics = {name: value for name, value in last.items() if name not in _NO_METRICS}
@@ -238,7 +214,7 @@ def card_text(history: History, exported: Exported, file: str) -> str:
 
 
 def _front_matter(label: str, exported: Exported, metrics: Iterable[str]) -> list[str]:
-    """YAML between two lines of ---; texts are quoted as in JSON, which YAML reads."""
+    # texts are quoted as in JSON, which YAML reads
     tags = ["federated-learning", re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")]
     kinds = dict.fromkeys(name.rpartition("_")[2] for name in metrics if name.startswith(("test_", "train_")))
     return [
@@ -254,7 +230,6 @@ def _front_matter(label: str, exported: Exported, metrics: Iterable[str]) -> lis
 
 
 def _epsilon(history: History) -> float | None:
-    """The privacy spent in all rounds, None if there is no account of it."""
     spent = np.asarray(history.rounds.get("epsilon", ()), float)
     return None if not len(spent) or np.isnan(spent).all() else float(np.nanmax(spent))
 
@@ -285,7 +260,6 @@ def _cell(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """A text on one line, cut where it is too long."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
@@ -310,17 +284,6 @@ _TRACED = (
 
 
 def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
-    """The graph of the module in evaluation mode: its inputs to its outputs, for any number of rows.
-
-    Args:
-        result: a finished run with its module.
-        folder: where it is.
-        rows: inputs of the check, a pytree of arrays of shape (n, ...).
-
-    Raises:
-        InvalidInput: a package is missing, the module is not known or has no ONNX graph, or the graph computes
-            something else.
-    """
     _check_packages()
     module = trained_module(result, folder).cpu().eval()
     inputs = _tensors(module, result, rows)
@@ -349,7 +312,6 @@ def _check_packages() -> None:
 
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
-    """The inputs of the check as the module takes them."""
     from fedsolve.pytorch.translation.arrays import to_tensor
 
     shapes = getattr(result.inference, "rows", None)
@@ -359,7 +321,7 @@ def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
 
 
 def _graph(module: nn.Module, inputs: Any) -> bytes:
-    """The ONNX file that PyTorch's exporter makes, without the places of the code that it was made from."""
+    # without the places of the code that it was made from
     import torch
     from torch.utils import _pytree as pytree
 
@@ -389,7 +351,7 @@ def _graph(module: nn.Module, inputs: Any) -> bytes:
 
 
 def _clear_places(message: Any) -> None:
-    """Clear descriptions and metadata in a graph and all within: they name files of this machine."""
+    # they name files of this machine
     for entry, value in message.ListFields():
         if entry.name in ("doc_string", "metadata_props"):
             message.ClearField(entry.name)
@@ -399,7 +361,6 @@ def _clear_places(message: Any) -> None:
 
 
 def _difference(module: nn.Module, content: bytes, inputs: Any) -> tuple[float, float, int]:
-    """The largest difference between onnxruntime's outputs and the module's, the largest output, and the rows."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -420,7 +381,6 @@ def _difference(module: nn.Module, content: bytes, inputs: Any) -> tuple[float, 
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """What the exporter prints, logs and warns of its own steps."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

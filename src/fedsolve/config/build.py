@@ -28,9 +28,6 @@ from fedsolve.geometry.blocks import Blocks
 def from_plain(where: str, value: Any, hint: Any) -> Any:
     """The object that plain data stands for, by the annotation of the argument; any other value as it is.
 
-    Raises:
-        InvalidInput: an unknown name or parameter, a missing one, or a value that is refused.
-
     >>> from fedsolve.geometry.mirrors import Mirror
     >>> from_plain("mirror", {"name": "PNorm", "p": 1.5}, Mirror)
     PNorm(p=1.5)
@@ -94,11 +91,7 @@ def inline_toml(value: Any) -> str:
 
 
 def arguments(name: str) -> dict[str, Argument]:
-    """The arguments of a method by name, read from signatures; client options and its wrappers' own included.
-
-    Raises:
-        InvalidInput: an unknown name.
-    """
+    """The arguments of a method by name, read from signatures; client options and its wrappers' own included."""
     wrapper, inner = split_name(name)
     if wrapper:
         return arguments(inner) | own_arguments(wrapper_entry(wrapper))
@@ -106,7 +99,7 @@ def arguments(name: str) -> dict[str, Argument]:
 
 
 def own_arguments(wrapper: Entry) -> dict[str, Argument]:
-    """A wrapper's arguments beside the method that it wraps and what it fills in itself."""
+    # without the method that it wraps, and what it fills in itself
     return {k: v for k, v in arguments_of(wrapper.wrap).items() if k not in ("inner", "renyi", "losses")}
 
 
@@ -163,7 +156,6 @@ def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
 
 
 def _lacks(name: str, key: str) -> str:
-    """What to say of an argument without a default that was not given."""
     if key == "inner":
         return f"{name} wraps a method: write {name}+FedAvg, or another method in its place"
     example = example_of(name)
@@ -194,7 +186,6 @@ def _build(name: str, settings: dict[str, Any]) -> Algorithm:
 
 
 def _construct(name: str, builder: Callable[..., Any], settings: Mapping[str, Any]) -> Algorithm:
-    """A user's own method from its class or function."""
     from fedsolve.core.algorithm import Algorithm
 
     return construct("algorithm", name, Algorithm, builder, settings)
@@ -213,7 +204,6 @@ def example_of(name: str) -> dict[str, Any]:
 
 
 def citations(name: str) -> tuple[str, ...]:
-    """Citation keys of the papers behind a name."""
     wrapper, inner = split_name(name)
     if wrapper:
         around = () if current_name(name) == wrapper else citations(inner)
@@ -275,7 +265,6 @@ def changed_settings(name: str, settings: Mapping[str, Any]) -> tuple[str, dict[
 
 
 def _text(value: Any) -> str:
-    """A setting as in a call."""
     if isinstance(value, Mapping):
         parts = dict(value)
         name = parts.pop("name", parts.pop("schedule", "dict"))
@@ -287,39 +276,80 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, np.number) else str(value)
 
 
-def to_plain(value: Any) -> Any:
-    """A setting as `fedsolve.config.build.from_plain` reads it.
+class Form:
+    """An object as data of some kind: `of` tells the parts of an object apart, a subclass says what each becomes.
 
-    Raises:
-        ValueError: no plain data stand for it.
+    So are written a configuration, an order to clients, the identity of a run in words, and its digests.
     """
-    if isinstance(value, np.ndarray | np.generic | jax.Array) and np.ndim(value) == 0:
-        value = np.asarray(value).item()
-    if isinstance(value, bool | int | float | str):
+
+    def of(self, value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self.object(value)
+        if isinstance(value, np.ndarray | jax.Array):
+            return self.array(value)
+        if isinstance(value, np.generic):
+            return self.number(value)
+        if value is None or isinstance(value, bool | int | float | str):
+            return self.plain(value)
+        if isinstance(value, tuple | list):
+            return self.sequence(value)
+        return self.table(value) if isinstance(value, dict) else self.other(value)
+
+    def object(self, value: Any) -> Any:
+        return self.other(value)
+
+    def array(self, value: Any) -> Any:
+        return self.other(value)
+
+    def number(self, value: Any) -> Any:
+        return self.array(value)
+
+    def plain(self, value: Any) -> Any:
         return value
-    if isinstance(value, tuple | list):
-        return [to_plain(part) for part in value]
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(part) for key, part in value.items()}
-    if isinstance(value, Blocks):
-        tables = [
-            to_plain(part.psi) | ({} if part.together else {"on": part.pattern}) for part in value.parts
-        ]
-        return tables[0] if len(tables) == 1 else tables
-    if isinstance(value, OptaxSchedule):
-        return value.table
-    for registry in registries().values():
-        if (name := registry.name_of(value)) is not None:
-            return {registry.key: name, **_fields(value)}
-    raise ValueError(f"no plain data stand for {type(value).__name__}")
+
+    def sequence(self, value: Any) -> Any:
+        return [self.of(part) for part in value]
+
+    def table(self, value: Any) -> Any:
+        return {str(key): self.of(part) for key, part in value.items()}
+
+    def other(self, value: Any) -> Any:
+        raise ValueError(f"no plain data stand for {type(value).__name__}")
+
+
+class _Plain(Form):
+    # a setting as `from_plain` reads it
+
+    def object(self, value: Any) -> Any:
+        if isinstance(value, Blocks):
+            tables = [
+                self.of(part.psi) | ({} if part.together else {"on": part.pattern}) for part in value.parts
+            ]
+            return tables[0] if len(tables) == 1 else tables
+        if isinstance(value, OptaxSchedule):
+            return value.table
+        for registry in registries().values():
+            if (name := registry.name_of(value)) is not None:
+                given = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+                return {registry.key: name, **{k: self.of(part) for k, part in given if part is not None}}
+        return self.other(value)
+
+    def array(self, value: Any) -> Any:
+        return self.of(np.asarray(value).item()) if np.ndim(value) == 0 else self.other(value)
+
+    def plain(self, value: Any) -> Any:
+        return self.other(value) if value is None else value
+
+    def other(self, value: Any) -> Any:
+        return self.table(value) if isinstance(value, Mapping) else super().other(value)
+
+
+to_plain = _Plain().of
+"""A setting as `from_plain` reads it; `ValueError` where no plain data stand for it."""
 
 
 def _recorded(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
-    """The name and the settings of which a method was made, wrappers outermost.
-
-    Raises:
-        ValueError: it or what it wraps has no record, or no plain data stand for a setting.
-    """
+    # wrappers outermost
     made = record_of(algorithm)
     if made is None:
         raise ValueError(f"nothing recorded how {name_of(algorithm)} was made")
@@ -333,14 +363,7 @@ def _recorded(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
     return name, {key: to_plain(value) for key, value in changed.items()} | settings
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields that a module was given, as `from_plain` reads them."""
-    given = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
-    return {name: to_plain(part) for name, part in given if part is not None}
-
-
 def _same(value: Any, default: Any) -> bool:
-    """Whether a value and a default are the same plain data, or both None."""
     if value is None or default is None:
         return value is default
     try:
@@ -350,6 +373,5 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _is_equal(one: Algorithm, other: Algorithm) -> bool:
-    """Whether two methods are equal in every part."""
     (leaves, structure), (others, other_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
     return structure == other_structure and all(map(np.array_equal, leaves, others))

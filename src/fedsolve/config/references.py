@@ -30,11 +30,6 @@ def is_reference(name: str) -> bool:
 
 
 def split_reference(kind: str, reference: str) -> tuple[str, str]:
-    """The module and the name within it.
-
-    Raises:
-        InvalidInput: it is not written `module:name`, or the module is of Python's standard library.
-    """
     module, _, name = reference.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise InvalidInput(f"{kind} '{reference}' must be written module:name, such as mine:{kind}")
@@ -43,30 +38,18 @@ def split_reference(kind: str, reference: str) -> tuple[str, str]:
 
 
 def load_reference(kind: str, reference: str, wanted: type, folder: Path | None = None) -> Callable[..., Any]:
-    """What `module:name` names, as a function of its options.
-
-    Args:
-        kind: what it is called in errors, such as task.
-        reference: `module:name`, of a module in `folder` or installed.
-        wanted: the class of what it gives.
-        folder: where modules are looked for first, the current folder if not given.
-
-    Raises:
-        InvalidInput: no such module or name (with the nearest match), the module raises when imported, or what stands
-            there is no function or class that gives what is wanted.
-    """
+    """What `module:name` names, as a function of its options; `folder` is looked in first, else the current one."""
     return as_builder(f"{kind} '{reference}'", named_object(kind, reference, folder), wanted)
 
 
 def named_object(kind: str, reference: str, folder: Path | None = None) -> Any:
-    """What `module:name` names, as it stands there; arguments and errors as of `load_reference`."""
     module_name, name = split_reference(kind, reference)
     _look_in(folder)
     return _named(module_name, name, _imported(kind, reference, module_name, folder or Path.cwd()))
 
 
 def _look_in(folder: Path | None) -> None:
-    """Let modules be found in a folder before all others, or without one in the current folder."""
+    # modules are found in a folder before all others, or without one in the current folder
     if folder is not None and sys.path[:1] != [str(folder)]:
         sys.path.insert(0, str(folder))
     elif folder is None and os.getcwd() not in sys.path and "" not in sys.path:
@@ -74,7 +57,6 @@ def _look_in(folder: Path | None) -> None:
 
 
 def _imported(kind: str, reference: str, module: str, folder: Path) -> Any:
-    """The module; `folder` is where it was looked for first."""
     importlib.invalidate_caches()
     try:
         return importlib.import_module(module)
@@ -90,7 +72,7 @@ def _imported(kind: str, reference: str, module: str, folder: Path) -> Any:
 
 
 def _named(module: str, name: str, found: Any) -> Any:
-    """What has a name in a module, dots for what lies within."""
+    # dots are for what lies within
     for part in name.split("."):
         if not hasattr(found, part):
             public = {
@@ -103,19 +85,7 @@ def _named(module: str, name: str, found: Any) -> Any:
 
 
 def as_builder(what: str, found: Any, wanted: type) -> Callable[..., Any]:
-    """What a reference names as a function of its options; nothing of it has been called before.
-
-    Args:
-        what: the reference in words, for errors.
-        found: the object that it names.
-        wanted: the class that is wanted, such as Task.
-
-    Returns:
-        `found`, or where it is an object of the class wanted a function that returns it.
-
-    Raises:
-        InvalidInput: it comes from Python's standard library, or says nowhere that it gives what is wanted.
-    """
+    """What a reference names as a function of its options: nothing of it has been called before."""
     for module in homes(found):
         refuse_standard(what, module)
     if isinstance(found, wanted):
@@ -131,7 +101,7 @@ def as_builder(what: str, found: Any, wanted: type) -> Callable[..., Any]:
 
 
 def homes(found: Any) -> Iterator[str]:
-    """The modules that an object was written in: its own and, where it is decorated, that of what it decorates."""
+    # a decorated function is of two modules: its own, and that of what it decorates
     while found is not None:
         if isinstance(found, functools.partial):
             found = found.func
@@ -142,7 +112,7 @@ def homes(found: Any) -> Iterator[str]:
 
 
 def refuse_standard(what: str, module: str) -> None:
-    """Raise `InvalidInput` for a module of Python's standard library: it holds nothing of fedsolve."""
+    # it holds nothing of fedsolve
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         raise InvalidInput(
@@ -151,7 +121,6 @@ def refuse_standard(what: str, module: str) -> None:
 
 
 def _check_returned(what: str, function: Any, wanted: type) -> None:
-    """Raise `InvalidInput` unless a function is annotated to return an object of a class."""
     name, kind = getattr(function, "__name__", "it"), wanted.__name__
     a_kind = with_article(kind)
     remedy = (
@@ -174,7 +143,7 @@ def _check_returned(what: str, function: Any, wanted: type) -> None:
 
 
 def _returned(function: Any) -> Any:
-    """The class in a function's return annotation, text evaluated where the function was written; empty for none."""
+    # text is evaluated where the function was written; empty for none
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -187,12 +156,6 @@ def _returned(function: Any) -> Any:
 
 
 def construct(kind: str, reference: str, wanted: type, builder: Callable[..., Any], options: Mapping) -> Any:
-    """Call a user's own builder.
-
-    Raises:
-        InvalidInput: it lacks an argument, raises (type, message and line are named) or returns something
-            else than `wanted`.
-    """
     try:
         missing = [
             p.name
@@ -220,7 +183,7 @@ _NOT_THE_USERS = ("<", str(Path(__file__).parents[1]), *sysconfig.get_paths().va
 
 
 def failed(what: str, error: BaseException) -> InvalidInput:
-    """What a user's own code raised, and the last line of that code on the way there."""
+    """The error for what a user's own code raised, with the last line of that code on the way there."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
         return InvalidInput(f"{what}: {type(error).__name__}: {error.msg} ({place})")

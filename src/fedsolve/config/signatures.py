@@ -40,7 +40,6 @@ class Argument(NamedTuple):
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has no default."""
         return self.default is inspect.Parameter.empty
 
 
@@ -89,7 +88,6 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def choices(hint: Any) -> tuple[Any, ...]:
-    """The words of the literals that an annotation allows."""
     return tuple(word for a in alternatives(hint) if get_origin(a) is Literal for word in get_args(a))
 
 
@@ -220,7 +218,6 @@ class About:
 
 
 def about_of(option: Field[Any]) -> About:
-    """The description in the metadata of a field that is an option."""
     return option.metadata["about"]
 
 

@@ -12,12 +12,7 @@ from fedsolve.core.types import Weighting, check_weighting
 
 
 def different_objectives(methods: Mapping[str, Algorithm], remedy: str) -> list[str]:
-    """One line if methods minimise different objectives, as they weigh clients differently; none if they do not.
-
-    Args:
-        methods: by label.
-        remedy: what gives all methods one weighting.
-    """
+    """One line if methods minimise different objectives, as they weigh clients differently; `remedy` gives them one."""
     by: dict[str, list[str]] = {}
     for label, method in methods.items():
         by.setdefault(method.traits.weighting, []).append(label)
@@ -31,11 +26,7 @@ def different_objectives(methods: Mapping[str, Algorithm], remedy: str) -> list[
 
 
 def with_weighting(label: str, method: Algorithm, weighting: Weighting) -> Algorithm:
-    """A method with another weighting, and what it wraps; itself where it has that one alone.
-
-    Raises:
-        InvalidInput: an unknown weighting, one that the method cannot have, or the method was given another one.
-    """
+    """A method, and what it wraps, with another weighting; itself where it has that one alone."""
     check_weighting(weighting)
     recorded = named(method)
     if recorded is None:
@@ -51,7 +42,6 @@ def with_weighting(label: str, method: Algorithm, weighting: Weighting) -> Algor
 
 
 def check_weighs(label: str, method: Algorithm, weighting: str, option: str) -> None:
-    """Raise `InvalidInput` unless a method weighs clients so; `option` is how another weighting is given."""
     own = method.traits.weighting
     if own != weighting:
         raise InvalidInput(
@@ -61,7 +51,6 @@ def check_weighs(label: str, method: Algorithm, weighting: str, option: str) -> 
 
 
 def check_one_weighting(label: str, given: object, weighting: str) -> None:
-    """Raise `InvalidInput` unless the weighting that a method was given is that of all."""
     if given != weighting:
         raise InvalidInput(
             f"{label}: weighting = {given!r} does not go with weighting = {weighting!r} for all: give one of them"
@@ -69,7 +58,7 @@ def check_one_weighting(label: str, given: object, weighting: str) -> None:
 
 
 def _replaced(method: Algorithm, weighting: Weighting) -> Algorithm:
-    """A method that has no name, with the field `weighting` of its outermost part that has one replaced."""
+    # of a method without a name, in its outermost part that has a weighting
     names = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
     if "weighting" in names:
         return dataclasses.replace(method, weighting=weighting)  # pyright: ignore[reportArgumentType]

@@ -20,11 +20,11 @@ from numbers import Integral, Real
 from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import jax
 import jaxtyping
 import numpy as np
 
 from fedsolve.config import signatures
+from fedsolve.config.build import Form
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type
 from fedsolve.core.optax_bridge import Transformation
@@ -266,32 +266,44 @@ def to_spec(value: Any) -> Any:
     >>> to_spec(server.ServerSGD(0.5))["fields"]
     {'lr': 0.5, 'momentum': None, 'ema': False, 'nesterov': False}
     """
-    if is_module(value):
-        inits = [f.name for f in dataclasses.fields(value) if f.init]
-        fields = {name: to_spec(getattr(value, name)) for name in inits}
+    return _Spec().of(value)
+
+
+class _Spec(Form):
+    def object(self, value: Any) -> Any:
+        if not is_module(value):
+            return self.other(value)
+        fields = {f.name: self.of(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
         return {"class": name_of(type(value)), "fields": fields}
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+
+    def array(self, value: Any) -> Any:
         array = np.asarray(value)
         data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
         return {"array": data, "dtype": str(array.dtype), "shape": list(array.shape)}
-    if isinstance(value, _PLAIN):
-        return value
-    if type(value) in (tuple, list):
-        return {type(value).__name__: [to_spec(v) for v in value]}
-    if isinstance(value, Mapping):
-        return {"dict": [[to_spec(k), to_spec(v)] for k, v in value.items()]}
-    if callable(value) and (known := optimiser_name(value)) is not None:
-        return {"optax": known}
-    if callable(value):
+
+    def sequence(self, value: Any) -> Any:
+        # a named tuple would come back as a plain one
+        is_plain = type(value) in (tuple, list)
+        return {type(value).__name__: super().sequence(value)} if is_plain else self.other(value)
+
+    def table(self, value: Any) -> Any:
+        return {"dict": [[self.of(k), self.of(v)] for k, v in value.items()]}
+
+    def other(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self.table(value)
+        if not callable(value):
+            raise InvalidInput(
+                f"{value!r} cannot be sent to clients: build the method from numbers, arrays and classes"
+            )
+        if (known := optimiser_name(value)) is not None:
+            return {"optax": known}
         name = name_of(value)
         if name.startswith("optax."):
             raise InvalidInput(
                 f"{name} is not an optimiser that clients know: wrap it in a function of your own"
             )
         return {"function": name}
-    raise InvalidInput(
-        f"{value!r} cannot be sent to clients: build the method from numbers, arrays and classes"
-    )
 
 
 def from_spec(spec: Any, trusted: Collection[Any] = ()) -> Any:

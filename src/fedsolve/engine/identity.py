@@ -10,7 +10,7 @@ import hashlib
 import subprocess
 import types
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
-from fedsolve.config.build import call_text, named, to_plain
+from fedsolve.config.build import Form, call_text, named, to_plain
 from fedsolve.core import __version__
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building import Made, is_at_later_default
@@ -54,32 +54,45 @@ def describe(value: object, brief: bool = False) -> str:
     >>> describe(server.ServerSGD(0.5))
     'ServerSGD(lr=0.5, momentum=None, ema=False, nesterov=False)'
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return _Words(brief).of(value)
+
+
+class _Words(Form):
+    def __init__(self, brief: bool) -> None:
+        self.brief = brief
+
+    def object(self, value: Any) -> str:
         given = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
-        fields = [(f, describe(x, brief)) for f, x in given if not is_at_later_default(f, x)]
-        parts = [f"{f.name}={text}" for f, text in fields if not (brief and text == _default(f))]
+        fields = [(f, self.of(x)) for f, x in given if not is_at_later_default(f, x)]
+        parts = [f"{f.name}={text}" for f, text in fields if not (self.brief and text == self._default(f))]
         return f"{type(value).__name__}({', '.join(parts)})"
-    if isinstance(value, np.ndarray | jax.Array):
+
+    def array(self, value: Any) -> str:
         array = np.asarray(value)
         return repr(array.item()) if array.ndim == 0 else f"array{array.shape}#{_digest(array)}"
-    if isinstance(value, Callable) and not isinstance(value, type):
+
+    def number(self, value: Any) -> str:
+        return repr(value)
+
+    def plain(self, value: Any) -> str:
+        return repr(value)
+
+    def sequence(self, value: Any) -> str:
+        return f"({', '.join(super().sequence(value))})"
+
+    def table(self, value: Any) -> str:
+        return f"{{{', '.join(f'{key}: {self.of(part)}' for key, part in value.items())}}}"
+
+    def other(self, value: Any) -> str:
+        if isinstance(value, type) or not callable(value):
+            return repr(value)
         return f"{_program(value)}.{getattr(value, '__qualname__', type(value).__name__)}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {describe(v, brief)}" for k, v in value.items()) + "}"
-    if isinstance(value, tuple | list):
-        return "(" + ", ".join(describe(v, brief) for v in value) + ")"
-    return repr(value)
 
-
-def _default(field: dataclasses.Field[Any]) -> str | None:
-    """A field's default in words; None if it has none."""
-    if field.default is not dataclasses.MISSING:
-        return describe(field.default, brief=True)
-    return (
-        None
-        if field.default_factory is dataclasses.MISSING
-        else describe(field.default_factory(), brief=True)
-    )
+    def _default(self, field: dataclasses.Field[Any]) -> str | None:
+        if field.default is not dataclasses.MISSING:
+            return self.of(field.default)
+        factory = field.default_factory
+        return None if factory is dataclasses.MISSING else self.of(factory())
 
 
 def _digest(array: np.ndarray) -> str:
@@ -130,9 +143,6 @@ def _commit() -> str:
 # known by their names, without their module, and their version.
 
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic)
-
-
 def arrays_digest(tree: Any) -> str:
     """A pytree of arrays by its structure, shapes, types and every number (CRC-32: some 2 GB/s)."""
     reader = _Reader()
@@ -146,7 +156,7 @@ def code_digest(*values: Any) -> str:
     """Functions, or objects that are called, by their own code and values."""
     reader = _Reader()
     for value in values:
-        reader.read(value)
+        reader.of(value)
     return reader.digest()
 
 
@@ -159,8 +169,8 @@ def function_name(function: Any) -> str:
     return f"{_program(shown)}.{shown.__qualname__}#{code_digest(function)}"
 
 
-class _Reader:
-    """Takes in values one after another; nothing that it takes in depends on addresses or on hash seeds."""
+class _Reader(Form):
+    # takes in values one after another; nothing that it takes in depends on addresses or on hash seeds
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=6)
@@ -173,42 +183,49 @@ class _Reader:
         for text in texts:
             self._hash.update(f"{text!r};".encode())
 
-    def array(self, x: Any) -> None:
-        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x = jax.random.key_data(x)
-        x = np.ascontiguousarray(x)
+    def array(self, value: Any) -> None:
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            value = jax.random.key_data(value)
+        x = np.ascontiguousarray(value)
         raw = repr(x.tolist()).encode() if x.dtype == object else x.reshape(-1).view(np.uint8).data
         self.put(x.shape, x.dtype.str, x.dtype.name, zlib.crc32(raw))
 
-    def read(self, value: Any) -> None:
-        if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
-            self.put(type(value).__name__, value)
-        elif isinstance(value, np.ndarray | jax.Array):
-            self.array(value)
-        elif isinstance(value, tuple | list):
-            self.put(type(value).__name__, len(value))
-            for item in value:
-                self.read(item)
-        elif isinstance(value, set | frozenset):
+    def number(self, value: Any) -> None:
+        self.put(type(value).__name__, value)
+
+    def plain(self, value: Any) -> None:
+        self.object(value) if isinstance(value, enum.Enum) else self.number(value)
+
+    def sequence(self, value: Any) -> None:
+        self.put(type(value).__name__, len(value))
+        super().sequence(value)
+
+    def table(self, value: Any) -> None:
+        self.put("dict", len(value))
+        for key, item in value.items():
+            self.of(key)
+            self.of(item)
+
+    def other(self, value: Any) -> None:
+        if isinstance(value, complex | bytes | types.EllipsisType) and not isinstance(value, enum.Enum):
+            self.number(value)
+        elif isinstance(value, set | frozenset):  # whatever the order of their hashes
             self.put("set", sorted(code_digest(item) for item in value))
-        elif isinstance(value, dict):
-            self.put("dict", len(value))
-            for key, item in value.items():
-                self.read(key)
-                self.read(item)
         elif isinstance(value, types.CodeType):
             self.put(value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
-            self.read(value.co_consts)
-        elif id(value) not in self._seen:
-            self._seen[id(value)] = value
-            try:
-                self._object(value)
-            except (
-                Exception
-            ):  # a stranger's attribute that raises, or nests too deep, is no reason not to run
-                self.put("unreadable", type(value).__qualname__)
+            self.of(value.co_consts)
         else:
+            self.object(value)
+
+    def object(self, value: Any) -> None:
+        if id(value) in self._seen:
             self.put("as before")
+            return
+        self._seen[id(value)] = value
+        try:
+            self._object(value)
+        except Exception:  # a stranger's attribute that raises, or nests too deep, is no reason not to run
+            self.put("unreadable", type(value).__qualname__)
 
     def _object(self, value: Any) -> None:
         if isinstance(value, enum.Enum):
@@ -219,29 +236,29 @@ class _Reader:
             parts = (value.__func__, value.__self__) if isinstance(value, types.MethodType) else (
                 value.func, value.args, value.keywords
             )  # fmt: skip
-            self.read(parts)
+            self.of(parts)
         elif isinstance(value, type):
             self.put("class", _program(value), value.__qualname__)
         elif isinstance(value, types.ModuleType):
             self.put("module", value.__name__)
         elif "__wrapped__" in getattr(value, "__dict__", {}):  # compiled by jax.jit, or cached
-            self.read(value.__wrapped__)
+            self.of(value.__wrapped__)
         else:
-            self.read(type(value))
-            self.read(_parts(value))
+            self.of(type(value))
+            self.of(_parts(value))
             call = getattr(type(value), "__call__", None)  # noqa: B004 (its code, not whether it has any)
             if isinstance(call, types.FunctionType) and _program(call) != "fedsolve":
-                self.read(call)
+                self.of(call)
 
     def _function(self, function: types.FunctionType) -> None:
         self.put(function.__qualname__)
         if _program(function) != "fedsolve":
-            self.read(function.__code__)
-        self.read(function.__defaults__)
-        self.read(function.__kwdefaults__)
+            self.of(function.__code__)
+        self.of(function.__defaults__)
+        self.of(function.__kwdefaults__)
         for cell in function.__closure__ or ():
             with_value = [cell.cell_contents] if _filled(cell) else []
-            self.read(with_value)
+            self.of(with_value)
 
 
 def _program(named: Any) -> str:

@@ -32,26 +32,13 @@ _cleared: set[Path] = set()
 
 
 def write_atomically(path: str | Path, content: str | bytes, *, private: bool = False) -> Path:
-    """Write `content` (text as UTF-8) to `path`, creating its folder; an old file stays until then.
-
-    Args:
-        path: the file.
-        content: what it shall hold.
-        private: for its owner's eyes alone (mode 0600); else who may read it follows from the umask.
-
-    Raises:
-        InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
-    """
+    """Write `content` (text as UTF-8) in place of `path`, which stays until then; `private`: mode 0600."""
     data = content.encode() if isinstance(content, str) else content
     return replace_atomically(path, lambda new: new.write_bytes(data), private=private)
 
 
 def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, private: bool = False) -> Path:
-    """Put what `write` writes to the file that it is given in the place of `path`, likewise.
-
-    Raises:
-        InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
-    """
+    """Likewise with what `write` writes to the file that it is given."""
     path = check_path("path", path)
     if path.is_dir():
         raise InvalidInput(f"cannot write to {path}: it is a folder; give a file's path")
@@ -80,7 +67,7 @@ def errors_of_writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder, once for each process and folder."""
+    # what killed processes left half-written, once for each process and folder
     if folder.absolute() in _cleared:
         return
     _cleared.add(folder.absolute())
@@ -94,7 +81,7 @@ def _clear(folder: Path) -> None:
 
 
 def _left(host: str, process: int, written: float) -> bool:
-    """Whether nobody writes to a temporary file any more: its process is dead, or it is a day old."""
+    # its process is dead, or it is a day old
     if time.time() - written > _A_DAY:
         return True
     if host != _HOST:
@@ -134,11 +121,7 @@ class Hold:
     file: os.stat_result | None
 
     def check(self) -> None:
-        """See that the folder is still the one that was held.
-
-        Raises:
-            InvalidInput: it was removed, or another stands in its place.
-        """
+        """Raise `InvalidInput` if the folder was removed since, or another stands in its place."""
         try:
             here = os.stat(self.folder / ".lock")
         except OSError:
@@ -154,9 +137,6 @@ def locked(folder: Path) -> Iterator[Hold]:
     """Hold a folder for one run; the lock ends with the process, however it ends.
 
     On a file system that knows no locks a warning says so, and the folder is used without.
-
-    Raises:
-        InvalidInput: the folder cannot be written, or another process holds it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +161,7 @@ def locked(folder: Path) -> Iterator[Hold]:
 
 
 def held(folder: Path) -> bool:
-    """Whether a process holds a folder; False where that cannot be known."""
+    # False where that cannot be known
     try:
         with open_regular(folder / ".lock", follow=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: it ends with the file
@@ -191,12 +171,11 @@ def held(folder: Path) -> bool:
 
 
 def held_within(folder: Path) -> set[Path]:
-    """The folders that processes hold, of this one and those in it."""
     return {lock.parent for lock in folder.rglob(".lock") if held(lock.parent)}
 
 
 def _take(file: IO[bytes]) -> None:
-    """The lock of an open file; OSError if another has it for longer than it takes to look."""
+    # who only looks has the lock for a moment: wait for longer than that
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -219,11 +198,7 @@ STOP = "stop"
 
 
 def stop_within(folder: Path) -> None:
-    """Ask what runs in a folder, or in those in it, to save and stop, and wait until it has.
-
-    Raises:
-        InvalidInput: nothing runs there, or the file that asks cannot be written.
-    """
+    """Ask what runs in a folder, or in those in it, to save and stop, and wait until it has."""
     running, asked = held_within(folder), set[Path]()
     if not running:
         raise InvalidInput(f"nothing runs in {folder}: give the folder of a run whose rounds have begun")
@@ -257,7 +232,6 @@ class Interruptible:
 
     @property
     def asked(self) -> bool:
-        """Whether the run shall stop."""
         return self._signalled or (self._file is not None and self._file.exists())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -38,22 +38,13 @@ class AppendLog:
     checksum: int = 0
 
     def append(self, content: bytes) -> None:
-        """Write `content` behind the part and bring it to the disk; the part has grown by it.
-
-        Raises:
-            InvalidInput: the disk is full, or the file cannot be written.
-        """
+        # the file grows before the part does, so that a kill between the two leaves the part whole
         with errors_of_writing(self.path), open_to_append(self.path, self.bytes) as file:
             file.write(content)
             sync(file)
         self.bytes, self.checksum = self.bytes + len(content), zlib.crc32(content, self.checksum)
 
     def read(self, what: str) -> bytes:
-        """The part; errors call it `what`.
-
-        Raises:
-            InvalidInput: the file is missing, cut short or damaged.
-        """
         remedy = "restore a copy, or start a new run"
         try:
             with open_regular(self.path, follow=False) as file:
@@ -66,11 +57,7 @@ class AppendLog:
 
 
 def append_line(path: Path, line: str, remedy: str) -> None:
-    """Add a line to a file of lines; one before it that a killed process left without its end is ended first.
-
-    Raises:
-        InvalidInput: the file cannot be written; `remedy` says what to do.
-    """
+    # a line before it that a killed process left without its end is ended first
     with errors_of_writing(path, remedy), open_regular(path, "ab+", follow=False) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
@@ -87,24 +74,18 @@ def open_to_append(path: Path, whole: int) -> BinaryIO:
 
 
 def sync(file: BinaryIO) -> None:
-    """Bring what was written to a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def write_all(file: RawIOBase | IO[bytes], content: bytes | memoryview) -> None:
-    """Write all of `content`, of which a file may take less at once, as before its disk is full."""
+    # before its disk is full, a file may take less at once
     rest = memoryview(content)
     while len(rest):
         rest = rest[file.write(rest) or 0 :]
 
 
 def read_all(file: int, content: memoryview, offset: int) -> None:
-    """Fill `content` from a place of a file on.
-
-    Raises:
-        OSError: the file ends before.
-    """
     done = 0
     while done < len(content):
         more = os.preadv(file, [content[done:]], offset + done)
@@ -114,7 +95,6 @@ def read_all(file: int, content: memoryview, offset: int) -> None:
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The bytes of an array that is contiguous, where they lie."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -145,14 +125,7 @@ class RowFile:
     def __init__(
         self, path: Path, first: np.ndarray, owners: int, background: Callable[..., Future[Any]] | None
     ) -> None:
-        """No rows yet: `begin`, or `restore` those of a checkpoint; and `close` the file.
-
-        Args:
-            path: the file.
-            first: the row of who has none, uint8.
-            owners: how many.
-            background: begins a call in a thread, where there will be checkpoints: each then waits for little.
-        """
+        """No rows yet. `first` is the row of who has none; `background` begins a call in a thread."""
         self._path, self._first, self._background = path, first, background
         self.rows, self.sums = np.full(owners, _NONE, np.int32), np.zeros(owners, np.uint32)
         self._kept = np.zeros(0, bool)  # whether the last checkpoint knows a row
@@ -161,22 +134,15 @@ class RowFile:
         self._file: Any = None
 
     def begin(self) -> None:
-        """An empty file.
-
-        Raises:
-            InvalidInput: the folder cannot be written.
-        """
         with self._clearly():
             self._file = open_regular(self._path, "w+b", follow=False, buffering=0)
 
     @property
     def folder(self) -> Path:
-        """Where the file lies."""
         return self._path.parent
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return len(self._first)
 
     @property
@@ -185,11 +151,6 @@ class RowFile:
         return {"rows": self.rows, "sums": self.sums}
 
     def restore(self, known: dict[str, np.ndarray]) -> None:
-        """The rows that a checkpoint has kept.
-
-        Raises:
-            InvalidInput: the file is missing or too short.
-        """
         self.rows, self.sums = known["rows"], known["sums"]
         with self._clearly():
             self._file = open_regular(self._path, "r+b", follow=False, buffering=0)
@@ -203,18 +164,13 @@ class RowFile:
         self.committed()
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._synced is not None:
             self._synced.exception()
         if self._file is not None:
             self._file.close()
 
     def read_rows(self, owners: np.ndarray) -> np.ndarray:
-        """The rows of some owners, shape (owners, bytes).
-
-        Raises:
-            InvalidInput: a row is not what was written; its owner is named.
-        """
+        """The rows of some owners, shape (owners, bytes)."""
         payload = np.empty((len(owners), len(self._first)), np.uint8)
         rows = self.rows[owners]
         payload[rows == _NONE] = self._first
@@ -234,11 +190,6 @@ class RowFile:
         return payload
 
     def write_rows(self, owners: np.ndarray, payload: np.ndarray) -> None:
-        """Replace the rows of some owners.
-
-        Raises:
-            InvalidInput: the disk is full.
-        """
         rows = self._rows_for(self.rows[owners])
         order = np.argsort(rows)
         with self._clearly():
@@ -249,20 +200,20 @@ class RowFile:
             self._sync()
 
     def commit(self) -> None:
-        """Bring all rows to the disk, before a checkpoint that knows them is written."""
+        # before a checkpoint that knows the rows is written
         with self._clearly():
             if self._synced is not None:
                 self._synced.result()
             os.fsync(self._file.fileno())
 
     def committed(self) -> None:
-        """The checkpoint is on the disk: what it knows is kept from here on, all else is free."""
+        # what the checkpoint knows is kept from here on, all else is free
         self._kept[:] = False
         self._kept[self.rows[self.rows != _NONE]] = True
         self._free = np.flatnonzero(~self._kept).astype(np.int32)
 
     def _rows_for(self, rows: np.ndarray) -> np.ndarray:
-        """Where new rows of owners with these rows go: into them, unless the last checkpoint knows them."""
+        # into their old rows, unless the last checkpoint knows them
         new = rows == _NONE
         new[~new] = self._kept[rows[~new]]
         free, needed = self._free, int(new.sum())
@@ -275,14 +226,14 @@ class RowFile:
         return new_rows
 
     def _sync(self) -> None:
-        """Have the system bring rows to the disk meanwhile, so that a checkpoint waits for little."""
+        # so that a checkpoint waits for little
         if self._background is not None and (self._synced is None or self._synced.done()):
             if self._synced is not None:
                 self._synced.result()
             self._synced = self._background(os.fdatasync, self._file.fileno())
 
     def _stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """Of rows that ascend those that follow one another: first place, last and one, the bytes before them."""
+        # of ascending rows those that follow one another: first place, last and one, the bytes before them
         if not len(rows):
             return iter(())
         ends = np.flatnonzero(np.diff(rows) != 1) + 1

@@ -38,11 +38,7 @@ _KIND = "checkpoint"
 
 
 def save_tree(path: Path, tree: Any, manifest: dict[str, Any], *, private: bool = False) -> None:
-    """Write a pytree of arrays and a JSON manifest as one file, `private` for its owner's eyes alone.
-
-    Raises:
-        InvalidInput: the disk is full, or the folder cannot be written; what was saved before is intact.
-    """
+    """Write a pytree of arrays and a JSON manifest as one file, `private` for its owner's eyes alone."""
     # arrays of NumPy stay what they are: JAX would cut 64-bit types where it has them switched off
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays = {
@@ -53,11 +49,6 @@ def save_tree(path: Path, tree: Any, manifest: dict[str, Any], *, private: bool 
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint.
-
-    Raises:
-        InvalidInput: the file is missing, cut short, too long, damaged in its header or not a checkpoint of fedsolve.
-    """
     return read_header(path, _KIND).manifest
 
 
@@ -65,9 +56,6 @@ def load_tree(path: Path, like: Any) -> Any:
     """The pytree in a checkpoint, with the structure, shapes and types of `like`, arrays or shapes of such.
 
     The file is mapped, not read: each array is in memory once.
-
-    Raises:
-        InvalidInput: the file is corrupt, or holds other parameters than `like` (the first is named).
     """
     _, arrays = mapped_arrays(path, _KIND)
     wanted = {_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(like)}
@@ -93,7 +81,7 @@ def check_names(wanted: Collection[str], present: Collection[str], where: str, w
 
 
 def _on_device(array: np.ndarray) -> jax.Array:
-    """A copy by JAX alone, which would cut types of 64 bits where it has them switched off."""
+    # a copy by JAX alone, which would cut types of 64 bits where it has them switched off
     return jax.device_put(array, may_alias=False)
 
 
@@ -121,11 +109,9 @@ class OlderCheckpoints:
 
     @property
     def any_exists(self) -> bool:
-        """Whether there is one that can be gone on from."""
         return any(path.exists() for path in self._left)
 
     def by_round(self) -> dict[int, Path]:
-        """The two older ones by their rounds done, the newest first."""
         by_name = {
             path.stem.removeprefix(_NAME): path for path in self._newest.parent.glob(f"{_NAME}*.safetensors")
         }
@@ -134,7 +120,7 @@ class OlderCheckpoints:
         }
 
     def fall_back(self, error: InvalidInput, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-        """The manifest of the next older one that `read` takes; `error` if there is none."""
+        """The manifest of the next older checkpoint that `read` takes; raises `error` if there is none."""
         while self._left:
             path = self._left.pop(0)
             with contextlib.suppress(InvalidInput):
@@ -146,11 +132,7 @@ class OlderCheckpoints:
         raise error
 
     def add(self, done: int | None) -> None:
-        """The newest, about to be replaced, becomes the one before, and stays by its rounds done, unless None.
-
-        Raises:
-            InvalidInput: the folder cannot be written.
-        """
+        # unless the newest is the one that could not be read
         # else the newest is the one that could not be read
         if self.source == self._newest and self._newest.exists():
             _link(self._newest, self._previous)
@@ -160,7 +142,7 @@ class OlderCheckpoints:
                     path.unlink(missing_ok=True)
 
     def replaced(self, done: int) -> None:
-        """The newest was written, of so many rounds; those that have more are of before the run went back, and go."""
+        # those that have more rounds are of before the run went back, and go
         for rounds, path in self.by_round().items():
             if rounds > done:
                 path.unlink(missing_ok=True)
@@ -178,7 +160,6 @@ class OlderCheckpoints:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name; a file that has this name goes."""
     with errors_of_writing(target, INTACT):
         target.unlink(missing_ok=True)
         try:
@@ -229,7 +210,7 @@ def check_identity(
 
 
 def _version(identity: Mapping[str, Any]) -> str | None:
-    """The version of fedsolve in an identity, None where its results are those of any."""
+    # None where its results are those of any
     match = _FEDSOLVE.search(str(identity.get(VERSIONS, "")))
     return None if match is None else match[1]
 
@@ -282,11 +263,7 @@ class RunFolder:
     @classmethod
     @contextlib.contextmanager
     def at(cls, folder: Path, kind: Kind, identity: Mapping[str, Any], resume: bool) -> Iterator[RunFolder]:
-        """Hold a folder, which is made if there is none.
-
-        Raises:
-            InvalidInput: it holds a checkpoint and is not to be resumed, is in use or cannot be written.
-        """
+        """Hold a folder, which is made if there is none."""
         with locked(folder) as hold:
             checkpoints = [folder / name for name in (kind.file, kind.previous) if name]
             if not resume and any(path.exists() for path in checkpoints):
@@ -298,11 +275,7 @@ class RunFolder:
     def if_given(
         cls, out: str | Path | None, kind: Kind, identity: Mapping[str, Any], resume: bool
     ) -> Iterator[RunFolder | None]:
-        """Likewise; None where no folder is given, and nothing is kept.
-
-        Raises:
-            InvalidInput: `resume` without a folder, and what `at` refuses.
-        """
+        # None where no folder is given, and nothing is kept
         if out is not None:
             with cls.at(Path(out), kind, identity, resume) as folder:
                 yield folder
@@ -318,20 +291,15 @@ class RunFolder:
 
     @property
     def path(self) -> Path:
-        """The checkpoint."""
         return self.hold.folder / self.kind.file
 
     @property
     def due(self) -> bool:
-        """Whether enough time has passed since the last saving."""
+        # the time since the last saving is to be 20 times what it took
         return time.monotonic() - self._last > max(_SECONDS_BETWEEN, _TIMES_BETWEEN * self._took)
 
     def manifest(self) -> dict[str, Any] | None:
-        """What the checkpoint that is gone on with says of itself; None if none is.
-
-        Raises:
-            InvalidInput: there is none, it is corrupt, or of something that differs.
-        """
+        # None where nothing is gone on with
         if not self.resume:
             return None
         manifest = read_manifest(self.path)
@@ -339,10 +307,7 @@ class RunFolder:
         return manifest
 
     def check_same(self, path: Path, there: Mapping[str, Any]) -> None:
-        """Raise `InvalidInput` if a checkpoint's identity is another; the first part that differs is named.
-
-        The devices may be others, and with them the chunk.
-        """
+        # the devices may be others, and with them the chunk
         check_identity(path, there, self.identity, (*_DEVICES, "chunk") if self.has_moved(there) else ())
 
     def has_moved(self, there: Mapping[str, Any]) -> bool:
@@ -350,11 +315,6 @@ class RunFolder:
         return any(there.get(name) != self.identity.get(name) for name in _DEVICES)
 
     def save(self, tree: Any, manifest: Mapping[str, Any]) -> None:
-        """Replace the checkpoint, atomically.
-
-        Raises:
-            InvalidInput: the folder cannot be written, or was removed since it is held.
-        """
         self.hold.check()
         begun = time.monotonic()
         save_tree(self.path, tree, {"identity": dict(self.identity), **manifest})
@@ -363,19 +323,16 @@ class RunFolder:
 
 
 def how_to_resume(folder: object, stopped: str) -> str:
-    """What an interrupted user is told: where it stopped, and where it is saved; None for nowhere."""
     if folder is None:
         return f"{stopped}; nothing was saved: give out=FOLDER to resume"
     return f"{stopped}; saved in {folder}: go on from there with resume=True"
 
 
 def occupied(folder: Path, kind: str, how: str = "") -> InvalidInput:
-    """The error for a folder that is taken; `how` says how what is in it is resumed."""
     return InvalidInput(f"{folder} holds a {kind} already: resume it{how} or choose another folder")
 
 
 def check_rounds(what: str, done: int, rounds: int) -> None:
-    """Raise `InvalidInput` if what is gone on with has done more rounds than are asked for."""
     if done > rounds:
         raise InvalidInput(
             f"{what} has done {done} rounds, rounds = {rounds} are asked for: ask for at least {done}, or start again "

@@ -58,11 +58,6 @@ class Header:
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any], *, private: bool = False
 ) -> None:
-    """Write arrays, each contiguous, and a manifest as one file, `private` for its owner's eyes alone.
-
-    Raises:
-        InvalidInput: the disk is full, or the folder cannot be written; what was saved before is intact.
-    """
     checksums = {name: checksum(bytes_of(x)) for name, x in arrays.items()}
     metadata = {MANIFEST: json.dumps(manifest), _CHECKSUMS: json.dumps(checksums), _SEAL: "0" * 8}
     header = _header(arrays, metadata)
@@ -78,11 +73,6 @@ def write_arrays(
 
 
 def read_header(path: Path, kind: str) -> Header:
-    """The header of a file, which errors call a `kind`.
-
-    Raises:
-        InvalidInput: the file is missing, cut short, too long, damaged in its header or not of this form.
-    """
     try:
         with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
@@ -110,12 +100,7 @@ def read_header(path: Path, kind: str) -> Header:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """The texts in a header by name, none of which is checked; nothing where it has none.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has no header.
-    """
+    """The texts in a header by name, none of which is checked; nothing where it has none."""
     with open_regular(path, follow=False) as file:
         length = int.from_bytes(file.read(8), "little")
         header = loads(file.read(min(length, _LONGEST)))
@@ -124,11 +109,7 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]:
-    """The header of a file, and its arrays as they lie in it: mapped, not read, each compared with its checksum.
-
-    Raises:
-        InvalidInput: as `read_header`, or an array is not what was written (the first is named).
-    """
+    """The header of a file, and its arrays as they lie in it: mapped, not read, each compared with its checksum."""
     header = read_header(path, kind)
     try:
         with open_regular(path, follow=False) as file:
@@ -145,17 +126,14 @@ def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]
 
 
 def corrupt(path: Path, kind: str, what: str) -> InvalidInput:
-    """An error for a damaged file that was asked for as a `kind`."""
     return InvalidInput(f"the {kind} {path} is corrupt ({what}): restore a copy, or start a new run")
 
 
 def checksum(data: bytes | memoryview) -> str:
-    """The CRC-32 of bytes, as 8 hexadecimal digits."""
     return f"{zlib.crc32(data):08x}"
 
 
 def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
-    """A tensor as it lies in a file's bytes behind the header."""
     kind = next(name for name, code in _TYPES.items() if code == entry["dtype"])
     begin, end = entry["data_offsets"]
     check_shape(entry["shape"])
@@ -163,7 +141,6 @@ def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
 
 
 def _header(arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> bytes:
-    """The sealed header of a safetensors file, behind the 8 bytes of its length."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, x in arrays.items():
@@ -200,11 +177,7 @@ def sealed(text: str, files: Mapping[str, bytes] | None = None) -> str:
 
 
 def unsealed(where: object, content: bytes) -> tuple[str, dict[str, str] | None]:
-    """The text that `sealed` was given, and the checksums of the files beside it; None for a text without a checksum.
-
-    Raises:
-        InvalidInput: a byte is not what was written, or it is no text; `where` it stands is named.
-    """
+    """The text that `sealed` was given, and the checksums of the files beside it: None where it has none."""
     head = _HEAD.match(content)
     try:
         if head is None:
@@ -220,12 +193,7 @@ def unsealed(where: object, content: bytes) -> tuple[str, dict[str, str] | None]
 
 
 def unsealed_values(where: object, content: bytes) -> tuple[Any, dict[str, str] | None]:
-    """The values of the text that `sealed` was given, and what `unsealed` says of the files beside it.
-
-    Raises:
-        InvalidInput: a byte is not what was written, or it is no text; `where` it stands is named.
-        ValueError: it is no JSON.
-    """
+    """The values of that text (`ValueError` if it is no JSON), and the same of the files beside it."""
     text, files = unsealed(where, content)
     data = loads(text)
     if isinstance(data, dict) and not {"checksum", "files"}.isdisjoint(data):  # read as if without a checksum
@@ -234,12 +202,7 @@ def unsealed_values(where: object, content: bytes) -> tuple[Any, dict[str, str] 
 
 
 def check_file(path: Path, files: Mapping[str, str] | None) -> bytes:
-    """The content of a file beside a sealed one, compared with the checksum that is given there, if one is.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not what was written.
-    """
+    """The content of a file beside a sealed one; `ValueError` where it is not what the checksum there says."""
     content = read_bytes(path, LARGEST, follow=False)
     if files is not None and path.name in files and checksum(content) != files[path.name]:
         raise ValueError("it is not what was written")
@@ -247,12 +210,11 @@ def check_file(path: Path, files: Mapping[str, str] | None) -> bytes:
 
 
 def damaged(where: object, what: str) -> InvalidInput:
-    """An error for a file of a result."""
     return InvalidInput(f"{where} is damaged ({what}): restore a copy")
 
 
 def without_checksum(names: list[str]) -> str:
-    """What is noted of files that were written before there were checksums; "" for none."""
+    # what is noted of files that were written before there were checksums
     if not names:
         return ""
     have = "have no checksum" if len(names) > 1 else "has no checksum"

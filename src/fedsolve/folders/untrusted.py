@@ -40,23 +40,12 @@ _NUMBER = re.compile(r"\d\.\d")
 
 
 class Refused(OSError):
-    """A file that is not read, and why."""
-
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def read_bytes(path: Path, largest: int | None, *, follow: bool = True) -> bytes:
-    """The content of a regular file of a bounded size.
-
-    Args:
-        path: the file.
-        largest: bytes that it may have; None for a file of the user's own, which may have any number.
-        follow: whether it may be a link to one.
-
-    Raises:
-        OSError: as `open`, and for a pipe, a device or a file that is too large; the words say which.
-    """
+    """The content of a regular file, of at most `largest` bytes if that is given; `OSError` says why it is not read."""
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if largest is not None and size > largest:
@@ -65,18 +54,11 @@ def read_bytes(path: Path, largest: int | None, *, follow: bool = True) -> bytes
 
 
 def read_text(path: Path, largest: int, *, follow: bool = True) -> str:
-    """The text of such a file; `UnicodeDecodeError` where it is not UTF-8."""
     return read_bytes(path, largest, follow=follow).decode()
 
 
 def open_regular(path: Path, mode: str = "rb", *, follow: bool = True, buffering: int = -1) -> BinaryIO:
-    """A regular file; `OSError` for a pipe or a device, and without `follow` for a link.
-
-    Args:
-        path: the file.
-        mode, buffering: as for `open`, of bytes; a file that is written to stays what it was if it is refused.
-        follow: whether it may be a link to one.
-    """
+    """A regular file; `OSError` for a pipe or a device, and without `follow` for a link."""
 
     def opener(name: str, flags: int) -> int:
         # a pipe would wait for who reads or writes it
@@ -115,17 +97,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def loads_toml(text: str) -> dict[str, Any]:
-    """The values in TOML text.
-
-    Raises:
-        ValueError: it is no TOML, its values lie more than 64 deep in one another, or a key has hundreds of parts,
-            which takes the square of their number to read.
-
-    >>> loads_toml("a = " + "[" * 100_000)
-    Traceback (most recent call last):
-    ...
-    ValueError: its values are nested more than 64 deep
-    """
+    """The values in TOML text; `ValueError` if it is none, or if values or keys are nested too deep."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip()[:1] != "#" and _NUMBER.sub("", line).count(".") > _MOST_DOTS:
             raise ValueError(f"line {number} has more than {_MOST_DOTS} dots: write its keys as tables")
@@ -138,12 +110,7 @@ def loads_toml(text: str) -> dict[str, Any]:
 
 
 def npz_arrays(file: BinaryIO, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Arrays of NumPy's npz format by name, all or those that are named; one that is pickled is refused.
-
-    Raises:
-        KeyError: there is none of a name.
-        ValueError: it is no such file, it is damaged, or it is larger than the memory.
-    """
+    """Arrays of NumPy's npz format, all or those named (`KeyError`); `ValueError` if pickled or damaged."""
     import numpy as np  # not before it is needed: this module is loaded by every command
 
     try:
@@ -174,7 +141,6 @@ def check_shape(shape: Sequence[int]) -> None:
 
 
 def check_depth(value: Any) -> None:
-    """Raise `ValueError` if plain data are nested more than 64 deep."""
     level = [value]
     for _ in range(DEEPEST + 1):
         level = [inner for outer in level for inner in _inside(outer)]
@@ -184,7 +150,6 @@ def check_depth(value: Any) -> None:
 
 
 def _inside(value: Any) -> list[Any]:
-    """The tables and lists in a table or a list."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [part for part in parts if isinstance(part, dict | list)]
 
@@ -218,12 +183,7 @@ def composed(text: str) -> str:
 
 
 def read_user_text(path: Path, largest: int, *, follow: bool = True) -> str:
-    r"""The text of a file, its lines ended by `\n`; it may have `largest` bytes, and be a link if `follow` is true.
-
-    Raises:
-        OSError: as `open`, and for what is no regular file, or a larger one.
-        InvalidInput: it is not in UTF-8.
-    """
+    """The text of a file in UTF-8, its lines ended by a newline; `OSError` and `InvalidInput` as they come."""
     content = read_bytes(path, largest, follow=follow)
     with _decoding(path, content):
         text = content.decode("utf-8-sig")
@@ -231,12 +191,6 @@ def read_user_text(path: Path, largest: int, *, follow: bool = True) -> str:
 
 
 def read_user_toml(path: Path, largest: int, *, follow: bool = True) -> dict[str, Any]:
-    """The values of a TOML file.
-
-    Raises:
-        OSError: as `read_user_text`.
-        InvalidInput: it is not in UTF-8, or not TOML as `loads_toml` takes it.
-    """
     text = read_user_text(path, largest, follow=follow)
     try:
         return loads_toml(text)
@@ -245,18 +199,13 @@ def read_user_toml(path: Path, largest: int, *, follow: bool = True) -> dict[str
 
 
 def check_once(path: Path, name: str, header: Sequence[str]) -> None:
-    """Raise `InvalidInput` if several columns of a file have one name."""
     if (count := header.count(name)) > 1:
         raise InvalidInput(f"{path} has {count} columns called {name}: give each its own name")
 
 
 @contextmanager
 def csv_rows(path: Path) -> Iterator[Any]:
-    """The rows of a CSV file, each a list of cells, as `csv.reader` gives them.
-
-    Raises:
-        InvalidInput: the file cannot be read, is not in UTF-8, or is no CSV file; also within the block.
-    """
+    """The rows of a CSV file, each a list of cells; its errors are `InvalidInput`, also within the block."""
     before = csv.field_size_limit(_LONGEST_CELL)
     try:
         with open_regular(path) as file, _decoding(path, file.read(4096)):
@@ -273,7 +222,6 @@ def csv_rows(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _decoding(path: Path, begin: bytes) -> Iterator[None]:
-    """Within it, text that is not in UTF-8 becomes `InvalidInput`; `begin` are the file's first bytes."""
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in begin:
         raise InvalidInput(f"{path} is in UTF-16, which Windows calls Unicode: save it in UTF-8")
     try:

@@ -36,7 +36,7 @@ class Section(BaseModel):
 
 
 def _as_pydantic(option: WrittenOption) -> tuple[Any, Any]:
-    """Type, range and default of an option as `create_model` takes a field."""
+    # type, range and default of an option, as `create_model` takes a field
     about, kinds = option.about, []
     if about.least is not None:
         kinds.append(Annotated[int, Field(ge=about.least, lt=2**about.bits)])
@@ -81,22 +81,16 @@ class MethodSection(Section):
     @field_validator("name")
     @classmethod
     def _spelled_as_now(cls, name: str) -> str:
-        """A stored configuration may have a former spelling."""
+        # a stored configuration may have a former spelling
         return current_name(name)
 
     @property
     def shown(self) -> str:
-        """The label, which is the name unless another was given."""
         return self.label or self.name
 
 
 class SweepSection(Section):
-    """The section `[sweep]`: one method at every setting of a grid, with several seeds.
-
-    `grid` has a list of values for each axis, or the text of a range such as "1e-3:1:7log"; `seeds` is how many
-    (0, 1, ...) or which, `validation` the share of every client's examples that is held out of training. Without
-    `select` the best setting has the least training loss, averaged over the last tenth of the rounds.
-    """
+    """The section `[sweep]`: one method at every setting of a grid, with several seeds."""
 
     grid: dict[str, Any] = Field(min_length=1)
     seeds: Positive | list[Seed] | None = None
@@ -142,12 +136,7 @@ C = TypeVar("C", bound=Configured)
 
 
 def parse(table: Mapping[str, Any], origin: str) -> Config:
-    """A checked configuration from plain data; `origin` is named in errors.
-
-    Raises:
-        InvalidInput: unknown keys (with the nearest match), values of another type, or two that exclude
-            each other.
-    """
+    """A checked configuration from plain data; `origin` is named in errors."""
     config = parse_as(Config, table, origin)
     for name in ("seeds", "validation"):
         if getattr(config, name) is not None and config.sweep is not None:
@@ -158,7 +147,6 @@ def parse(table: Mapping[str, Any], origin: str) -> Config:
 
 
 def parse_as(model: type[C], table: Mapping[str, Any], origin: str) -> C:
-    """The same of another kind of configuration."""
     try:
         config = model.model_validate(dict(table))
     except ValidationError as error:
@@ -171,11 +159,7 @@ def parse_as(model: type[C], table: Mapping[str, Any], origin: str) -> C:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The plain data of a TOML file, which may be a link, or of that in the folder of a run, which may be none.
-
-    Raises:
-        InvalidInput: the file cannot be read, is no file, too large or not TOML (the line is named).
-    """
+    """The plain data of a TOML file, which may be a link, or of that in the folder of a run, which may not."""
     path = Path(path)
     inside = path.is_dir()
     path = path / CONFIG if inside else path
@@ -190,17 +174,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def load(path: str | Path) -> Config:
-    """The checked configuration in a TOML file, or in the folder of a run.
-
-    Raises:
-        InvalidInput: as `read_toml` and `parse`.
-    """
     path = Path(path)
     return parse(read_toml(path), str(path / CONFIG if path.is_dir() else path))
 
 
 def check_runnable(config: Config, origin: Path) -> Config:
-    """The configuration; `InvalidInput` if a run from Python left it, and it does not name all of that run."""
+    """The configuration itself; `InvalidInput` where a run from Python left it, of which it names only a part."""
     if config.unnamed:
         raise InvalidInput(
             f"{origin} was written by a Python script, and a configuration cannot name its "
@@ -210,13 +189,11 @@ def check_runnable(config: Config, origin: Path) -> Config:
 
 
 def to_table(config: Config) -> dict[str, Any]:
-    """The plain data of a configuration, without what is not set."""
     table = config.model_dump(exclude_none=True)
     return {key: value for key, value in table.items() if value not in ("", {})}
 
 
 def to_toml(config: Config, comment: str = "") -> str:
-    """A configuration as TOML text, after a comment; `parse` gives it back as it was."""
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     return lines + tomli_w.dumps(to_table(config))
 
@@ -241,7 +218,6 @@ _BOUNDS = {
 
 
 def describe_problems(error: ValidationError, root: type[BaseModel], origin: str) -> str:
-    """One line on the first problem, and how many more there are."""
     places: dict[tuple[str | int, ...], list[Any]] = {}
     for item in error.errors():
         loc = item["loc"]
@@ -254,7 +230,7 @@ def describe_problems(error: ValidationError, root: type[BaseModel], origin: str
 
 
 def _is_branch(part: str | int) -> bool:
-    """Whether a part of a place names a branch of a union of types, not a key."""
+    # a part of a place that names a branch of a union of types is no key
     return isinstance(part, str) and (part in ("int", "constrained-int", "float") or "[" in part)
 
 
@@ -300,7 +276,6 @@ def _joint(text: str) -> str:
 
 
 def _section(place: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel]:
-    """The model of the table at a place."""
     model = root
     for part in place:
         if isinstance(part, str):

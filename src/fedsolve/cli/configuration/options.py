@@ -40,12 +40,7 @@ _HERE = "command line"
 
 
 def from_options(request: Request) -> Config:
-    """The configuration that a command runs: of the folder that it resumes, or of a file with what was typed over it.
-
-    Raises:
-        InvalidInput: no task, method or grid, something unknown or ill-typed, code named by a file that may not run,
-            or a sweep where a run is meant or the other way round.
-    """
+    """The configuration that a command runs: of the folder that it resumes, or of a file under what was typed."""
     swept = isinstance(request, SweepRequest)
     if request.resume is not None:
         config = _of_folder(request.resume, request.run.get("rounds"), request.trust)
@@ -63,11 +58,6 @@ def from_options(request: Request) -> Config:
 
 
 def _of_folder(folder: Path, rounds: int | None, trust: Sequence[str] | None) -> Config:
-    """The configuration of a folder that is to be continued, with more rounds if asked.
-
-    Raises:
-        InvalidInput: there is no run, it has more rounds than are asked for, or it names code that may not run.
-    """
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
     config = check_runnable(load(folder), folder)
@@ -80,11 +70,6 @@ def _of_folder(folder: Path, rounds: int | None, trust: Sequence[str] | None) ->
 
 
 def _over_file(request: Request) -> Config:
-    """The configuration in a file (if any) with everything typed laid over it.
-
-    Raises:
-        InvalidInput: no task or method, something unknown or ill-typed, or code named by the file that may not run.
-    """
     path = request.config
     if path is None and request.trust:
         raise InvalidInput(
@@ -114,11 +99,7 @@ def _over_file(request: Request) -> Config:
 
 
 def _named(request: Request, file: Mapping[str, Any]) -> Config:
-    """What a file has, with the task and the methods that were named where it has none, checked.
-
-    Raises:
-        InvalidInput: neither has a task or a method, or what the file has cannot be run.
-    """
+    # what a file has, and where it has none the task and the methods that were typed
     names = request.methods
     if "task" not in file and not request.task:
         raise InvalidInput("no task: give TASK or a --config with one (see `fedsolve list tasks`)")
@@ -133,11 +114,6 @@ def _named(request: Request, file: Mapping[str, Any]) -> Config:
 
 
 def _typed_task_options(request: Request, task: str) -> dict[str, Any]:
-    """Options of the task from `--task-set` and `--data-dir`.
-
-    Raises:
-        InvalidInput: a text that is none, or a data folder for a task of the catalogue that reads no files.
-    """
     found = parse_assignments(request.task_set or (), "--task-set")
     if request.data_dir is None:
         return found
@@ -147,11 +123,7 @@ def _typed_task_options(request: Request, task: str) -> dict[str, Any]:
 
 
 def _with_seeds(table: dict[str, Any], request: Request) -> dict[str, Any]:
-    """A configuration with the seed or the seeds that were typed in place of what it has.
-
-    Raises:
-        InvalidInput: both were typed, or seeds that cannot be read.
-    """
+    # seeds that were typed replace a seed of the file, and the other way round
     one = request.run.get("seed")
     if request.seeds is not None and one is not None:
         raise InvalidInput("give --seed or --seeds, not both")
@@ -162,11 +134,6 @@ def _with_seeds(table: dict[str, Any], request: Request) -> dict[str, Any]:
 
 
 def _swept(request: SweepRequest) -> Config:
-    """The configuration of a sweep: what a file has, and over it what was typed.
-
-    Raises:
-        InvalidInput: no grid, several methods, or something unknown or ill-typed.
-    """
     grid = parse_grid(request.grid or [])
     for axis in grid:
         if axis in parse_assignments(request.settings or [], "--set"):
@@ -191,11 +158,7 @@ def _swept(request: SweepRequest) -> Config:
 
 
 def _chosen(methods: Sequence[MethodSection], named: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """The methods named, from the file where it has them; all of the file if none is named.
-
-    Raises:
-        InvalidInput: two of one label.
-    """
+    # of a file that has a method, its settings are kept
     if not named:
         return [m.model_dump(exclude_none=True) for m in methods]
     chosen: list[dict[str, Any]] = []
@@ -210,7 +173,7 @@ def _chosen(methods: Sequence[MethodSection], named: Sequence[dict[str, str]]) -
 
 
 def _with_settings(methods: list[dict[str, Any]], assigned: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Methods with typed settings: each key goes to every method that has it, or to the one it names."""
+    # each key goes to every method that has it, or to the one it names
     known = {m.get("label") or m["name"]: arguments(m["name"]) for m in methods}
     result = {m.get("label") or m["name"]: {**m, "settings": dict(m.get("settings", {}))} for m in methods}
     for key, value in assigned.items():
@@ -221,11 +184,6 @@ def _with_settings(methods: list[dict[str, Any]], assigned: Mapping[str, Any]) -
 
 
 def _takers(key: str, known: Mapping[str, Collection[str]]) -> tuple[list[str], str]:
-    """The labels of the methods that a key of `--set` goes to, and the setting.
-
-    Raises:
-        InvalidInput: no such method, or a setting that it has not (the nearest match is named).
-    """
     label, dot, name = key.rpartition(".")
     if dot and label not in known:
         raise unknown("method of --set", label, known)
@@ -236,7 +194,7 @@ def _takers(key: str, known: Mapping[str, Collection[str]]) -> tuple[list[str], 
 
 
 def _with_run(section: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The section [run] with typed values; one of two that exclude each other replaces the other."""
+    # one of two options that exclude each other replaces the other
     given = {key: _as_number(value) for key, value in typed.items() if value is not None}
     result = dict(section)
     for pair in exclusive_options():
@@ -246,5 +204,5 @@ def _with_run(section: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str,
 
 
 def _as_number(value: Any) -> Any:
-    """What was typed for an option that takes numbers and words: a number where it is one."""
+    # an option that takes numbers and words is typed as text
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value) else value

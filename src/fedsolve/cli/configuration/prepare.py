@@ -48,7 +48,6 @@ def with_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_method(method: MethodSection, values: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method of a configuration, at one setting of a grid if `values` are given."""
     return build(method.name, with_values(method.settings, values or {}))
 
 
@@ -77,12 +76,7 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
 
 
 def checked_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) -> dict[str, list[Any]]:
-    """The values of each axis of a method's grid, each of which builds the method.
-
-    Raises:
-        InvalidInput: an unknown axis (with the nearest match), a value that does not fit, too many settings for so
-            many seeds.
-    """
+    """The values of each axis of a method's grid, each of which builds the method."""
     known = arguments(method.name)
     for axis in given:
         if axis.partition(".")[0] not in known:
@@ -100,11 +94,7 @@ def checked_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) ->
 
 
 def which_seeds(given: int | list[int]) -> Sequence[int]:
-    """Seeds from how many (0, 1, ...) or which.
-
-    Raises:
-        InvalidInput: none, or one that comes twice.
-    """
+    """Seeds from how many (0, 1, ...) or which."""
     if isinstance(given, int):
         return range(min(given, sys.maxsize))  # no list: that it is too long is found later, with the grid
     seeds = given
@@ -118,11 +108,7 @@ def which_seeds(given: int | list[int]) -> Sequence[int]:
 
 
 def with_one_weighting(config: Config) -> Config:
-    """The configuration with its weighting, if it has one, among the settings of each method that takes it.
-
-    Raises:
-        InvalidInput: a method's settings name another.
-    """
+    """The weighting of all methods, if there is one, among the settings of each method that takes it."""
     if config.weighting is None:
         return config
     methods = []
@@ -135,7 +121,7 @@ def with_one_weighting(config: Config) -> Config:
 
 
 def untuned(config: Config) -> list[str]:
-    """One line on the methods whose settings are the defaults, which suit no task in particular; none if none are."""
+    # the defaults suit no task in particular
     named = [m for m in config.method if _tunable(m.settings) == _tunable(with_defaults(m.name, {}))]
     if not named:
         return []
@@ -148,7 +134,7 @@ def untuned(config: Config) -> list[str]:
 
 
 def _tunable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without the weighting: it chooses the objective."""
+    # the weighting chooses the objective: it is not tuned
     return {key: value for key, value in settings.items() if key != "weighting"}
 
 
@@ -175,7 +161,6 @@ class Prepared:
 
     @property
     def rounds(self) -> int:
-        """Rounds of a method, of all its seeds together."""
         return self.options.rounds * len(self.seeds or (0,))
 
     def settings(self, method: MethodSection) -> dict[str, Setting]:
@@ -187,11 +172,7 @@ class Prepared:
 
 
 def prepare(config: Config) -> Prepared:
-    """Build everything a configuration names, and fill in its defaults.
-
-    Raises:
-        InvalidInput: an unknown name (with the nearest match), or a value that does not fit.
-    """
+    """Build everything a configuration names, and fill in its defaults."""
     config = with_one_weighting(config)
     seeds = None if config.seeds is None else check_seeds(config.seeds)
     algorithms = tuple(map(build_method, config.method))
@@ -227,7 +208,7 @@ def prepare(config: Config) -> Prepared:
 
 
 def metrics_of(task: Task, algorithm: Algorithm, validation: bool = False) -> list[str]:
-    """The columns of the evaluations of a method on a task, with or without examples held out of training."""
+    """The columns of the evaluations of a method on a task; nothing is computed, their names follow from shapes."""
     model = jax.eval_shape(task.init, jax.random.key(0))
     known = ["train_loss"]
     for measure in (*task.diagnostics, *algorithm.diagnostics()):
@@ -238,7 +219,6 @@ def metrics_of(task: Task, algorithm: Algorithm, validation: bool = False) -> li
 
 
 def check_shown(metrics: Sequence[str] | None, task: Task, algorithm: Algorithm) -> None:
-    """Raise `InvalidInput`, before anything runs, for a metric that no table of a task's runs can have."""
     measured = metrics_of(task, algorithm, validation=True)
     for name in metrics or ():
         base = name.removesuffix(AVERAGED).removeprefix("train_")
@@ -247,20 +227,17 @@ def check_shown(metrics: Sequence[str] | None, task: Task, algorithm: Algorithm)
 
 
 def _measures(task: Task) -> list[str]:
-    """What a task evaluates on each set of examples."""
     columns = [name + suffix for name, f in task.metrics.items() for suffix in getattr(f, "columns", ("",))]
     return ["loss", *columns, *task.whole]
 
 
 def task_defaults(name: str) -> dict[str, Any]:
-    """The options of a task that have a default, and the default."""
     parameters = inspect.signature(entry(name).builder).parameters
     defaults = {option: _plain(p.default) for option, p in parameters.items()}
     return {option: value for option, value in defaults.items() if value is not None}
 
 
 def resolve_run(run: RunSection, task: Task) -> RunSection:
-    """A section `[run]` with what the task and its work decide filled in."""
     options = run_options(run).with_defaults(task)
     if options.sampling is None and options.clients_per_round is None:
         options = dataclasses.replace(options, clients_per_round=task.data.num_clients)
@@ -278,27 +255,25 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
 
 
 def run_options(run: RunSection) -> RunOptions:
-    """The options that a section `[run]` describes; `participation` is a sampling."""
     sampling = None if run.participation is None else Bernoulli(run.participation)
     return RunOptions(**{key: getattr(run, key) for key in _KEYS}, sampling=sampling)
 
 
 def _check_model(algorithm: Algorithm, task: Task, run: RunSection) -> None:
-    """Refuse a penalty or set that does not fit the model before anything is written."""
+    # a penalty or set that does not fit the model is refused before anything is written
     if algorithm.diagnostics():
         with jax.enable_x64(run.dtype == "float64"):
             algorithm.init(task.init(start_key(run.seed)))
 
 
 def _shapes(task: Task, dtype: str) -> Any:
-    """The model's parameters without values."""
     with jax.enable_x64(dtype == "float64"):
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
 
 
 def _plain(default: Any) -> Any:
-    """A default as TOML can hold it; None if there is none or it cannot be written."""
+    # a default as TOML can hold it; None if there is none or it cannot be written
     if isinstance(default, Partition):
         return {"name": default.name, **dataclasses.asdict(default)}  # type: ignore[call-overload]
     if isinstance(default, Path):
@@ -307,7 +282,6 @@ def _plain(default: Any) -> Any:
 
 
 def _inline(value: Any) -> str:
-    """A table on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k} = {_inline(v)}" for k, v in value.items()) + "}"
     return str(value)
@@ -318,40 +292,30 @@ def _inline(value: Any) -> str:
 
 @dataclass(frozen=True)
 class PreparedSweep:
-    """A sweep ready to run.
-
-    Attributes:
-        config: the configuration with every default filled in; the grid's axes are not among the settings.
-        run: what `prepare` made of it at the first setting of the grid.
-    """
+    """A sweep ready to run: `config` without the axes among the settings, and `run` at the grid's first setting."""
 
     config: Config
     run: Prepared
 
     @property
     def method(self) -> MethodSection:
-        """The method swept."""
         return self.config.method[0]
 
     @property
     def section(self) -> SweepSection:
-        """The section `[sweep]`."""
         assert self.config.sweep is not None
         return self.config.sweep
 
     @property
     def grid(self) -> dict[str, list[Any]]:
-        """The axes with their values, None where 'none' is written."""
         return {
             axis: [None if v == "none" else v for v in values] for axis, values in self.section.grid.items()
         }
 
     def algorithm(self, **values: Any) -> Algorithm:
-        """The method at one setting of the grid."""
         return build_method(self.method, values)
 
     def options(self) -> SweepOptions:
-        """The options of the sweep besides its method, task and grid."""
         section = self.section
         assert isinstance(section.seeds, list)
         return SweepOptions(
@@ -363,7 +327,7 @@ class PreparedSweep:
         )
 
     def settings(self) -> dict[str, Setting]:
-        """What all trials share, as flat text and numbers, for the record."""
+        # what all trials share: no axis, no seed
         found = self.run.settings(self.method)
         hidden = {"seed", "devices", *(axis.partition(".")[0] for axis in self.grid)}
         if self.config.run.chunk is None:
@@ -372,17 +336,16 @@ class PreparedSweep:
         return shared | {"validation": self.section.validation}
 
     def command(self, values: Mapping[str, Any]) -> str:
-        """The command that runs one setting, with the first seed."""
         return _run_command(_run_at(self.config, values), self.run.task, self.grid)
 
 
 def command_as_written(config: Config, values: Mapping[str, Any]) -> str:
-    """The same of a configuration whose code is not to be imported: all that the file has is written."""
+    # the task is not known: its code is not imported, and all that the file has is written
     return _run_command(_run_at(config, values))
 
 
 def _run_at(config: Config, values: Mapping[str, Any]) -> Config:
-    """The configuration of the run at one setting of a sweep, all of whose seeds are named, with the first of them."""
+    # all seeds are named; a single run has the first
     assert config.sweep is not None
     seeds, swept = config.sweep.seeds, config.method[0]
     first = seeds[0] if isinstance(seeds, list) else 0
@@ -392,10 +355,7 @@ def _run_at(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def _run_command(config: Config, task: Task | None = None, always: Collection[str] = ()) -> str:
-    """The command `fedsolve run ...` that runs a configuration of one method; settings in `always` are written.
-
-    Without the task nothing is known of defaults: the user's own code is not imported, and all is written.
-    """
+    # settings in `always` are written; without the task nothing is known of defaults, and all is written
     method = config.method[0]
     words = ["fedsolve", "run", config.task, method.name]
     standard = {} if task is None else with_defaults(method.name, {})
@@ -419,17 +379,13 @@ def _run_command(config: Config, task: Task | None = None, always: Collection[st
 
 
 def _typed(value: Any) -> str:
-    """A value as one types it: a word without quotes."""
+    # a word without quotes
     word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value)
     return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
 
 
 def prepare_sweep(config: Config) -> PreparedSweep:
-    """Check the grid, build the method once for each value of each axis, and fill in all defaults.
-
-    Raises:
-        InvalidInput: an unknown axis or rule (with the nearest match), or a value that does not fit.
-    """
+    """Check the grid, build the method once for each value of each axis, and fill in all defaults."""
     config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
     section, method = config.sweep, config.method[0]
     assert section is not None
@@ -460,7 +416,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
 
 
 def _check_rule(section: SweepSection, prepared: Prepared) -> None:
-    """Raise `InvalidInput` unless the runs of a sweep measure what the best setting is selected by."""
+    # what selects the best setting has to be measured
     metric = Selection.parse(section.select or "").metric
     if metric.startswith("validation_") and section.validation is None and prepared.task.validation is None:
         raise InvalidInput(
@@ -474,7 +430,7 @@ def _check_rule(section: SweepSection, prepared: Prepared) -> None:
 def _off_the_grid(
     given: Mapping[str, Any], resolved: Mapping[str, Any], grid: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings that no axis has; a table of which an axis has one key stays as it was given."""
+    # a table of which an axis has one key stays as it was given
     heads = {axis: axis.partition(".")[0] for axis in grid}
     kept = {key: value for key, value in resolved.items() if key not in heads.values()}
     tables = [head for axis, head in heads.items() if axis != head and head in given]

@@ -17,7 +17,7 @@ from fedsolve.engine.options import WrittenOption, written_options
 
 
 def _folder(text: str | Path) -> Path:
-    """A folder as it is typed; an empty text, such as a variable that is not set, would be the current one."""
+    # an empty text, such as a variable that is not set, would be the current folder
     if not str(text).strip():
         raise typer.BadParameter("it is empty: give a folder, or leave the option out")
     return Path(text)
@@ -97,14 +97,11 @@ class Request:
 
     @property
     def methods(self) -> Sequence[str]:
-        """Methods; of those that the file has, by label or name, its settings are kept."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneMethodRequest(Request):
-    """What a command of one method takes."""
-
     name: Annotated[
         str | None,
         typer.Argument(
@@ -116,7 +113,6 @@ class OneMethodRequest(Request):
 
     @property
     def methods(self) -> Sequence[str]:
-        """The method, if one was named."""
         return () if self.name is None else (self.name,)
 
 
@@ -136,14 +132,11 @@ Target = Annotated[
 
 
 def names_of(metrics: str | None) -> list[str] | None:
-    """The metrics that are typed with commas between them; None where none are."""
     return None if metrics is None else [name.strip() for name in metrics.split(",")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(OneMethodRequest):
-    """What `fedsolve run` takes: one method, the processes that share it, and trackers."""
-
     processes: Annotated[
         int | None,
         typer.Option(
@@ -157,8 +150,6 @@ class RunRequest(OneMethodRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Request):
-    """What `fedsolve compare` takes: methods, one weighting of all, and trackers."""
-
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -188,14 +179,11 @@ class CompareRequest(Request):
 
     @property
     def methods(self) -> Sequence[str]:
-        """The methods, if some were named."""
         return self.names or ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest(OneMethodRequest):
-    """What `fedsolve sweep` takes: one method, and `grid`, `select` and `parallel_trials` of a section `[sweep]`."""
-
     swept: ClassVar[bool] = True
     grid: Annotated[
         list[str] | None,
@@ -248,7 +236,7 @@ def takes(model: type[R]) -> Callable[[Callable[[typer.Context, R], None]], Call
 
 
 def _parameters(model: type[Request]) -> Iterator[inspect.Parameter]:
-    """A model's fields that are annotated for the command line: the task, what is the command's own, what all have."""
+    # the task, what is the command's own, what all have
     hints = get_type_hints(model, include_extras=True)
     shared = [f.name for f in dataclasses.fields(Request) if f.name != "task"]
     known = [f for f in dataclasses.fields(model) if get_origin(hints[f.name]) is Annotated]
@@ -259,7 +247,6 @@ def _parameters(model: type[Request]) -> Iterator[inspect.Parameter]:
 
 
 def _run_options(swept: bool) -> list[inspect.Parameter]:
-    """The options of a run (those of a sweep if `swept`) as parameters of a command."""
     return [
         inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(o))
         for o in written_options()
@@ -268,7 +255,6 @@ def _run_options(swept: bool) -> list[inspect.Parameter]:
 
 
 def _annotation(option: WrittenOption) -> Any:
-    """The type and the help of an option of a run."""
     about = option.about
     kind = float if about.share or about.positive else str if about.words else int
     default = about.otherwise or option.default

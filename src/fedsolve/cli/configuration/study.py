@@ -82,18 +82,12 @@ class ClaimSection(Section):
 
     @property
     def methods(self) -> Sequence[str]:
-        """The labels of the methods that it names."""
         return [m for m in (self.a, self.b) if m is not None] + [
             *(self.others or ()),
             *(m for pair in self.pairs or () for m in pair),
         ]
 
     def build(self, problem: str) -> Rule:
-        """The rule on a problem.
-
-        Raises:
-            InvalidInput: an argument that the rule needs and has not, or has and does not take.
-        """
         takes = [p for p in inspect.signature(RULES[self.rule]).parameters if p not in ("problem", "which")]
         given = {name: getattr(self, name) for name in _ARGUMENTS if getattr(self, name) is not None}
         for name in takes:
@@ -109,27 +103,18 @@ _ARGUMENTS = ("a", "b", "others", "pairs", "margin")
 
 
 class StudyConfig(Configured):
-    """A whole study."""
-
     study: StudySection = StudySection()
     method: list[StudyMethod] = Field(min_length=2)  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
     claim: list[ClaimSection] = Field(default_factory=list)
 
 
 def load_study(path: Path, trust: Sequence[str] | None = None) -> StudyConfig:
-    """The study in a TOML file, whose claims fit its methods; the code that it names is imported.
-
-    Raises:
-        InvalidInput: as `parse` of a configuration; a claim that names no method of the study, or lacks an argument;
-            an option of a run that a study has elsewhere; code that may not run. The file is named.
-    """
     config = parse_study(read_toml(path), str(path))
     admit(config, path, trust)
     return config
 
 
 def parse_study(table: Mapping[str, Any], origin: str) -> StudyConfig:
-    """The same from plain data; `origin` is named in errors."""
     config = parse_as(StudyConfig, table, origin)
     labels = [method.shown for method in config.method]
     for number, claim in enumerate(config.claim, 1):
@@ -155,18 +140,7 @@ def parse_study(table: Mapping[str, Any], origin: str) -> StudyConfig:
 def study_in(
     path: Path, trust: Sequence[str] | None = None, *, check: bool = False, data_dir: Path | None = None
 ) -> Study:
-    """The study in a TOML file.
-
-    Args:
-        path: the file.
-        trust: modules that it may name though they do not lie beside it.
-        check: whether its task and all of its methods at their first settings are built, before anything runs.
-        data_dir: the folder of the data of a task that is built.
-
-    Raises:
-        InvalidInput: something unknown, ill-typed or empty (the file and the key are named), or code that may not
-            run; if it is checked, what does not fit together, or a metric that is not measured.
-    """
+    """The study in a TOML file; with `check` its task and its methods at their first settings are built."""
     config = load_study(path, trust)
     with _at(path):
         seeds = which_seeds(config.study.seeds)
@@ -194,7 +168,6 @@ def study_in(
 
 
 def _check(config: StudyConfig, data_dir: Path | None) -> None:
-    """Raise `InvalidInput` if what a study names does not fit together, or its metrics are not measured."""
     methods = [m.model_copy(update={"settings": with_values(m.settings, _first(m))}) for m in config.method]
     prepared = prepare(_as_config(config, methods, data_dir))
     for algorithm in prepared.algorithms:
@@ -223,12 +196,11 @@ def _task_options(config: StudyConfig, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _first(method: StudyMethod) -> dict[str, Any]:
-    """The grid's first setting."""
     return {axis: values[0] for axis, values in checked_grid(method, method.grid, 1).items()}
 
 
 def _method(method: MethodSection, grid: Mapping[str, list[Any]]) -> Method:
-    """Over its grid; without one at the numbers that were given, or at the first of its defaults."""
+    # over its grid; without one at the numbers that were given, or at the first of its defaults
 
     def make(**values: Any) -> Any:
         return build_method(method, values)
@@ -267,13 +239,13 @@ def _problem(config: StudyConfig) -> Problem:
 
 
 def _given(config: StudyConfig) -> list[str]:
-    """The options of a run that are written in the file, and rounds, which has another default elsewhere."""
+    # rounds is always given: it has another default elsewhere
     given = {"rounds", *config.run.model_fields_set}
     return sorted({"sampling" if name == "participation" else name for name in given})
 
 
 def _pictures(problem: Problem, methods: Mapping[str, Method]) -> dict[str, Curves | Maps]:
-    """Curves, and maps of grids of two axes, those of equal grids side by side."""
+    # curves, and maps of grids of two axes, those of equal grids side by side
     title = describe(problem.metric).title
     found: dict[str, Curves | Maps] = {"curves": Curves(f"{title} by round at the chosen settings.")}
     equal: dict[Any, list[str]] = {}
@@ -287,7 +259,6 @@ def _pictures(problem: Problem, methods: Mapping[str, Method]) -> dict[str, Curv
 
 @contextmanager
 def _at(where: object) -> Iterator[None]:
-    """Errors within say where."""
     try:
         yield
     except InvalidInput as error:

@@ -20,17 +20,14 @@ def references_of(config: Configured) -> dict[str, str]:
 
 
 def would_import(config: Configured) -> list[str]:
-    """What running a configuration would import, each with what it is; nothing is imported."""
     return [f"{kind} {reference}" for reference, kind in references_of(config).items()]
 
 
 def imports_lines(config: Configured) -> list[str]:
-    """What is said of that where a folder is shown."""
     return [f"running or resuming it imports the {what}, and runs its code" for what in would_import(config)]
 
 
 def imports_document(config: Configured) -> dict[str, list[str]]:
-    """The same for a JSON document; empty where nothing would be imported."""
     found = would_import(config)
     return {"imports": found} if found else {}
 
@@ -43,10 +40,6 @@ def admit(config: Configured, origin: Path, trust: Sequence[str] | None, typed: 
         origin: the file, or the folder that has it.
         trust: modules that the user vouches for, their submodules with them.
         typed: names that the user typed, which are no file's.
-
-    Raises:
-        InvalidInput: a module that neither lies beside the file nor is trusted, is of Python's standard library, or
-            hands on what another module wrote; an object that gives no task or method.
     """
     trusted = check_trust(trust or ())
     own = {part for name in typed for part in name.split("+")}
@@ -56,7 +49,6 @@ def admit(config: Configured, origin: Path, trust: Sequence[str] | None, typed: 
 
 
 def check_trust(names: Sequence[str]) -> tuple[str, ...]:
-    """Modules given as `--trust`, each a module's name and none of Python's standard library."""
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
             raise InvalidInput(f"--trust {name!r} must be the name of a module, such as --trust mine")
@@ -92,7 +84,7 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
 
 
 def _beside(module: str, folder: Path) -> Path | None:
-    """The Python file of a module in a folder; None if it or a package above it is not there, or a link out of it."""
+    # None if it or a package above it is not there, or is a link out of the folder
     found, path = None, folder
     for part in module.split("."):
         path = path / part
@@ -105,7 +97,6 @@ def _beside(module: str, folder: Path) -> Path | None:
 
 
 def _check_place(what: str, module: str, folder: Path) -> None:
-    """Raise `InvalidInput` if a module was imported before, from elsewhere than a folder."""
     if not _lies_in(module, folder):
         raise InvalidInput(
             f"{what}: a module {module} of another folder is imported already: give one of them another name"
@@ -113,18 +104,16 @@ def _check_place(what: str, module: str, folder: Path) -> None:
 
 
 def _lies_in(module: str, folder: Path) -> bool:
-    """Whether the file of an imported module is in a folder or below it."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and Path(file).resolve().is_relative_to(folder)
 
 
 def _is_below(module: str, names: Sequence[str]) -> bool:
-    """Whether a module is one of some, or a submodule of one."""
     return any(f"{module}.".startswith(f"{name}.") for name in names)
 
 
 def trust_words(config: Configured, folder: Path) -> str:
-    """What a command that resumes a folder needs for the user's own modules, which were trusted when it began."""
+    # the user's own modules, which were trusted when the run began
     modules = {reference.partition(":")[0] for reference in references_of(config)}
     needed = sorted(module for module in modules if _beside(module, folder.resolve()) is None)
     return "".join(f" --trust {module}" for module in needed)

@@ -21,9 +21,6 @@ _FORMS = "a:b:Nlog (N values by equal factors from a to b), a:b:N (by equal step
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
     """`key=value` texts as a table; values are TOML, and a bare word or path is a text.
 
-    Raises:
-        InvalidInput: no `=`, a value that is not TOML, or a key that comes twice.
-
     >>> parse_assignments(["alpha=0.1", "model=mlp", "path=/my data", "partition={name='shards'}"], "--task-set")
     {'alpha': 0.1, 'model': 'mlp', 'path': '/my data', 'partition': {'name': 'shards'}}
     """
@@ -39,7 +36,6 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """One value as TOML, a bare word or path as text; `InvalidInput` names `where` it stands."""
     try:
         table = loads_toml(f'"" = {text}')
         if len(table) == 1:
@@ -56,9 +52,6 @@ def parse_value(text: str, where: str) -> Any:
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     """`axis=values` texts as axes with their values.
 
-    Raises:
-        InvalidInput: no `=`, an axis that comes twice, or values that cannot be read.
-
     >>> parse_grid(["client_lr=1e-3:1:4log", "mu=0:1:3", "clip_norm=none,1.5"])
     {'client_lr': [0.001, 0.01, 0.1, 1.0], 'mu': [0.0, 0.5, 1.0], 'clip_norm': ['none', 1.5]}
     """
@@ -74,11 +67,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def axis_values(where: str, given: Any) -> list[Any]:
-    """The values of an axis, from text as it is typed or from a list.
-
-    Raises:
-        InvalidInput: not a range or a list, a value that comes twice, values <= 0 on a log axis.
-    """
+    """The values of an axis, from text as it is typed or from a list."""
     if isinstance(given, str):
         values = _from_text(where, given)
     elif isinstance(given, list) and given:
@@ -130,11 +119,7 @@ def _number(text: str, where: str, whole: str) -> float:
 
 
 def parse_seeds(text: str) -> int | list[int]:
-    """How many seeds, or which: `5` is 0 to 4, `0,3,7` these three, `7,` that one.
-
-    Raises:
-        InvalidInput: anything else.
-    """
+    """How many seeds, or which: `5` is 0 to 4, `0,3,7` these three, `7,` that one."""
     text = text.replace(" ", "")
     if re.fullmatch(r"\d{1,19}", text):
         if int(text) == 0:
@@ -152,9 +137,6 @@ def typed_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
         text: what was typed.
         labels: those of the methods in a file, any of which may be typed as it is.
 
-    Raises:
-        InvalidInput: an empty label.
-
     >>> typed_method("slow=FedAvg")
     {'name': 'FedAvg', 'label': 'slow'}
     """
@@ -169,7 +151,6 @@ def typed_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
 
 
 def check_labels(origin: str, labels: Sequence[str]) -> None:
-    """Raise `InvalidInput` for an empty label, and for two methods of one label."""
     for label in labels:
         if labels.count(label) > 1:
             raise InvalidInput(
