@@ -1,16 +1,20 @@
-"""`fedsolve list` and `fedsolve cite`: what there is, with one line on each and its paper, and BibTeX."""
+"""`fedsolve list`, `cite` and `doctor`: what there is and who wrote it, in lists and BibTeX, and what is installed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import importlib.metadata
+import platform
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.configuration.requests import AsJson
+from fedsolve.cli.configuration.requests import AsJson, DataDir
 from fedsolve.cli.console import emit, emit_json, emit_table, say
+from fedsolve.cli.processes import start_jax
 from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
 
@@ -30,17 +34,12 @@ def _geometries() -> list[dict[str, Any]]:
     from fedsolve.geometry import GEOMETRIES
     from fedsolve.geometry.blocks import OPERATIONS
 
-    return [
-        {
-            "name": name,
-            "summary": _summary(cls),
-            "citation": "",
-            "operations": [operation for operation in OPERATIONS if hasattr(cls, operation)],
-            "last": ", ".join(operation for operation in OPERATIONS if hasattr(cls, operation)),
-            "parameters": _parameters(cls),
-        }
-        for name, cls in GEOMETRIES.items()
-    ]
+    rows = []
+    for name, cls in GEOMETRIES.items():
+        operations = [operation for operation in OPERATIONS if hasattr(cls, operation)]
+        row = {"name": name, "summary": _summary(cls), "citation": "", "operations": operations}
+        rows.append(row | {"last": ", ".join(operations), "parameters": _parameters(cls)})
+    return rows
 
 
 def _schedules() -> list[dict[str, Any]]:
@@ -85,15 +84,7 @@ def _algorithms() -> list[dict[str, Any]]:
     from fedsolve.config.build import own_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
-    rows = [
-        {
-            "name": name,
-            "summary": entry.summary,
-            "citation": entry.citation,
-            "settings": with_defaults(name, {}),
-        }
-        for name, entry in ALGORITHMS.items()
-    ]
+    rows = [_entry(name, entry, settings=with_defaults(name, {})) for name, entry in ALGORITHMS.items()]
     for name, entry in WRAPPERS.items():
         row = {"name": f"{name}+X", "summary": f"{entry.summary}, around any method X, as {name}+FedAdam"}
         settings = {k: a.default for k, a in own_arguments(entry).items() if not a.is_needed}
@@ -124,29 +115,17 @@ def _tasks() -> list[dict[str, Any]]:
     from fedsolve.cli.configuration.prepare import task_defaults
     from fedsolve.tasks.catalogue import TASKS
 
-    return [
-        {
-            "name": name,
-            "summary": entry.summary,
-            "citation": entry.citation,
-            "options": task_defaults(name),
-        }
-        for name, entry in TASKS.items()
-    ]
+    return [_entry(name, entry, options=task_defaults(name)) for name, entry in TASKS.items()]
 
 
 def _partitions() -> list[dict[str, Any]]:
     from fedsolve.data.partitions import PARTITIONS
 
-    return [
-        {
-            "name": name,
-            "summary": cls.summary,
-            "citation": cls.citation,
-            "parameters": _parameters(cls),
-        }
-        for name, cls in PARTITIONS.items()
-    ]
+    return [_entry(name, cls, parameters=_parameters(cls)) for name, cls in PARTITIONS.items()]
+
+
+def _entry(name: str, entry: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "summary": entry.summary, "citation": entry.citation, **more}
 
 
 def _summary(cls: Any) -> str:
@@ -233,3 +212,89 @@ def keys_of(config: Config) -> list[str]:
     if partition is not None:
         keys.append(as_partition(partition).citation)
     return [key for key in dict.fromkeys([*keys, _JAX]) if key]
+
+
+# `fedsolve doctor`: a line for each package, extra, device and data set, as (name, whether it is there, words).
+
+
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<versions>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
+_NO_FEATURES = ("all", "test", "dev")  # extras that only name others, or are for those who work on fedsolve
+
+Line = tuple[str, bool, str]
+
+
+def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Check the installation: list packages, missing extras, devices and data sets, one per line."""
+    start_jax()
+    lines = [*_installed(), *_machine(), *_data(data_dir)]
+    if as_json:
+        emit_json([{"name": name, "found": found, "words": words} for name, found, words in lines])
+        return
+    from rich.text import Text
+
+    there = {True: Text("yes", "green"), False: Text("no", "yellow")}
+    emit_table(("", "", ""), [(Text(n), there[found], Text(w)) for n, found, w in lines], unbroken=2)
+
+
+def _installed() -> Iterator[Line]:
+    # what fedsolve's metadata ask for: each package of the core, then one line for each extra
+    from fedsolve.engine.identity import provenance
+
+    version = provenance().split(", jax")[0].removeprefix("fedsolve ")
+    yield "fedsolve", True, f"{version}, Python {platform.python_version()}"
+    try:
+        requirements = importlib.metadata.requires("fedsolve") or []
+    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        return
+    extras: dict[str, list[Line]] = {}
+    for match in filter(None, map(_REQUIREMENT.match, requirements)):
+        package = _package(match["name"], match["versions"].strip())
+        if match["extra"] is None:
+            yield package
+        elif match["name"] != "fedsolve" and match["extra"] not in _NO_FEATURES:
+            extras.setdefault(match["extra"], []).append(package)
+    for extra, packages in extras.items():
+        words = ", ".join(f"{name} {words}" for name, _, words in packages)
+        yield f"[{extra}]", all(found for _, found, _ in packages), words
+
+
+def _package(name: str, versions: str) -> Line:
+    needed = f" (needs {versions})" if versions else ""
+    try:
+        return name, True, f"{importlib.metadata.version(name)}{needed}"
+    except importlib.metadata.PackageNotFoundError:
+        return name, False, f"is missing{needed}"
+
+
+def _machine() -> Iterator[Line]:
+    import jax
+
+    from fedsolve.core.xla.compiler import cores, use_compile_cache
+
+    found = jax.devices()
+    on_cpu = jax.default_backend() == "cpu"
+    yield (
+        "devices",
+        True,
+        f"CPU, {cores()} cores as {len(found)}" if on_cpu else (f"{len(found)} x {found[0].device_kind}"),
+    )
+    folder = use_compile_cache()
+    kept = "compiled programs are not kept" if folder is None else f"compiled programs are kept in {folder}"
+    yield "cache", folder is not None, kept
+
+
+def _data(given: Path | None) -> Iterator[Line]:
+    from fedsolve.data.sources import data_dir
+    from fedsolve.tasks.datasets.download import DATASETS
+
+    try:
+        folder = data_dir(given)
+    except InvalidInput as error:
+        yield "data", False, str(error)
+        return
+    yield "data", True, str(folder)
+    for name, one in DATASETS.items():
+        missing = [file for file in one.files if not (folder / file).exists()]
+        if one.files:
+            words = f"{', '.join(missing)} not there" if missing else f"for the task {one.task}"
+            yield f"  {name}", not missing, words

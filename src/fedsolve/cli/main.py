@@ -16,10 +16,9 @@ import typer
 
 from fedsolve.cli.console import App, emit, fail, out_of_memory, usage
 from fedsolve.cli.datasets import data
-from fedsolve.cli.doctor import doctor
 from fedsolve.cli.export import export
 from fedsolve.cli.federation.commands import federate
-from fedsolve.cli.listing import cite, list_
+from fedsolve.cli.listing import cite, doctor, list_
 from fedsolve.cli.predict import predict
 from fedsolve.cli.processes import left
 from fedsolve.cli.reproduce import reproduce, study, verdict
