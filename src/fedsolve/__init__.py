@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fedsolve.core import __version__ as __version__
-from fedsolve.core import collection_paused
+from fedsolve.core import gc_paused
 
 _NAMESPACES = {
     "attacks": "methods.attacks",
@@ -103,7 +103,7 @@ def __getattr__(name: str) -> Any:
         instead = f": it is now {_INSTEAD[name]}" if name in _INSTEAD else ""
         raise AttributeError(f"module 'fedsolve' has no attribute '{name}'{instead}")
     module, _, inside = _homes()[name].partition(":")
-    with collection_paused():
+    with gc_paused():
         value = getattr(importlib.import_module(f"fedsolve.{module}"), inside) if inside else _namespace(name)
     globals()[name] = value
     return value

@@ -14,7 +14,7 @@ from equations.composite_transcript import onto_l1, soft
 from equations.transcript import Federation
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.compute.clients import pack
-from fedsolve.engine.evaluation.iterates import measured, objective
+from fedsolve.engine.evaluation.averaged_iterates import measured, objective
 from fedsolve.geometry import L1, L1Ball, L2Ball
 from fedsolve.geometry.diagnostics import (
     Density,
@@ -94,7 +94,7 @@ def test_blocks_of_rows_are_joined(monkeypatch, uniform):
     data = make_task(CLIENTS).data
     packed, _ = pack(data, cross_entropy, jnp.float64, batch_size=4, epochs=1, local_steps=None)
     width = 4 * 8 + packed.examples.y.dtype.itemsize
-    monkeypatch.setattr("fedsolve.engine.evaluation.iterates._BYTES_AT_ONCE", 7 * width)
+    monkeypatch.setattr("fedsolve.engine.evaluation.averaged_iterates._BYTES_AT_ONCE", 7 * width)
     params = jax.tree.map(jnp.asarray, Softmax.of(W))
     value, found = jax.jit(lambda *at: objective(cross_entropy, uniform, *at, True))(packed, params)
     assert float(value) == pytest.approx(SHARES[uniform] @ losses(W), rel=1e-7)

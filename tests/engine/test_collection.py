@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import fedsolve as fs
-from fedsolve.core import collection_paused
+from fedsolve.core import gc_paused
 from harness import make_clients, make_task
 
 
@@ -17,19 +17,19 @@ def test_it_is_on_again_after_the_last_of_several():
     begun, go_on = threading.Event(), threading.Event()
 
     def pause():
-        with collection_paused():
+        with gc_paused():
             begun.set()
             go_on.wait(60)
 
     other = threading.Thread(target=pause)
-    with collection_paused():
+    with gc_paused():
         other.start()
         assert begun.wait(60)
     while_other = gc.isenabled()
     go_on.set()
     other.join()
     assert (while_other, gc.isenabled()) == (False, True)
-    with pytest.raises(ZeroDivisionError), collection_paused():
+    with pytest.raises(ZeroDivisionError), gc_paused():
         _ = 1 / 0
     assert gc.isenabled()
 
@@ -38,7 +38,7 @@ def test_one_that_is_off_stays_off():
     """As a program may have it."""
     gc.disable()
     try:
-        with collection_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:

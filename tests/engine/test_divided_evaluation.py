@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.engine.evaluation.eval_sets import is_faster_divided
+from fedsolve.engine.evaluation.eval_sets import is_faster_sharded
 from fedsolve.tasks import CNN, GRU, MLP, CrossEntropy, Examples, NextToken
 
 CODE = """
@@ -85,4 +85,4 @@ def test_what_is_faster_in_parts(case):
     loss, shape, dtype, expected = CASES[case]
     model = jax.eval_shape(loss.model.init, jax.eval_shape(jax.random.key, 0))
     labels = np.zeros((7, *shape) if dtype == jnp.int32 else 7, np.int32)
-    assert is_faster_divided(loss, model, Examples(np.zeros((7, *shape), dtype), labels)) == expected
+    assert is_faster_sharded(loss, model, Examples(np.zeros((7, *shape), dtype), labels)) == expected

@@ -11,9 +11,9 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform
+from fedsolve.engine.evaluation.averaged_iterates import of_each
 from fedsolve.engine.evaluation.eval_sets import client_percentiles
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
-from fedsolve.engine.evaluation.iterates import of_each
 from harness import Listed, Softmax, cross_entropy, crossed, engine, make_clients, make_task
 
 

@@ -13,7 +13,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.fleets import Fleet
 from fedsolve.engine.compute.casting import in_run
-from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import Budget, Placed, Plan, budget, place, plan

@@ -12,9 +12,9 @@ from fedsolve.core.fleets import Fleet
 from fedsolve.core.schedules import Reacting, ReduceOnPlateau
 from fedsolve.core.types import Scalar, module, replace
 from fedsolve.engine import prepare as engine_prepare
+from fedsolve.engine.feedback_schedules import rate_changes
 from fedsolve.engine.loop import CallLength
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.reacting import changes
 from harness import (
     BATCH,
     EPOCHS,
@@ -190,7 +190,7 @@ def test_accuracies_count_upwards_and_the_rate_falls_no_further_than_its_least()
 
 
 def test_many_changes_are_told_in_short():
-    (note,) = changes(fs.SCAFFOLD(0.5, server_lr=Stepping(0.5, 0.9)), {"round": np.arange(0, 32, 2)})
+    (note,) = rate_changes(fs.SCAFFOLD(0.5, server_lr=Stepping(0.5, 0.9)), {"round": np.arange(0, 32, 2)})
     assert note.startswith("server_lr 0.5 became 0.45 after round 0, 0.405 after round 2, ")
     assert note.endswith("0.19371 after round 16, ..., 0.102946 after round 28 (15 changes)")
 

@@ -90,7 +90,7 @@ def test_a_sweep_measures_the_same():
 def test_the_objective_weighs_the_clients_own_losses(uniform):
     """F = sum_i p_i f_i with each client's weighted mean f_i, 0 where nothing counts; and its gradient."""
     from fedsolve.engine.compute.clients import pack
-    from fedsolve.engine.evaluation.iterates import objective
+    from fedsolve.engine.evaluation.averaged_iterates import objective
 
     made = task()
     with jax.enable_x64(True):

@@ -11,7 +11,7 @@ import fedsolve as fs
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.clients import pack
 from fedsolve.engine.evaluation import eval_sets as pooling
-from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import sums_of_all
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics

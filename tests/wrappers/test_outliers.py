@@ -11,7 +11,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core import trees
-from fedsolve.core.types import Claim, claimed, module, reduced, replace
+from fedsolve.core.types import MessageBounds, bounded, module, reduced, replace
 from fedsolve.methods.robust.reductions import FACTOR, Mean, parts_of, usual_norm
 
 FAR = 2 * FACTOR
@@ -46,7 +46,7 @@ def test_what_is_usual(norms, before, usual, xp):
 class Inner:
     delta: Any
     steps: Any
-    squared: Any = claimed(Claim(of_delta=trees.squared_norm))
+    squared: Any = bounded(MessageBounds(of_delta=trees.squared_norm))
 
 
 @module

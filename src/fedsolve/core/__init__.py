@@ -14,7 +14,7 @@ _PAUSED = {"by": 0, "enabled": True}  # how many pauses are under way, and wheth
 # Importing JAX and tracing a network make about a million objects that live on. The collector looks through all
 # objects whenever their number has grown by a quarter: a tenth of the start of a network (benchmarks/FINDINGS.md).
 @contextlib.contextmanager
-def collection_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause Python's cyclic garbage collector, in all threads, until the last of several such blocks ends."""
     # one that is off stays off
     with _LOCK:

@@ -92,7 +92,7 @@ def declares(method: Any, name: str) -> bool:
     return name in vars(method) or hasattr(type(method), name)
 
 
-ASSUMED = "epsilon assumes that the cohorts are secret"
+SECRET_COHORT_NOTE = "epsilon assumes that the cohorts are secret"
 """What amplification by sampling rests on, said of a method with `secret_cohorts` wherever it runs: who knows that a
 client took part learns as much as without sampling."""
 

@@ -176,12 +176,12 @@ Check: TypeAlias = Callable[[str, Any], Any]
 """Takes a field's name and its value, raises `InvalidInput` or returns the value to keep."""
 
 
-LATER = {"later": True}
+ADDED_LATER = {"later": True}
 """Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
 
 
-def is_at_later_default(f: dataclasses.Field[Any], value: object) -> bool:
-    """Whether a field that came later (`LATER`) is at its default: older records have none."""
+def is_default_of_added_field(f: dataclasses.Field[Any], value: object) -> bool:
+    """Whether a field that came later (`ADDED_LATER`) is at its default: older records have none."""
     if not f.metadata.get("later"):
         return False
     is_plain = type(value) is type(f.default) and isinstance(value, str | int | float)
@@ -199,10 +199,10 @@ def checked(
     """A field whose value is passed through `check` when its module is built, under `name` if not its own.
 
     A field that a subclass declares anew without a check keeps the one that it had. For `static` see
-    `fedsolve.core.types.static`, for `later` see `LATER`.
+    `fedsolve.core.types.static`, for `later` see `ADDED_LATER`.
     """
     # by keyword alone, here and below: that is how type checkers know that a field has a default
-    metadata = {"check": check, "name": name, "static": static} | (LATER if later else {})
+    metadata = {"check": check, "name": name, "static": static} | (ADDED_LATER if later else {})
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -109,10 +109,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[near[0]] if near else None
 
 
-def from_where_they_differ(*texts: str) -> tuple[str, ...]:
+def trim_common_prefix(*texts: str) -> tuple[str, ...]:
     """Texts for an error's one line: as they are or, where one is long, cut to begin where they are no longer equal.
 
-    >>> from_where_they_differ("SGD(lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)", "SGD(lr=0.2)")
+    >>> trim_common_prefix("SGD(lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)", "SGD(lr=0.2)")
     ('...lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)', '...lr=0.2)')
     """
     if max(map(len, texts)) <= _LONGEST:

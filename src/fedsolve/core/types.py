@@ -2,7 +2,7 @@
 
 A hyper-parameter is a leaf, so it can be traced, swept and changed without recompiling; a field marked
 `static()` is part of the program. A field of a message says how it is reduced over the cohort
-(`reduced`) and what a number that comes from outside must be (`claimed`), a field of a server state whether the
+(`reduced`) and what a number that comes from outside must be (`bounded`), a field of a server state whether the
 engine logs it (`reported`), a hyper-parameter what it may be (`number`, `integer`, `choice`, `flag`, `checked`).
 """
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fedsolve.core.building import LATER, check_first, checked, choice, flag, integer, number
+from fedsolve.core.building import ADDED_LATER, check_first, checked, choice, flag, integer, number
 from fedsolve.core.errors import check_choice
 
 if TYPE_CHECKING:  # to type checkers jaxtyping's is an unknown type, which strict users are told of
@@ -46,15 +46,15 @@ _MARK = "_fedsolve_module"
 
 
 def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
-    """A field that is part of the program: changing its value compiles anew. `later`: see `LATER`."""
-    return dataclasses.field(default=default, metadata={"static": True} | (LATER if later else {}))
+    """A field that is part of the program: changing its value compiles anew. `later`: see `ADDED_LATER`."""
+    return dataclasses.field(default=default, metadata={"static": True} | (ADDED_LATER if later else {}))
 
 
-def reduced(by: str, claim: Claim | None = None, *, logged: bool = False) -> Any:
+def reduced(by: str, claim: MessageBounds | None = None, *, logged: bool = False) -> Any:
     """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|), `max` or `sum`.
 
     `sum` is of integers, modulo the size of their type. A maximum that is `logged` alone may be replaced by a mean.
-    `claim` is what a server may check of it: see `claimed`.
+    `claim` is what a server may check of it: see `bounded`.
     """
     if by not in _REDUCTIONS:
         raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
@@ -62,7 +62,7 @@ def reduced(by: str, claim: Claim | None = None, *, logged: bool = False) -> Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
+class MessageBounds:
     """What a server of a deployment may check of numbers that a client reports.
 
     Attributes:
@@ -77,7 +77,7 @@ class Claim:
     of_delta: Callable[[Params], Scalar] | None = None
 
 
-def claimed(claim: Claim) -> Any:
+def bounded(claim: MessageBounds) -> Any:
     """A message field, reduced as the message that it is part of, whose numbers can be checked."""
     return dataclasses.field(metadata={"claim": claim})
 
@@ -96,7 +96,7 @@ def reported(warn: str = "") -> Any:
 @dataclass_transform(
     frozen_default=True,
     field_specifiers=(
-        static, checked, number, integer, choice, flag, reduced, claimed, reported, given, dataclasses.field
+        static, checked, number, integer, choice, flag, reduced, bounded, reported, given, dataclasses.field
     ),
 )  # fmt: skip
 def module(cls: type[T]) -> type[T]:

@@ -26,7 +26,7 @@ from fedsolve.deploy.server.coordinator import Accepted, Coordinator
 from fedsolve.deploy.server.rounds import DeployedRounds, ReplyCollector
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.status import Cause, PhaseClock
-from fedsolve.engine.reacting import with_reacting
+from fedsolve.engine.feedback_schedules import with_reacting
 from fedsolve.engine.simulated_time import check_outermost
 from fedsolve.results.columns import Columns
 

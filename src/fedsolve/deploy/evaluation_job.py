@@ -25,7 +25,7 @@ from fedsolve.core.errors import (
     check_flag,
     check_known,
     check_same,
-    from_where_they_differ,
+    trim_common_prefix,
 )
 from fedsolve.core.sampling import Uniform
 from fedsolve.data.column_replies import Request, parse_columns
@@ -233,7 +233,7 @@ def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None
     names = ["algorithm", "population", *(["model"] if deployment.algorithm.traits.personal else [])]
     there, here = manifest["identity"], {name: deployment.identity[name] for name in names}
     if (name := first_difference(there, here)) is not None:
-        then, now = from_where_they_differ(str(there.get(name)), str(here[name]))
+        then, now = trim_common_prefix(str(there.get(name)), str(here[name]))
         raise InvalidInput(
             f"the run in {folder} has {name} = {then}, and this app {now}: repeat what that run's configuration "
             "changed, such as method"

@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.core.types import Claim, is_module
+from fedsolve.core.types import MessageBounds, is_module
 from fedsolve.deploy.host import all_finite, max_abs, norm
 from fedsolve.deploy.message import (
     PARTS,
@@ -75,7 +75,7 @@ def check_message(
 
 
 def check_claims(message: Any, delta: Any = None) -> None:
-    """Raise `InvalidInput` if a number of a message is not what its field says that it must be (`Claim`).
+    """Raise `InvalidInput` if a number of a message is not what its field says that it must be (`MessageBounds`).
 
     What a number is of the client update is computed here and compared: rounding may differ, a false claim does not
     pass, unless the update is compressed. `delta` is the client update that the message is sent with, if it has none
@@ -99,7 +99,7 @@ def check_claims(message: Any, delta: Any = None) -> None:
             _check_claim(field.name, value, claim, delta)
 
 
-def _check_claim(name: str, value: Any, claim: Claim, delta: Any) -> None:
+def _check_claim(name: str, value: Any, claim: MessageBounds, delta: Any) -> None:
     for x in jax.tree.leaves(value):
         numbers = np.asarray(x)
         right = (numbers >= claim.at_least) & (numbers <= claim.at_most)

@@ -26,7 +26,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checks.preflight import check_loss
 from fedsolve.engine.compute.casting import cast, start_params
 from fedsolve.engine.compute.clients import pack
-from fedsolve.engine.evaluation.iterates import objective
+from fedsolve.engine.evaluation.averaged_iterates import objective
 from fedsolve.geometry.blocks import Blocks
 from fedsolve.geometry.regularizer import check_start, require
 from fedsolve.tasks.task import Task

@@ -24,7 +24,7 @@ import tomli_w
 from fedsolve.config.build import Form, call_text, named, to_plain
 from fedsolve.core import __version__
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.building import Made, is_at_later_default
+from fedsolve.core.building import Made, is_default_of_added_field
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitions import Partition
@@ -63,7 +63,7 @@ class _Words(Form):
 
     def object(self, value: Any) -> str:
         given = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
-        fields = [(f, self.of(x)) for f, x in given if not is_at_later_default(f, x)]
+        fields = [(f, self.of(x)) for f, x in given if not is_default_of_added_field(f, x)]
         parts = [f"{f.name}={text}" for f, text in fields if not (self.brief and text == self._default(f))]
         return f"{type(value).__name__}({', '.join(parts)})"
 
@@ -270,11 +270,11 @@ def _program(named: Any) -> str:
 def _parts(value: Any) -> dict[str, Any]:
     """What an object is made of: the fields of a dataclass, else its public attributes.
 
-    A field that came later (`LATER`) counts where it is not at its default: older records have none.
+    A field that came later (`ADDED_LATER`) counts where it is not at its default: older records have none.
     """
     if is_dataclass(value):
         given = {f: getattr(value, f.name, None) for f in fields(value)}
-        return {f.name: x for f, x in given.items() if not is_at_later_default(f, x)}
+        return {f.name: x for f, x in given.items() if not is_default_of_added_field(f, x)}
     return {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
 
 

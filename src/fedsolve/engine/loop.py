@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core import collection_paused
+from fedsolve.core import gc_paused
 from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.types import Params
@@ -196,7 +196,7 @@ class RecordedRounds(Rounds):
     recorder: Recorder
 
     @abstractmethod
-    def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
+    def callback_arguments(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
         """What a callback may ask for: the result so far, and the metrics of each client."""
 
     def why_they_end(self) -> str:
@@ -212,19 +212,19 @@ class RecordedRounds(Rounds):
             return ""
         columns = self.recorder.evaluations.arrays()
         return stop_reason(
-            self.callbacks, Evaluated(self.label, self.done, self.rounds, columns, *self.offered())
+            self.callbacks, Evaluated(self.label, self.done, self.rounds, columns, *self.callback_arguments())
         )
 
 
 def loop(run: Rounds, clock: CompileClock, interrupted: Callable[[], bool]) -> str:
     """All rounds that are left, in calls of about a second; why a callback ended them early, "" if none did."""
     # what the clock and a signal decide is agreed upon among all processes
-    with collection_paused():
+    with gc_paused():
         ended, length = run.begin(), CallLength(clock)
     while (done := run.done) < run.rounds and not ended:
         stop = run.next_evaluation
         count = int(process_allgather(length.rounds(min(stop - done, run.most_rounds)))[0, 0])
-        with length.timed(count), collection_paused():
+        with length.timed(count), gc_paused():
             logs = run.advance(count)
         run.record(logs)
         if done + count == stop:
@@ -250,7 +250,7 @@ def open_rounds(
     clock: CompileClock,
     progress: Callable[[Progress], None] | None,
     callbacks: Sequence[Callback],
-) -> Iterator[tuple[RunRounds, Interruptible]]:
+) -> Iterator[tuple[SimulationLoop, Interruptible]]:
     """The rounds of a run from where the checkpoint in a folder is, and whether somebody asks them to stop."""
     # what decides the results must agree with the checkpoint, and among processes
     known = out is not None or several()
@@ -263,7 +263,7 @@ def open_rounds(
         Interruptible(checkpoints.where) as interrupt,
         report_lost_process(checkpoints.where_is_last),
     ):
-        yield RunRounds(prepared, checkpoints, clock, progress, callbacks), interrupt
+        yield SimulationLoop(prepared, checkpoints, clock, progress, callbacks), interrupt
 
 
 def run_rounds(
@@ -280,7 +280,7 @@ def run_rounds(
         return run.finished(loop(run, clock, lambda: interrupt.asked or interrupted()))
 
 
-class RunRounds(RecordedRounds):
+class SimulationLoop(RecordedRounds):
     """The rounds of a run, from where its checkpoint is.
 
     Attributes:
@@ -367,7 +367,7 @@ class RunRounds(RecordedRounds):
         """What an interrupted user is told."""
         return self._checkpoints.how_to_resume(self._done, self.rounds)
 
-    def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
+    def callback_arguments(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
         """The result so far, and the metrics of each client, of the present state."""
         state = self.seen
         return partial(self.result, state), partial(client_metrics, self.prepared, state)
@@ -389,7 +389,7 @@ class RunRounds(RecordedRounds):
     def _react(self) -> str:
         # let callbacks and rates react to the last evaluation; why a callback ends the run, or ''
         ended = self.why_they_end()
-        self._now = self.prepared.reacted(self.recorder, self.next_evaluation)
+        self._now = self.prepared.with_current_rates(self.recorder, self.next_evaluation)
         return ended
 
     def _check_alive(self, state: RunState) -> None:

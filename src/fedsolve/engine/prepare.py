@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core import collection_paused, trees
-from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
+from fedsolve.core import gc_paused, trees
+from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
 from fedsolve.core.fleets import PROFILES
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
-from fedsolve.core.xla.compiler import make_room, use_compile_cache
+from fedsolve.core.xla.compiler import clear_caches_near_mapping_limit, use_compile_cache
 from fedsolve.data.stored import StoredData
 from fedsolve.engine.checks.methods import check_round, divergence_hint, largest_value, rates
 from fedsolve.engine.checks.preflight import on_solvers
@@ -27,10 +27,10 @@ from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_dev
 from fedsolve.engine.compute.sharding import Program, replicate
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.evaluation.evaluate import RunEvaluation
+from fedsolve.engine.feedback_schedules import has_feedback, rate_changes, with_current_rates
 from fedsolve.engine.identity import arrays_digest, as_written, code_digest, function_name, versions
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import Placed, budget, place, plan
-from fedsolve.engine.reacting import changes, reacted, reacts
 from fedsolve.engine.record import Recorder, Traffic
 from fedsolve.engine.resolve import Requested, check_methods, choose_sampling, request
 from fedsolve.tasks.task import Task
@@ -136,12 +136,12 @@ class PreparedRun(RunEvaluation):
             raise
         return state, {name: log[:rounds] for name, log in trees.on_host(logs).items()}
 
-    def reacted(self, recorder: Recorder, stop: int) -> PreparedRun:
+    def with_current_rates(self, recorder: Recorder, stop: int) -> PreparedRun:
         """The run with the rates of the rounds until `stop`, where some react to evaluations; else itself."""
-        if not reacts(self.algorithm):
+        if not has_feedback(self.algorithm):
             return self
         seen = recorder.evaluations.arrays()
-        return replace(self, algorithm=reacted(self.algorithm, seen, self.versions, stop))
+        return replace(self, algorithm=with_current_rates(self.algorithm, seen, self.versions, stop))
 
     @property
     def versions(self) -> int:
@@ -153,7 +153,8 @@ class PreparedRun(RunEvaluation):
         lines = [*self.remarks]
         if self.algorithm.traits.secret_cohorts:
             lines.append(
-                f"{ASSUMED}: here they follow from the seed, in a deployment from a key that stays on the server"
+                f"{SECRET_COHORT_NOTE}: here they follow from the seed, in a deployment from a key that stays on the "
+                "server"
             )
         lines += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
         losses = recorder.evaluations.arrays()["train_loss"]
@@ -167,7 +168,7 @@ class PreparedRun(RunEvaluation):
             lines.append(_NOBODY)
         if dropped := recorder.total("dropped"):
             lines.append(f"{dropped} updates were not finite and left out")
-        lines += changes(self.algorithm, recorder.evaluations.arrays())
+        lines += rate_changes(self.algorithm, recorder.evaluations.arrays())
         return tuple(lines)
 
 
@@ -191,11 +192,11 @@ def check_all_begin(algorithms: Iterable[Algorithm], task: Task, options: RunOpt
             jax.eval_shape(in_run(algorithm, task, dtype).init, params)
 
 
-@collection_paused()
+@gc_paused()
 def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> PreparedRun:
     """A run made ready; call it with 64-bit types enabled where the run's type needs them."""
     use_compile_cache()
-    make_room()
+    clear_caches_near_mapping_limit()
     requested = request(algorithm, task, options, label)
     placed = place(requested)
     sets, on_sets = choose_eval_sets(requested, placed)
@@ -204,7 +205,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     clients = placed.clients
     state = start(planned.algorithm, placed.params, task.data.num_clients, planned.program, memory.slots)
     if not (planned.program.is_sharded or planned.algorithm.traits.personal):
-        sets = sets.divided_among(requested.mesh, task.loss, clients.first_model(placed.params, task.buffers))
+        sets = sets.sharded_over(requested.mesh, task.loss, clients.first_model(placed.params, task.buffers))
     on_one_device = requested.mesh.size == 1 or planned.stream is not None
     return PreparedRun(
         algorithm=planned.algorithm,

@@ -30,8 +30,8 @@ from fedsolve.engine.checks.losses import of_call
 from fedsolve.engine.checks.methods import check_interface
 from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle
 from fedsolve.engine.compute.round import SENT
+from fedsolve.engine.feedback_schedules import has_feedback
 from fedsolve.engine.identity import describe, function_name
-from fedsolve.engine.reacting import reacts
 from fedsolve.folders.logs import AppendLog
 from fedsolve.folders.untrusted import loads
 from fedsolve.results.callbacks import Callback
@@ -64,7 +64,7 @@ class EvaluationSetup:
         others = tuple(
             _words(c) for c in callbacks if getattr(c, "observes_only", False) and dataclasses.is_dataclass(c)
         )
-        return cls(eval_every, reacts(method), deciding, others)
+        return cls(eval_every, has_feedback(method), deciding, others)
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""

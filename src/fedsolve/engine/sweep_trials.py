@@ -26,13 +26,13 @@ from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.layout import parallel_trials
 from fedsolve.engine.compute.round import RunState, initial, on_all_devices, one_round
 from fedsolve.engine.compute.sharding import Program
-from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.averaged_iterates import measured, objective
+from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.client_metrics import without_nonfinite_clients
 from fedsolve.engine.evaluation.eval_sets import pooled
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
-from fedsolve.engine.evaluation.iterates import measured, objective
+from fedsolve.engine.feedback_schedules import has_feedback, with_current_rates
 from fedsolve.engine.prepare import PreparedRun
-from fedsolve.engine.reacting import reacted, reacts
 from fedsolve.geometry.diagnostics import Diagnostic
 
 # Trials side by side: settings of one method with several seeds, vmapped in one program, rounds in a loop.
@@ -240,14 +240,18 @@ class Trials:
         states = start(algorithms, params, prepared.task.data.num_clients)
         return RunningBatch(self, batch, what, algorithms, diagnostics, keys, states)
 
-    def reacted(self, batch: TrialBatch, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
+    def with_current_rates(
+        self, batch: TrialBatch, metrics: Mapping[str, np.ndarray], evaluations: int
+    ) -> Algorithm:
         """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
         rounds = self.evaluated[:evaluations]
         stop = int(self.evaluated[min(evaluations, len(self.evaluated) - 1)])
 
         def after(setting: int, seed: int) -> Algorithm:
             seen = {name: values[setting, seed, :evaluations] for name, values in metrics.items()}
-            return reacted(self.methods[setting], {"round": rounds, **seen}, self.prepared.versions, stop)
+            return with_current_rates(
+                self.methods[setting], {"round": rounds, **seen}, self.prepared.versions, stop
+            )
 
         trials = [[after(i, j) for i in batch.settings] for j in batch.seeds]
         rows = [jax.tree.map(lambda *x: jnp.stack(x), *settings) for settings in trials]
@@ -272,8 +276,8 @@ class RunningBatch:
         Raises:
             InvalidInput: a rate reacts to a metric that is not measured.
         """
-        if reacts(self.algorithms):
-            return self.trials.reacted(self.batch, metrics, evaluations)
+        if has_feedback(self.algorithms):
+            return self.trials.with_current_rates(self.batch, metrics, evaluations)
         seeds = len(self.keys)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
 

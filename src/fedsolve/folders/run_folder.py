@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, from_where_they_differ
+from fedsolve.core.errors import InvalidInput, trim_common_prefix
 from fedsolve.folders.files import Hold, errors_of_writing, locked
 from fedsolve.folders.sealed import mapped_arrays, read_header, write_arrays
 
@@ -202,7 +202,7 @@ def check_identity(
         )
     name = first_difference(there, here, free)
     if name is not None:
-        before, now = from_where_they_differ(str(there.get(name)), str(here[name]))
+        before, now = trim_common_prefix(str(there.get(name)), str(here[name]))
         raise InvalidInput(
             f"the checkpoint {path} has {name} = {before}, this run {now}: "
             "resume as it was, or start again in another folder"

@@ -15,7 +15,17 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import by_name, checked, choice, number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reduced, replace
+from fedsolve.core.types import (
+    MessageBounds,
+    Params,
+    Scalar,
+    Traced,
+    Weighting,
+    bounded,
+    module,
+    reduced,
+    replace,
+)
 from fedsolve.methods.client.solver import local_loop, mean_loss
 from fedsolve.methods.server.adaptive import quotient
 
@@ -48,8 +58,8 @@ class MomentMessage:
     """The client update, its second moment (one number for each block), K_i, and the mean local loss."""
 
     delta: Params
-    moment: Any = claimed(Claim(at_least=0))
-    steps: Traced = reduced("average", Claim(at_least=0))
+    moment: Any = bounded(MessageBounds(at_least=0))
+    steps: Traced = reduced("average", MessageBounds(at_least=0))
     loss: Traced = reduced("mean")
 
 

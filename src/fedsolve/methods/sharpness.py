@@ -14,7 +14,7 @@ from fedsolve.core.building import by_name, class_by_name, number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import MappedOracle, Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module
+from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, bounded, module
 from fedsolve.methods.algorithms.feddyn import DynamicRegularization, FedDyn, FedDynClient, FedDynMessage
 from fedsolve.methods.client.sgd import SGD, ClientOptions
 from fedsolve.methods.client.solver import local_loop
@@ -370,7 +370,7 @@ class WithRates:
     """The inner message, and the sum of the rates of the client's steps, K eta_l."""
 
     inner: Any
-    rate_sum: Traced = claimed(Claim(at_least=0))
+    rate_sum: Traced = bounded(MessageBounds(at_least=0))
 
 
 @class_by_name("MoFedSAM")

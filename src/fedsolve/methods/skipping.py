@@ -14,7 +14,7 @@ from fedsolve.core.building import by_name, integer, number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced
+from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, module, reduced
 from fedsolve.methods.client.sgd import SGD
 from fedsolve.methods.client.solver import SomeSteps, tosses
 from fedsolve.methods.compression.compressors import (
@@ -55,7 +55,7 @@ class SkippingMessage:
     """The client update, K_i, and the mean local loss."""
 
     delta: Params
-    steps: Traced = reduced("average", Claim(at_least=0))
+    steps: Traced = reduced("average", MessageBounds(at_least=0))
     loss: Traced = reduced("mean")
 
 
@@ -175,7 +175,7 @@ class CodedMessage:
     """The client's model as it is sent, K_i, and the mean local loss."""
 
     params: Any
-    steps: Traced = reduced("average", Claim(at_least=0))
+    steps: Traced = reduced("average", MessageBounds(at_least=0))
     loss: Traced = reduced("mean")
 
 

@@ -13,8 +13,8 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
   (no reports found). `python benchmarks/bench.py w6 w3` shows it: by hand are XLA's products.
 * `decompositions`: batches of matrix decompositions in several programs at once wait for one another for good (no
   report found; https://github.com/jax-ml/jax/issues/39292 is of the same thread pool).
-* `compiler.make_room`: every program keeps memory mappings, of which Linux allows 65,530; beyond them the compiler
-  aborts the process (no report found).
+* `compiler.clear_caches_near_mapping_limit`: every program keeps memory mappings, of which Linux allows 65,530; beyond
+  them the compiler aborts the process (no report found).
 
 Four workarounds stay with what uses them: `fedsolve.engine.checks.losses` keeps programs that call Python on one
 device, since on several of one process they wait for one another for good (no report found;

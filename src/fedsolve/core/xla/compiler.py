@@ -56,11 +56,11 @@ def _known(options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """The function, compiled when it is first called, with `compiler_options` of the backend that is then known."""
-    program = made_once(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
+    program = lazy(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
     return wraps(function)(lambda *args: program()(*args))
 
 
-def made_once(make: Callable[[], T]) -> Callable[[], T]:
+def lazy(make: Callable[[], T]) -> Callable[[], T]:
     """What a function makes when it is first called, for all threads: each of two would compile what it made."""
     made: list[T] = []
     lock = Lock()
@@ -76,7 +76,7 @@ def made_once(make: Callable[[], T]) -> Callable[[], T]:
     return get
 
 
-def make_room() -> None:
+def clear_caches_near_mapping_limit() -> None:
     """Drop what the process has compiled once it holds half of the memory mappings that Linux allows it, 65,530."""
     # beyond them the compiler aborts the process, as a long series of runs would, each of a shape of its own.
     # What is needed again is compiled again. Counting takes 5 microseconds a mapping, so that an empty process

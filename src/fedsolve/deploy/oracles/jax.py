@@ -35,7 +35,7 @@ from fedsolve.engine.compute.clients import (
     on_device,
 )
 from fedsolve.engine.compute.sharding import of_client, works_by_size
-from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of, sums_of
 from fedsolve.engine.evaluation.example_metrics import Metrics

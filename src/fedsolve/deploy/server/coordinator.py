@@ -38,7 +38,7 @@ from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.deploy.signature import signature
 from fedsolve.deploy.site_names import numbered
 from fedsolve.engine.compute.casting import cast, run_key
-from fedsolve.engine.reacting import reacted, reacts, with_reacting
+from fedsolve.engine.feedback_schedules import has_feedback, with_current_rates, with_reacting
 from fedsolve.folders.logs import bytes_of, read_all, write_all
 from fedsolve.methods.robust.reductions import FACTOR, parts_of, usual_norm
 from fedsolve.results.columns import Columns
@@ -366,14 +366,14 @@ class Coordinator:
     @property
     def reacts(self) -> bool:
         """Whether a rate of the next round follows from the evaluations so far."""
-        return reacts(self._given)
+        return has_feedback(self._given)
 
     def react(self, evaluations: Columns) -> None:
         """Go on at the rates that follow from all evaluations so far, and tell the clients of the next rounds."""
         if not self.reacts:
             return
         with self.precision():
-            now = reacted(self._first, evaluations)
+            now = with_current_rates(self._first, evaluations)
         self.method = replace(self.method, algorithm=now)
         self._method_spec = to_spec(with_reacting(self._given, now))
 

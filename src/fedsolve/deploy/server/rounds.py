@@ -293,7 +293,7 @@ class DeployedRounds(RecordedRounds):
         self._coordinator.react(self.recorder.evaluations.arrays())
         return ended
 
-    def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
+    def callback_arguments(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
         return self._result, self._evaluation.by_client
 
     def due(self, over: bool) -> bool:

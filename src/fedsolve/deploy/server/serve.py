@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from flwr.serverapp import Grid
 
-from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
+from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
@@ -29,9 +29,9 @@ from fedsolve.deploy.server.rounds import DeployedRounds
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import signature
 from fedsolve.engine.checks.methods import check_rates
+from fedsolve.engine.feedback_schedules import rate_changes
 from fedsolve.engine.identity import as_written, describe, digest
 from fedsolve.engine.loop import CompileClock, loop
-from fedsolve.engine.reacting import changes
 from fedsolve.engine.record import EvaluationSetup
 from fedsolve.engine.results import Result
 from fedsolve.folders.run_folder import check_rounds
@@ -43,8 +43,8 @@ from fedsolve.results.record_files import FEDERATION, write_record
 
 _LOSS = "training loss is the mean over the participants' local steps"
 _SECRET = (
-    f"{ASSUMED}: they follow from {SECRET_FILE}, which never leaves the server and is removed at the end; against "
-    "those who see who is asked nothing is amplified, and sampling='none' counts on nothing"
+    f"{SECRET_COHORT_NOTE}: they follow from {SECRET_FILE}, which never leaves the server and is removed at the end; "
+    "against those who see who is asked nothing is amplified, and sampling='none' counts on nothing"
 )
 
 
@@ -175,7 +175,7 @@ def _run(
         notes = () if rounds.measures_loss else (_LOSS,)
         notes += (_SECRET,) if is_secret else ()
         notes += rounds.client_notes + tuple(looked)
-        notes += changes(deployment.algorithm, recorder.evaluations.arrays())
+        notes += rate_changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (ended,) if ended else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
         options["algorithm"] = as_written(deployment.algorithm)

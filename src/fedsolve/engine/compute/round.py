@@ -19,7 +19,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, Scalar, Traced, module, replace, reports
-from fedsolve.core.xla.compiler import compiler_options, made_once
+from fedsolve.core.xla.compiler import compiler_options, lazy
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.compute.sharding import (
@@ -146,7 +146,7 @@ def _advance(on_one_core: bool) -> Any:
     )
 
 
-_ADVANCE = {on_one_core: made_once(partial(_advance, on_one_core)) for on_one_core in (False, True)}
+_ADVANCE = {on_one_core: lazy(partial(_advance, on_one_core)) for on_one_core in (False, True)}
 
 
 def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) -> Any:

@@ -18,7 +18,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Window, local_work
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
+from fedsolve.engine.evaluation.batched_eval import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.evaluate import Models, each_client, means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics, TunedModels
 from fedsolve.engine.prepare import PreparedRun
@@ -180,7 +180,7 @@ def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
         validation, owners = jax.tree.map(lambda a: a[rows], validation), owners[rows]
     prepared = replace(prepared, validation=validation, owners=owners, training=training)
     if prepared.divided is not None:
-        prepared = prepared.divided_among(prepared.divided.mesh, task.loss, prepared.first_model)
+        prepared = prepared.sharded_over(prepared.divided.mesh, task.loss, prepared.first_model)
     return replace(prepared, remarks=(*prepared.remarks, _remark(task.data, lost)))
 
 

@@ -23,10 +23,10 @@ from fedsolve.engine.checks.preflight import check_task
 from fedsolve.engine.compute.casting import cast
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device, per_example
 from fedsolve.engine.compute.sharding import own_devices
-from fedsolve.engine.evaluation.blocks import Blocks, EvalClients
+from fedsolve.engine.evaluation.averaged_iterates import both_iterates, of_each
+from fedsolve.engine.evaluation.batched_eval import Blocks, EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
-from fedsolve.engine.evaluation.iterates import both_iterates, of_each
 from fedsolve.engine.placement import Placed
 from fedsolve.engine.resolve import Requested
 from fedsolve.geometry.diagnostics import Diagnostic
@@ -44,7 +44,7 @@ _OF_ONE_CORE = (DIRECT, "conv_general_dilated", "scan", "while")
 
 
 @dataclass(frozen=True)
-class DividedExamples:
+class ShardedExamples:
     """Examples that are evaluated, divided among devices.
 
     Attributes:
@@ -58,7 +58,7 @@ class DividedExamples:
     sets: dict[str, Batch]
 
     @classmethod
-    def of(cls, mesh: Mesh, frozen: Params, sets: dict[str, Batch]) -> DividedExamples:
+    def of(cls, mesh: Mesh, frozen: Params, sets: dict[str, Batch]) -> ShardedExamples:
         """The examples of some sets, by name, on this process's devices of a run's mesh."""
         own = Mesh(np.array(own_devices(mesh)), (_EXAMPLES,))
         sharding = NamedSharding(own, P(_EXAMPLES))
@@ -79,7 +79,7 @@ class DividedExamples:
         return jax.device_put(found, self.mesh.devices.flat[0])
 
 
-def is_faster_divided(loss: Loss, model: Params, examples: Batch) -> bool:
+def is_faster_sharded(loss: Loss, model: Params, examples: Batch) -> bool:
     """Whether a model is evaluated faster in parts, by its operations (measured: benchmarks/FINDINGS.md)."""
     # loss: of the model, as a task has it
     program = jax.make_jaxpr(lambda model, rows: per_example(loss, model, rows))
@@ -132,7 +132,7 @@ class EvalSets:
     metrics: Metrics
     whole: OnWholeSets
     diagnostics: tuple[Diagnostic, ...]
-    divided: DividedExamples | None = None
+    divided: ShardedExamples | None = None
 
     @property
     def held_out(self) -> dict[str, Batch]:
@@ -145,14 +145,14 @@ class EvalSets:
         sets = {"validation": self.validation, "test": self.test}
         return {name: examples for name, examples in sets.items() if examples is not None}
 
-    def divided_among(self, mesh: Mesh, loss: Loss, model: Params) -> Self:
+    def sharded_over(self, mesh: Mesh, loss: Loss, model: Params) -> Self:
         """The same, with the examples divided among this process's devices of a mesh, where that is faster."""
         if len(own_devices(mesh)) == 1 or not isinstance(self.training, EvalClients):
             return self
         packed = self.training.packed
-        if not is_faster_divided(loss, model, packed.examples):
+        if not is_faster_sharded(loss, model, packed.examples):
             return self
-        divided = DividedExamples.of(mesh, packed.frozen, {"train": packed.examples} | self.held_out)
+        divided = ShardedExamples.of(mesh, packed.frozen, {"train": packed.examples} | self.held_out)
         return replace(self, divided=divided)
 
 

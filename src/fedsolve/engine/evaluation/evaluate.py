@@ -24,10 +24,11 @@ from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.round import RunState, client_state_bytes
-from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
+from fedsolve.engine.evaluation.averaged_iterates import both_iterates, compute_diagnostics, middle, of_each
+from fedsolve.engine.evaluation.batched_eval import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.eval_sets import (
-    DividedExamples,
     EvalSets,
+    ShardedExamples,
     as_part,
     client_percentiles,
     client_values,
@@ -35,7 +36,6 @@ from fedsolve.engine.evaluation.eval_sets import (
     sums_of_all,
 )
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
-from fedsolve.engine.evaluation.iterates import both_iterates, compute_diagnostics, middle, of_each
 from fedsolve.engine.simulated_time import Timed
 from fedsolve.engine.streaming import Stream
 from fedsolve.tasks.leaves import with_frozen
@@ -54,7 +54,7 @@ def evaluate(
     previous: Params,
     models: Models,
     part: str = "train",
-    divided: DividedExamples | None = None,
+    divided: ShardedExamples | None = None,
 ) -> dict[str, float]:
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two."""
     # `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples;

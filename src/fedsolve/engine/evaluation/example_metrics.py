@@ -17,7 +17,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory, WithBuffers
 from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle, per_example
-from fedsolve.engine.evaluation.blocks import ROWS_AT_ONCE
+from fedsolve.engine.evaluation.batched_eval import ROWS_AT_ONCE
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
 

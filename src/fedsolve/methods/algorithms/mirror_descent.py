@@ -14,7 +14,17 @@ from fedsolve.core.building import by_name, checked, choice, class_by_name
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, given, module, static
+from fedsolve.core.types import (
+    MessageBounds,
+    Params,
+    Scalar,
+    Traced,
+    Weighting,
+    bounded,
+    given,
+    module,
+    static,
+)
 from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror
@@ -95,7 +105,7 @@ class FedMiDMessage:
     """Client update w_K - w (shapes of the model), and the sum of the rates of its steps (K eta_c)."""
 
     delta: Params
-    rate_sum: Traced = claimed(Claim(at_least=0))
+    rate_sum: Traced = bounded(MessageBounds(at_least=0))
 
 
 @class_by_name("FedMiD")
@@ -227,9 +237,9 @@ class FedDualAvgMessage:
     """
 
     delta: Params
-    rate_sum: Traced = claimed(Claim(at_least=0))
+    rate_sum: Traced = bounded(MessageBounds(at_least=0))
     path: Params
-    times: Any = claimed(Claim(at_least=0))
+    times: Any = bounded(MessageBounds(at_least=0))
 
 
 @class_by_name("FedDualAvg")

@@ -13,7 +13,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import class_by_name, number
 from fedsolve.core.errors import check_integer
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reported
+from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, bounded, module, reported
 from fedsolve.methods.client.solver import local_loop, mean_loss
 from fedsolve.methods.server.adaptive import quotient
 
@@ -46,7 +46,7 @@ class PAdaMFedMessage:
     delta: Params
     control_delta: Params
     loss: Traced
-    steps: Traced = claimed(Claim(at_least=0))
+    steps: Traced = bounded(MessageBounds(at_least=0))
 
 
 @class_by_name("PAdaMFed")

@@ -15,15 +15,15 @@ from jax import lax
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle, WrappedOracle
-from fedsolve.core.types import Claim, Params, Scalar, Traced, module, reduced, reported
+from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, module, reduced, reported
 
 
 @module
 class Search:
     """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
 
-    step: Traced = reduced("max", Claim(at_least=0), logged=True)
-    evaluations: Traced = reduced("average", Claim(at_least=0))
+    step: Traced = reduced("max", MessageBounds(at_least=0), logged=True)
+    evaluations: Traced = reduced("average", MessageBounds(at_least=0))
 
 
 @module

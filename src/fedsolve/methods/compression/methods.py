@@ -15,7 +15,7 @@ from fedsolve.core.building import by_name, class_by_name, integer, number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, module, reduced, replace
+from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, module, reduced, replace
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.compression.compressors import (
     Compressor,
@@ -49,7 +49,7 @@ class ControlledMessage:
     """The inner message with q_i, the compressed change of c_i, in place of its client update; and K eta_l."""
 
     inner: Any
-    rate_sum: Traced = reduced("average", Claim(at_least=0))
+    rate_sum: Traced = reduced("average", MessageBounds(at_least=0))
 
 
 class Controlled(Wrapper):

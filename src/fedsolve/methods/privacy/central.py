@@ -19,13 +19,13 @@ from fedsolve.core.building import class_by_name, number
 from fedsolve.core.errors import InvalidInput, check_integer, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import (
-    Claim,
+    MessageBounds,
     Params,
     Privacy,
     Scalar,
     Traced,
     Weighting,
-    claimed,
+    bounded,
     module,
     reported,
     static,
@@ -95,7 +95,7 @@ class PrivateMessage:
     """The clipped inner message, and with adaptive clipping 1 if the client update was within C, else 0."""
 
     inner: Any
-    within: Any = claimed(Claim(at_least=0, at_most=1, whole=True))
+    within: Any = bounded(MessageBounds(at_least=0, at_most=1, whole=True))
 
 
 # Client updates as whole numbers with a share of the noise: what `fs.Secure` sends for `fs.DP(at="distributed")`.

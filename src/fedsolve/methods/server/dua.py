@@ -19,12 +19,12 @@ from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle, uncorrected
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import (
-    Claim,
+    MessageBounds,
     Params,
     Scalar,
     Traced,
     Weighting,
-    claimed,
+    bounded,
     module,
     reduced,
     reported,
@@ -45,14 +45,14 @@ class Spread:
     are apart.
     """
 
-    squared_norm: Traced = claimed(Claim(at_least=0, of_delta=trees.squared_norm))
+    squared_norm: Traced = bounded(MessageBounds(at_least=0, of_delta=trees.squared_norm))
 
 
 @module
 class UncorrectedSpread:
     """|D_i + K eta_l (c - c_i)|^2, one number: the update without SCAFFOLD's correction; |D_i|^2 outside SCAFFOLD."""
 
-    uncorrected_squared_norm: Traced = claimed(Claim(at_least=0))
+    uncorrected_squared_norm: Traced = bounded(MessageBounds(at_least=0))
 
     @property
     def squared_norm(self) -> Traced:
@@ -288,7 +288,7 @@ class GradientDiversity(ServerOptimizer):
 class ClientStep:
     """What a client adds to its update: the last step that its line search accepted."""
 
-    step: Traced = reduced("max", Claim(at_least=0))
+    step: Traced = reduced("max", MessageBounds(at_least=0))
 
 
 @module

@@ -12,7 +12,7 @@ from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building import by_name, checked
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Claim, Params, Traced, Weighting, claimed, module, reported
+from fedsolve.core.types import MessageBounds, Params, Traced, Weighting, bounded, module, reported
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.adaptive import quotient
@@ -24,7 +24,7 @@ from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
 class LocalRates:
     """What a client adds to its message: the sum of the rates of its steps, eta |a_i|_1."""
 
-    rate_sum: Traced = claimed(Claim(at_least=0))
+    rate_sum: Traced = bounded(MessageBounds(at_least=0))
 
 
 @module

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.building import LATER
+from fedsolve.core.building import ADDED_LATER
 from fedsolve.core.errors import InvalidInput, check_number
 from fedsolve.core.types import Params
 from fedsolve.core.xla.cross_entropy import cross_entropy
@@ -99,7 +99,7 @@ class CrossEntropy(ClassWeighted, OfOutputs):
     """
 
     model: Model
-    class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
+    class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=ADDED_LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         logits = self.model(params, batch[0])
@@ -152,7 +152,7 @@ class Logistic(ClassWeighted, OfOutputs):
     """
 
     model: Model
-    class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
+    class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=ADDED_LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         check_shapes(self.model(params, batch[0]), batch[1])

@@ -20,12 +20,14 @@ from fedsolve.results.columns import Columns
 _TOLD = 10  # changes of a rate that a note has room for
 
 
-def reacts(method: Any) -> bool:
+def has_feedback(method: Any) -> bool:
     """Whether a rate of the method reacts to evaluations."""
     return any(_reacts(node) for node in jax.tree.leaves(method, is_leaf=_reacts))
 
 
-def reacted(method: Algorithm, evaluations: Columns, versions: int = 1, stop: int | None = None) -> Algorithm:
+def with_current_rates(
+    method: Algorithm, evaluations: Columns, versions: int = 1, stop: int | None = None
+) -> Algorithm:
     """The method of the rounds that follow the last evaluation; itself where nothing in it reacts."""
     # it has the same structure, shapes and types after every evaluation: rounds are compiled once
     # method: as the run was given it, its numbers arrays
@@ -56,7 +58,7 @@ def with_reacting(method: Algorithm, of: Algorithm) -> Algorithm:
     return jax.tree.map(lambda mine, other: other if _reacts(mine) else mine, method, of, is_leaf=_reacts)
 
 
-def changes(method: Algorithm, evaluations: Columns) -> tuple[str, ...]:
+def rate_changes(method: Algorithm, evaluations: Columns) -> tuple[str, ...]:
     """What became of each rate that reacts, in words: after which rounds it changed, and to what."""
     # method: as the run was given it
     notes, known = [], _repeatable(evaluations)
