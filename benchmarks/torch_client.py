@@ -114,7 +114,7 @@ CLIENTS, SECONDS = 3, 4.0
 
 def client(chooses: bool) -> None:
     """One of the processes: once all are ready, the median seconds of a message's local work and its processor time."""
-    from fedsolve.deploy.client.app import KeptProblem
+    from fedsolve.deploy.client.app import OracleCache
 
     def oracle_for(node: object) -> TorchOracle:
         rng = np.random.default_rng(0)
@@ -124,7 +124,7 @@ def client(chooses: bool) -> None:
 
     if chooses:
         node = fs.flower.NodeContext(0, "", {}, {})
-        with KeptProblem(oracle_for).during(1, node) as problem:
+        with OracleCache(oracle_for).borrow(1, node) as problem:
             assert isinstance(problem, TorchOracle)
     else:
         problem = oracle_for(None)

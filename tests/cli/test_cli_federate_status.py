@@ -20,9 +20,9 @@ def write(folder, label="SCAFFOLD", done=2, rounds=3):
     """North has replied twice, client 1 has failed twice, client 2 was never there; a fourth node is refused."""
     statuses = ClientStatuses(3)
     for client in (0, 1):
-        statuses.introduced(client, VERSIONS)
+        statuses.on_hello(client, VERSIONS)
     statuses.names.assign(0, "north")
-    statuses.looked_for([0, 1], ["it has fedsolve 0.1.0, and the server 0.2.0: install fedsolve 0.2 there"])
+    statuses.on_poll([0, 1], ["it has fedsolve 0.1.0, and the server 0.2.0: install fedsolve 0.2 there"])
     statuses.failed(1, Cause.NO_ANSWER, "no answer within 600 s")
     statuses.failed(1, Cause.FAILED, "no memory\x1b[2J")
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from deploy_small import QUICK
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.client.app import KeptProblem, _make
+from fedsolve.deploy.client.app import OracleCache, _make
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import NodeContext
 from fedsolve.deploy.signature import (
@@ -181,7 +181,7 @@ def test_a_constant_that_changes_during_a_run_is_named(tmp_path):
     numbers = [0.0]
 
     def during(run, connects=False):
-        with KeptProblem(lambda node: of_jax(numbers[-1])).during(run, node, anew=connects) as problem:
+        with OracleCache(lambda node: of_jax(numbers[-1])).borrow(run, node, anew=connects) as problem:
             return problem
 
     node = NodeContext(0, "north", {"state-dir": str(tmp_path / "state")}, {})

@@ -234,7 +234,7 @@ def test_a_server_that_ends_after_a_sum_was_opened(second_sums, tmp_path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedsolve.deploy.server.rounds.DeployedRounds.save", killed)
+        patch.setattr("fedsolve.deploy.server.rounds.FederationLoop.save", killed)
         with pytest.raises(KeyboardInterrupt):
             deploy(algorithm, folder, app=app, rounds=3, resume=True)
     found, history, _ = deploy(algorithm, folder, app=app, rounds=3, resume=True)

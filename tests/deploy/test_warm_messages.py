@@ -14,7 +14,7 @@ import fedsolve as fs
 from deploy_small import PROBLEM, deploy
 from deploy_small import start as jax_start
 from fedsolve.deploy.client import worker as compiled
-from fedsolve.deploy.client.app import KeptProblem, NodeContext, client_app
+from fedsolve.deploy.client.app import NodeContext, OracleCache, client_app
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 
 torch = pytest.importorskip("torch")
@@ -168,14 +168,14 @@ class Nothing(LocalProblem):
 def test_a_problem_is_made_once_for_a_run_and_a_configuration():
     """1 and True are two configurations; the order of their entries does not matter."""
     made = []
-    kept = KeptProblem(lambda node: made.append(node) or Nothing())
+    kept = OracleCache(lambda node: made.append(node) or Nothing())
     asked = [
         (1, node(a=1, b=2)), (1, node(b=2, a=1)), (1, node(a=True, b=2)), (2, node(a=True, b=2)), (2, node(1)),
         (2, node(1)), (1, node(a=1, b=2)),
     ]  # fmt: skip
     calls = []
     for run_id, context in asked:
-        with kept.during(run_id, context):
+        with kept.borrow(run_id, context):
             calls.append(len(made))
     assert calls == [1, 1, 2, 3, 4, 4, 5]
 
@@ -191,9 +191,9 @@ def test_examples_leave_memory_before_others_are_read(framework):
         made.append(weakref.ref(problem))
         return problem
 
-    kept = KeptProblem(oracle_for)
+    kept = OracleCache(oracle_for)
     for run_id in range(2):
-        with kept.during(run_id, node()) as problem:
+        with kept.borrow(run_id, node()) as problem:
             assert problem.num_examples == made[-1]().num_examples
             del problem
     assert len(made) == 2
@@ -209,13 +209,13 @@ def test_after_an_exception_a_problem_is_made_anew():
             raise OSError("the disk is away")
         return Nothing()
 
-    kept = KeptProblem(oracle_for)
-    with pytest.raises(OSError, match="away"), kept.during(1, node()):
+    kept = OracleCache(oracle_for)
+    with pytest.raises(OSError, match="away"), kept.borrow(1, node()):
         pass
-    with pytest.raises(ZeroDivisionError), kept.during(1, node()):
+    with pytest.raises(ZeroDivisionError), kept.borrow(1, node()):
         1 / 0  # noqa: B018
     for _ in range(2):
-        with kept.during(1, node()):
+        with kept.borrow(1, node()):
             assert len(made) == 3
 
 

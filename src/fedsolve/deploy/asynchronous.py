@@ -23,7 +23,7 @@ from fedsolve.deploy.message import TrainRequest
 from fedsolve.deploy.method_spec import to_spec
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator
-from fedsolve.deploy.server.rounds import DeployedRounds, ReplyCollector
+from fedsolve.deploy.server.rounds import FederationLoop, ReplyCollector
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.status import Cause, PhaseClock
 from fedsolve.engine.feedback_schedules import with_reacting
@@ -242,7 +242,7 @@ class BufferedCollector(ReplyCollector):
 # Asynchronous rounds of a deployment: the server updates whenever its buffer of replies is full.
 
 
-class BufferedRounds(DeployedRounds):
+class BufferedRounds(FederationLoop):
     """Rounds of a method with a buffer: each is an update with the next replies, whatever model they began with.
 
     Replies of the buffer and orders are in memory alone: a run that is resumed begins with an empty buffer, and its

@@ -179,8 +179,6 @@ class Expected:
 
     Attributes:
         buffers: the reader's buffers, by name: shapes and types.
-        metrics: names of the metrics that were asked for, in that order.
-        facts_bytes: room for facts about the message.
     """
 
     message_bytes: int = 0

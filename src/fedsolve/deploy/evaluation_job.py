@@ -73,7 +73,6 @@ class Job:
     """What a run is for.
 
     Attributes:
-        name: `train`, `evaluate` or `statistics`.
         model: the folder of a run, or a model's file, to evaluate; a relative path starts where the SuperLink did.
         columns: what is asked about each column, by name; all that clients allow if there are none.
         minimum: of clients and rows that a statistic must be of.
@@ -203,7 +202,6 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
     Nothing is written: the folder may be that of a run that goes on.
 
     Args:
-        deployment: what the app would train.
         path: the folder of a run on a federation, whose clients' personal models are then measured too; or that of a
             simulation, or a model's file.
     """

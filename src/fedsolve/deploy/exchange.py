@@ -158,7 +158,6 @@ def ask(
         grid: Flower's grid.
         kind: of messages, as Flower calls it.
         records: what is asked, by node; a record each: Flower may keep what it is given.
-        seconds: to wait for answers.
         take: (node, answer) -> whether enough has come; it raises `InvalidInput` where an answer does not count.
 
     Returns:
@@ -270,11 +269,6 @@ class Replies(Generic[T]):
     """What came of requests so far.
 
     Attributes:
-        title: what the log calls them.
-        needed: replies that must count for them to be used.
-        wanted: replies that end the wait at once.
-        accepted: what the replies that count say, by client.
-        asked: requests that were sent.
         rejected: clients that do not count, each with the reason, in the order in which that was found.
         too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
         is_over: whether no reply can count any more, however often clients are asked.
@@ -310,11 +304,9 @@ class Exchange(Generic[AnyRequest, T]):
     Args:
         grid: Flower's grid.
         kind: of messages, as Flower calls it.
-        seconds: to wait for replies.
         grace: seconds to wait once enough count, None for all of `seconds`.
         read: what the reply to a request says; it raises `InvalidInput` where that does not count.
         clients: told who answers and who fails; it knows what a client is called.
-        log: told in one line what happens.
 
     Attributes:
         backoff: who kept earlier requests waiting.
@@ -334,7 +326,7 @@ class Exchange(Generic[AnyRequest, T]):
         self._read, self._clients, self._log = read, clients, log
         self._names = clients.names
         self.mailbox, self.backoff = Mailbox(grid), Backoff()
-        clients.when_introduced.append(self.backoff.record_answer)
+        clients.hello_callbacks.append(self.backoff.record_answer)
         self._closes = math.inf
 
     def begin(self) -> None:
@@ -347,7 +339,7 @@ class Exchange(Generic[AnyRequest, T]):
             self.reject(replies, client, Cause.FAILED, answer)
             return
         self.backoff.record_answer(client)
-        self._clients.heard(client)
+        self._clients.on_message(client)
         replies.bytes_up += records.record_bytes(answer)
         if replies.is_complete:
             return
@@ -400,10 +392,8 @@ class PendingRequests(Generic[AnyRequest, T]):
     """Requests of one kind that are under way.
 
     Attributes:
-        exchange: what decides about their answers.
         replies: what has come, of earlier requests too where they are repeated.
         turn: the number by which clients that do not answer are left alone for a while, from 1.
-        waiting: the nodes whose answer is waited for.
         deadline: when the wait ends at the latest (`time.monotonic`), once they are sent.
         silent: in the end, the clients that were waited for in vain.
     """
@@ -457,7 +447,6 @@ def send(pending: Sequence[PendingRequests[Any, Any]], group: int) -> None:
     """Send each node one message with all that it is asked.
 
     Args:
-        pending: requests of different kinds.
         group: number of the group of messages that Flower shows them in.
     """
     seconds = max(each.exchange.seconds for each in pending)

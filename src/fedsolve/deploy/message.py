@@ -31,8 +31,6 @@ class Fact:
     """A field that travels among the facts of a record.
 
     Attributes:
-        kind: its type in the record.
-        write: the field's value -> the fact.
         read: the fact -> the field's value; it raises `InvalidInput` where that cannot be.
         is_optional: whether it is left out where it is empty: Flower counts no bytes of an empty text.
     """
@@ -78,15 +76,10 @@ _OF_ONE = {"of_one": True}
 
 @dataclass(frozen=True)
 class Payload:
-    """A request or a reply: a dataclass of which each field travels.
+    """A request or a reply: a dataclass of which each field travels."""
 
-    Attributes:
-        NAME: of the part of a record that has its facts.
-        LABEL: what it is called in words, where that is not its name.
-    """
-
-    NAME: ClassVar[str]
-    LABEL: ClassVar[str] = ""
+    NAME: ClassVar[str]  # of the part of a record that has its facts
+    LABEL: ClassVar[str] = ""  # what it is called in words, where that is not its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +89,6 @@ class Request(Payload):
     Attributes:
         experiment: name of the experiment that the client's state belongs to.
         round: number of the round, from 0: rounds done.
-        client: the client's number.
         last_used_round: the last round in which the server used an update of this client, from 0; -1 if none.
         key: the round's random key, two words; cohorts, shuffles and dropout follow from it.
         method: the method as data (see `fedsolve.deploy.method_spec`).
@@ -161,11 +153,7 @@ class EvaluateRequest(Request):
 
 @dataclass(frozen=True)
 class Reply(Payload):
-    """What a client answers.
-
-    Attributes:
-        experiment, round, client: those of the request.
-    """
+    """What a client answers."""
 
     experiment: str = field(metadata=_TEXT)
     round: int = field(metadata=_NUMBER)
@@ -225,7 +213,6 @@ class EvaluateReply(Reply):
     """What a client answers to an `EvaluateRequest`.
 
     Attributes:
-        steps: those of the request.
         parts: what it measured, by the names in `PARTS`; it may hold out nothing. Empty where it is masked.
         masked: what it measured, masked; else None.
     """
@@ -278,9 +265,7 @@ def request_digest(request: Request, run_config: Mapping[str, Any], *more: bytes
     it goes on, whether the first broadcast comes along, and its masks.
 
     Args:
-        request: what a client is asked, as it reads it.
         run_config: the configuration of Flower's run, which the client's own code may read.
-        more: what else must be the same for all.
     """
     digest = hashlib.sha256(b"fedsolve request 1")
 

@@ -66,7 +66,6 @@ def metrics_server(address: str | None, log: Callable[[str], None]) -> Iterator[
 
     Args:
         address: "host:port"; None for none.
-        log: told the address.
     """
     if address is None:
         yield lambda collector: None
@@ -91,13 +90,7 @@ def metrics_server(address: str | None, log: Callable[[str], None]) -> Iterator[
 
 
 class RunMetrics:
-    """A run's numbers, as a collector of Prometheus.
-
-    Args:
-        clients: what the server knows of them.
-        label: the method's name.
-        done: rounds done so far.
-    """
+    """A run's numbers, as a collector of Prometheus."""
 
     def __init__(self, clients: ClientStatuses, label: str, done: int, rounds: int) -> None:
         self._clients, self._label = clients, label

@@ -49,7 +49,6 @@ class NodeBindings:
 
     Args:
         path: the file; bindings of another experiment in it are ignored.
-        experiment: the experiment's name.
     """
 
     def __init__(self, path: Path, experiment: str) -> None:
@@ -139,7 +138,6 @@ class ClientRegistry:
             clients do not even make their problem.
         bindings, takeover: which node each number belongs to, and whether it may go to another once that is gone.
         clients: told who is connected, with which versions, and why nodes are refused.
-        log: told in one line what happens.
 
     Attributes:
         notes: what clients have noted of their problems, each once, by the first that did.
@@ -199,7 +197,7 @@ class ClientRegistry:
                 is_its_own = client is not None and self._bindings.key_of(client) in (None, keys[node])
                 self._refuse(node, str(error), client if is_its_own else None)
         self._connected = self._resolve_claims(keys)
-        self.clients.looked_for(self._connected, {refusal.reason for refusal in self._refusals.values()})
+        self.clients.on_poll(self._connected, {refusal.reason for refusal in self._refusals.values()})
         return dict(self._connected)
 
     @property
@@ -324,7 +322,7 @@ class ClientRegistry:
             connected[client] = node
             self._refusals.pop(node, None)
             if self._connected.get(client) != node:
-                self.clients.introduced(client, claim.versions)
+                self.clients.on_hello(client, claim.versions)
                 conflict = self.names.assign(client, claim.site)
                 self._log(
                     f"client {client} is connected{f': {claim.site}' * bool(claim.site and not conflict)}"

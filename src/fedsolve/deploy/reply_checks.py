@@ -208,7 +208,6 @@ def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest, declare
     """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed.
 
     Args:
-        reply: what a client measured.
         declared: the training examples by which it counts in training; None if it never said.
     """
     check_addressed(reply, request.experiment, request.round, request.client)

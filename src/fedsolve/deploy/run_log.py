@@ -117,10 +117,7 @@ class Reports:
     Attributes:
         round: told of every round as plain data.
         client_metrics: told what clients measured, each time that they are asked.
-        log: told in one line.
-        clients: told who answers and who fails.
         status: writes down what is known of the clients.
-        metrics: what Prometheus may be shown.
     """
 
     round: Callable[[dict[str, Any]], None]
@@ -132,12 +129,7 @@ class Reports:
 
 
 def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) -> Reports:
-    """Those of a run, going on from what its folder says of its clients.
-
-    Args:
-        folder: the run's.
-        label: the method's name.
-    """
+    """Those of a run, going on from what its folder says of its clients."""
     status = StatusFile(folder, coordinator.experiment, label, rounds, coordinator.method.is_stateful, say)
     clients = status.restore(coordinator.population)
     clients.hides_cohorts = coordinator.algorithm.traits.secret_cohorts
@@ -166,11 +158,7 @@ def traffic(replies: Replies[Any]) -> dict[str, int]:
 def round_entry(
     round: int, rounds: int, replies: Replies[Any], logged: Mapping[str, Any], names: SiteNames
 ) -> dict[str, Any]:
-    """What is reported of a round as plain data, but for its metrics and its seconds.
-
-    Args:
-        names: what each client is called.
-    """
+    """What is reported of a round as plain data, but for its metrics and its seconds."""
     whose = logged.get(WHOSE)
     return {
         "round": round,

@@ -185,13 +185,7 @@ class AllowedColumns:
             )
 
     def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
-        """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients.
-
-        Args:
-            node: on which the client runs.
-            folder: where the node keeps its states.
-            log: told what was asked.
-        """
+        """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients."""
         with about_request():
             if self.columns_of is None:
                 raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
@@ -322,7 +316,6 @@ def collect_statistics(
     Args:
         grid: Flower's grid.
         settings: number of clients, folder, how long is waited for whom.
-        job: it names the columns and the minimums.
         run_config: the configuration of Flower's run, which clients of a sum compare; None for nothing.
 
     Raises:

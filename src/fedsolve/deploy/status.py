@@ -89,10 +89,8 @@ class ClientStatuses:
         earlier: what was known of them before the run was resumed.
 
     Attributes:
-        refused: why nodes are refused.
         hides_cohorts: whether nothing is noted by which somebody could know who took part in a round.
         changed: called when others are connected or refused than before.
-        when_introduced: called with each client that connects.
     """
 
     hides_cohorts = False
@@ -100,7 +98,7 @@ class ClientStatuses:
 
     def __init__(self, population: int, earlier: Iterable[ClientStatus] = ()) -> None:
         self.names, self.refused = SiteNames(), list[str]()
-        self.when_introduced: list[Callable[[int], None]] = []
+        self.hello_callbacks: list[Callable[[int], None]] = []
         self._clients = {client: ClientStatus(client=client) for client in range(population)}
         for status in earlier:
             if status.client < population:
@@ -109,12 +107,12 @@ class ClientStatuses:
     def all(self) -> list[ClientStatus]:
         return list(self._clients.values())
 
-    def introduced(self, client: int, versions: Mapping[str, str]) -> None:
+    def on_hello(self, client: int, versions: Mapping[str, str]) -> None:
         self._change(client, versions=dict(versions), last_heard=time.time())
-        for told in self.when_introduced:
+        for told in self.hello_callbacks:
             told(client)
 
-    def looked_for(self, connected: Iterable[int], refused: Iterable[str]) -> None:
+    def on_poll(self, connected: Iterable[int], refused: Iterable[str]) -> None:
         now, before, sites = set(connected), (self.all(), self.refused), self.names.given
         for client, status in self._clients.items():
             site = sites.get(client, "") if client in now else status.site
@@ -124,7 +122,7 @@ class ClientStatuses:
         if (self.all(), self.refused) != before:
             self.changed()
 
-    def heard(self, client: int) -> None:
+    def on_message(self, client: int) -> None:
         if not self.hides_cohorts:
             self._change(client, last_heard=time.time())
 
@@ -160,10 +158,8 @@ class FederationStatus(Checked):
     """All clients of one run.
 
     Attributes:
-        label: the method's name.
         keeps_states: whether the method keeps a state on each client.
         time: when this was written, in seconds since 1970.
-        clients: in the order of their numbers.
         refused: why nodes that are connected are refused, each reason once.
     """
 
@@ -181,8 +177,6 @@ class StatusFile:
     """The status of a run's clients in its folder.
 
     Args:
-        folder: the run's.
-        label: the method's name.
         keeps_states: whether the method keeps a state on each client.
         log: told in one line that the file cannot be read or written; nothing else follows from that.
     """

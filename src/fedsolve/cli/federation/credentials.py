@@ -41,10 +41,7 @@ def check_credentials(
     """Look at the files that a secure federation is started with.
 
     Args:
-        ca: the authority's certificate.
         certificate: the server's certificate, signed by it, perhaps through others that follow it in its file.
-        key: the server's private key.
-        node_keys: private keys of nodes, on a NIST curve.
         address: at which nodes reach the server, with or without a port; None to leave that out.
     """
     authorities = _certificates("--ca", ca)

@@ -55,8 +55,6 @@ def follow(
         commands: Flower's, on the SuperLink of the run.
         look: gives what is waited for, None while it is not there.
         interrupt: says whether the user has asked to stop.
-        what: what errors call the run.
-        interrupted: what is said where the user did.
 
     Raises:
         Interrupted: Ctrl-C, or a file `stop` in the folder; the run is stopped.

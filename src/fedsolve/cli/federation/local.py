@@ -52,7 +52,6 @@ class FlowerCommands:
         """Start a run of an app; its number.
 
         Args:
-            config: of the run, by key.
             text: further configuration, as `flwr run --run-config` takes it.
         """
         words = [text, *(f"{name}={_toml(value)}" for name, value in config.items())]
@@ -121,7 +120,6 @@ class LocalFederation(FlowerCommands):
         folder: logs, Flower's own files, the SuperLink's database and the clients' states.
         clients: number of SuperNodes, of clients 0, 1, ...
         port: of the SuperLink; the nodes take free ones. None takes a free one too.
-        environment: further variables of all processes.
         link_options, node_options: further options of the SuperLink and of each SuperNode (a function of the
             client's number), for certificates and keys; with them `insecure` is False.
         fresh: each message runs in a process of its own, not in its node's persistent worker.

@@ -195,8 +195,6 @@ def container_files(values: Mapping[str, str], clients: int, csv: bool) -> dict[
     """The text of each file by its name.
 
     Args:
-        values: of the app's templates.
-        clients: number of nodes.
         csv: whether each node reads a CSV file.
     """
     templates = importlib.resources.files("fedsolve.cli.federation") / "templates"

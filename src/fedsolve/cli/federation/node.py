@@ -31,7 +31,6 @@ def node_command(arguments: Sequence[str], limits: WorkerLimits, fresh: bool) ->
     """Become `flower-supernode` with these arguments, whose messages a persistent worker runs.
 
     Args:
-        arguments: of `flower-supernode`.
         limits: when the worker leaves by itself.
         fresh: run each message in a process of its own, as Flower does.
     """

@@ -52,7 +52,7 @@ from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
 _LARGEST = 2**20  # bytes of a file of digests
 
 
-class KeptProblem:
+class OracleCache:
     """The problem of the last message, for the next one of the same node in the same run.
 
     A new one is made for another run, whose data may have changed, for another configuration, where one is asked for,
@@ -66,7 +66,7 @@ class KeptProblem:
         self._made_for, self._problem = "", None
 
     @contextmanager
-    def during(self, run: int, node: NodeContext, anew: bool = False) -> Iterator[LocalProblem]:
+    def borrow(self, run: int, node: NodeContext, anew: bool = False) -> Iterator[LocalProblem]:
         """The problem as its construction left it, for one message at a time; with `anew` its data are read again."""
         configs = (sorted(config.items()) for config in (node.node_config, node.run_config))
         wanted = repr((run, node.client, node.site, *configs))  # 1, 1.0 and True differ
@@ -187,7 +187,7 @@ def client_app(
     app = ClientApp()
     hides = min_sum is not None
     answered = partial(_answer, hides)
-    budget, kept = PrivacyBudget(max_epsilon, delta, min_noise), KeptProblem(oracle_for)
+    budget, cache = PrivacyBudget(max_epsilon, delta, min_noise), OracleCache(oracle_for)
     sums = SecureSums(min_sum, peers, second_sums)
     sums = sums if max_epsilon is None else replace(sums, second_sums=False)
     allowed = AllowedColumns(statistics, min_rows, budget, sums, max_questions)
@@ -195,11 +195,11 @@ def client_app(
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_introduce, hides, kept))
+        return answered(message, context, partial(_introduce, hides, cache))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_reply_to_order, hides, orders, questions))
+        return answered(message, context, partial(_train_and_evaluate, hides, orders, questions))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -211,7 +211,7 @@ def client_app(
 
     @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_about_sums, sums, kept))
+        return answered(message, context, partial(_about_sums, sums, cache))
 
     def reply_to(
         kind: type[AnyRequest],
@@ -221,7 +221,7 @@ def client_app(
         record: RecordDict,
     ) -> RecordDict:
         """What this client makes of a request that is for it."""
-        with kept.during(run, node) as problem:
+        with cache.borrow(run, node) as problem:
             with about_request():
                 request = record_to_request(kind, record, problem.buffers)
                 if request.client != node.client:
@@ -238,13 +238,15 @@ def client_app(
     return app
 
 
-def _introduce(hides: bool, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict) -> RecordDict:
+def _introduce(
+    hides: bool, cache: OracleCache, run: int, node: NodeContext, record: RecordDict
+) -> RecordDict:
     # Who this client is, and which model it has where the server asks for that: statistics need none.
     facts: dict[str, Any] = {"client": node.client}
     framework, more = "numpy", {"site": node.site}
     try:
         if record.config_records.get("who", ConfigRecord()).get("model") is not False:
-            with kept.during(run, node, anew=True) as problem:
+            with cache.borrow(run, node, anew=True) as problem:
                 facts["signature"], framework = signature(problem.params), problem.framework
                 more |= {"constants": constant_digests(problem.shared), "notes": list(problem.notes)}
         facts |= {name: value for name, value in more.items() if value}
@@ -260,12 +262,12 @@ def _about_columns(allowed: AllowedColumns, _: int, node: NodeContext, record: R
 
 
 def _about_sums(
-    sums: SecureSums, kept: KeptProblem, run: int, node: NodeContext, record: RecordDict
+    sums: SecureSums, cache: OracleCache, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
-    return sums.answer(node, states_of(node.node_config), record, partial(kept.during, run, node), _log)
+    return sums.answer(node, states_of(node.node_config), record, partial(cache.borrow, run, node), _log)
 
 
-def _reply_to_order(
+def _train_and_evaluate(
     hides: bool, orders: _Replying, questions: _Replying, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
     # The reply to an order, and to a question about a model that came with it: either may be refused alone.

@@ -35,7 +35,6 @@ class SumOrder(NamedTuple):
     """What a client is to add to.
 
     Attributes:
-        experiment, client: its own number in it.
         request: the digest of what it was asked; None where it is not known yet.
     """
 
@@ -102,7 +101,6 @@ class SecureSums:
         """What the client answers to a question of the protocol.
 
         Args:
-            folder: where the node keeps its states.
             problem: its model and data, for the question what its metrics are.
             log: told in one line what its owner should know.
         """

@@ -154,11 +154,8 @@ class Worker:
     """One client of a federation.
 
     Attributes:
-        problem: its model and data.
-        folder: where its states and its ledger are.
         trusted: classes and functions of its owner's that a method may consist of.
         budget: the noise that its owner demands; by default any, and none.
-        sums: its part in secure sums.
         run_config: the configuration of Flower's run, which the owner's code may have read.
         log: told in one line what its owner should know.
     """

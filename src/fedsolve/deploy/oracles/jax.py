@@ -282,8 +282,6 @@ class LocalMetrics:
 
     Args:
         metrics: functions of (params, batch) by name; means over examples, or not.
-        whole: metrics of whole sets, as a task has them.
-        model, examples: what metrics are tried on, with the buffers of that time.
     """
 
     def __init__(

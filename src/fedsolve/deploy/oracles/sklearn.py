@@ -95,7 +95,6 @@ class LinearLoss:
     """The mean over a batch of a loss of  coef_ x + intercept_, each example's times its weight and its class's.
 
     Attributes:
-        example_loss: of outputs and targets.
         class_weights: of each class by number; None for 1.
     """
 

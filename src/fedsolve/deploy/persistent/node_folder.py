@@ -43,7 +43,6 @@ def make_folder(states: Path, limits: WorkerLimits, program: str) -> Path:
     """Make a node's folder in the folder of its clients' states; remove those of nodes that have ended.
 
     Args:
-        states: the node's `state-dir`.
         limits: when its workers leave by themselves.
         program: the path of Flower's own `flwr-clientapp`.
     """

@@ -37,9 +37,7 @@ class Request:
 
     Attributes:
         arguments: of Flower's program.
-        cwd: the folder that it was started in.
         parent: the process that started it, with which the worker ends.
-        more: what was read after the request.
         pulled: what an earlier process has pulled of it already, b"" if nothing.
     """
 

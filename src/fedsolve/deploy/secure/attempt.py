@@ -91,7 +91,6 @@ class MaskGraph:
     """The pairs of a cohort that share a mask.
 
     Args:
-        cohort: its clients, ascending.
         ring: all clients of the roster, in their random order.
 
     Source: Bell, Bonawitz, Gascon, Lepoint, Raykova (2020), "Secure single-server aggregation with
@@ -121,6 +120,7 @@ class MaskGraph:
         """Raise `ProtocolError` if so many are missing side by side that a sum of few clients could be opened."""
         if self.width is None:
             return
+        # Many that are missing side by side would cut the ring in two, and each side were a sum of its own.
         here = [client in arrived for client in self._ring]
         n, (reach, least) = len(here), self.width
         for i, client in enumerate(self._ring):
@@ -147,8 +147,6 @@ class Attempt:
     """What all clients, the committee and the server must agree on before anything is sent.
 
     Args:
-        roster: the keys of all clients.
-        kind: one of "train", "evaluate" and "statistics".
         attempt: from 0; a round that is asked for again has the next.
         cohort: the clients whose messages are summed, at least 3, ascending.
         n32, n64: how many words of 32 bits, then of 64 bits, a message has.
@@ -179,6 +177,7 @@ class Attempt:
             )
         if len(request) != KEY:
             raise ProtocolError(f"the digest of a request has {len(request)} bytes, not {KEY}")
+        # Bounded, so that an order makes nobody ask the system for more memory than there is.
         if not (0 <= round < 2**32 and n32 >= 0 and n64 >= 0 and 0 < 4 * n32 + 8 * n64 < _MOST_BYTES):
             raise ProtocolError(f"round {round} with {n32} and {n64} words is out of range")
         if unknown := [client for client in self.cohort if client not in roster.members]:
@@ -241,7 +240,6 @@ class Words(NamedTuple):
 
     Attributes:
         data: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian; None before they are made.
-        kind: one of "train", "evaluate" and "statistics".
         round: from 0; None where only the server counts.
         request: the digest of what this client was asked; None where it is not known before the words are.
     """
@@ -266,6 +264,7 @@ class Words(NamedTuple):
             attempt.round if self.round is None else self.round
         ):
             raise ProtocolError(f"the order is of {attempt}, the words of {self.kind}, round {self.round}")
+        # Of an evaluation the request's digest is not known before it is measured (`request` is None).
         is_known = self.data is not None or self.request is not None
         if is_known and attempt.request != self.request:
             raise ProtocolError(
@@ -309,7 +308,6 @@ class AttemptLog:
 
         Args:
             clients: whose sum is opened, as `Roster.bits`.
-            min_sum: of this member's owner.
             may_repeat: whether the owner lets a round be opened a second time.
         """
         self._check_above(step, self._answered, "this member has answered")
@@ -318,6 +316,8 @@ class AttemptLog:
             raise ProtocolError(f"{step}: a later attempt, {masked.attempt}, has begun")
         if masked is not None and masked.attempt == step.attempt and masked.context != step.context:
             raise ProtocolError(f"{step}: the digest is not that of the order: another cohort or layout")
+        # The server numbers statistics, which all count as one round: under a new number a second sum is
+        # opened even where the owner allows no repetition, and no third one.
         is_new = step.kind == STATISTICS and (step.kind, step.round) not in self._answered
         may_repeat = may_repeat or is_new
         before = self._opened.get(key := (step.kind, 0 if step.kind == STATISTICS else step.round), [])
@@ -332,6 +332,7 @@ class AttemptLog:
 
     def _note(self, step: Step, log: dict[tuple[int, int], Step]) -> None:
         # Add an entry, and leave out what is so old that it is refused anyway.
+        # By kind: rounds of training and of evaluation go on apart.
         newest = max(
             round
             for kind, round in (*self._masked, *self._answered, (step.kind, step.round))
@@ -353,6 +354,7 @@ class AttemptLog:
             raise ProtocolError(f"{step}: {what} attempt {before.attempt} of this round already")
 
     def to_bytes(self) -> bytes:
+        # Two tables of kind, round, attempt, digest; then the sets of clients that were opened, as numbers.
         logs = (self._masked, self._answered)
         opened = [number(len(self._opened), 4)]
         for (kind, round), sets in self._opened.items():

@@ -70,8 +70,6 @@ class NodeSecrets:
 
     Args:
         folder: of the node; below it `client-0-identity.key`, and `EXPERIMENT/client-0-secure/`.
-        experiment: the experiment's name.
-        client: the client's number.
         min_sum: the fewest clients whose sum the owner of this client lets be opened, at least 3.
         peers: a TOML file with the public identity of every client; without it the first roster is trusted.
         second_sums: whether the owner lets the sum of a round be opened a second time (`AttemptLog`).
@@ -129,6 +127,7 @@ class NodeSecrets:
                 raise ProtocolError(f"the roster does not have the keys of client {self.client}")
             self._check_peers(offered)
             before = self._read_roster()
+            # Pinned: a server that shows others later could put clients of its own in the place of the owners'.
             if before is None:
                 write_atomically(self._folder / _ROSTER, roster, private=True)
             elif before.digest != offered.digest:
@@ -233,6 +232,7 @@ class NodeSecrets:
             if (self._folder / _ROSTER).exists():  # what it answered is not known any more
                 raise InvalidInput(f"{path} is gone: {_OUT}")
             return _State(p.new_secret(), p.new_secret())
+        # Against a disk that fails; who can write the file could write the digest as well.
         content, seal = data[:-32], data[-32:]
         if hashlib.sha256(content).digest() != seal:
             raise InvalidInput(f"{path} is damaged: {_OUT}")

@@ -111,6 +111,7 @@ class PrivatePreKeys:
 
     def top_up(self, owner: Owner, signing: bytes) -> list[PreKey]:
         """Make new ones until there are 64, and return their public halves."""
+        # Numbers are used once: an old signature never vouches for a new key.
         fresh = range(self._following, self._following + BUNDLE - len(self._keys))
         self._keys |= {index: new_secret() for index in fresh}
         self._following = fresh.stop
@@ -122,6 +123,7 @@ class PrivatePreKeys:
             raise ProtocolError(f"pre-key {index} of this client {known}")
         if public_key(self._keys[index]) != public:
             raise ProtocolError(f"pre-key {index} of this client is another key")
+        # Gone before it is used: who reads the disk later opens no round of before.
         private = self._keys.pop(index)
         for old in [old for old in self._keys if old < index - _STALE]:
             del self._keys[old]
@@ -194,6 +196,7 @@ class Member(NamedTuple):
     def check(self, experiment: bytes) -> None:
         """Raise `ProtocolError` unless the owner of the identity signed it, and its share key can be used."""
         what = f"the share key of client {self.client}"
+        # A point of small order would give every pair the same secret.
         check_point(self.share_key, what)
         signed = self.owner(experiment).name, self.identity, self.share_key, self.commitment
         check_signature(self.identity, self.signature, what, "member", *signed)
@@ -257,7 +260,6 @@ class Roster:
     """The long-lived keys of all clients.
 
     Attributes:
-        experiment: the digest of its name.
         server_key: the server's X25519 key, with which clients authenticate masked words.
         members: each client's keys, by number.
         coins: those of all clients in the order of their numbers; b"" before they are revealed, and where nothing is
@@ -276,6 +278,7 @@ class Roster:
         self.experiment, self.server_key = experiment, server_key
         self.members = {member.client: member for member in listed}
         self.coins = b""
+        # Under two numbers one client would count as two in `min_sum` and in the committee.
         for what, keys in (
             ("number", {m.client for m in listed}),
             ("identity", {m.identity for m in listed}),
@@ -321,6 +324,7 @@ class Roster:
     def reveal(self, coins: bytes) -> None:
         if len(coins) != KEY * len(self.members):
             raise ProtocolError(f"{len(coins)} bytes are not the coins of {len(self.members)} clients")
+        # Commit, then reveal: nobody chose its coin after it had seen those of others.
         for i, member in enumerate(self.members.values()):
             coin = coins[KEY * i : KEY * (i + 1)]
             if commitment(self.experiment, member.client, coin) != member.commitment:
@@ -330,6 +334,7 @@ class Roster:
     def _drawn(self, label: str) -> list[int]:
         if not self.coins:
             raise ProtocolError("the coins of the clients have not been revealed yet")
+        # Ordered by a hash: whoever fixed the keys did not know the last honest coin, and can steer nothing.
         seed = digest("draw", self.digest, self.coins)
         return sorted(self.members, key=lambda client: digest(label, seed, number(client, 4)))
 

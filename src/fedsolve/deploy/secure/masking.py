@@ -54,6 +54,8 @@ def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order
             f"{attempt}: a cohort of {len(attempt.cohort)} is below min_sum = {min_sum} of this client's owner"
         )
     neighbours = attempt.graph.neighbours(client)
+    # The client computes its neighbours itself: a server that chose them could give it accomplices
+    # alone, whose masks it knows.
     if count != len(neighbours):
         raise ProtocolError(f"{attempt}: the graph gives {len(neighbours)} neighbours, the order {count}")
     keys = {}
@@ -71,6 +73,7 @@ def read_order(order: bytes, roster: Roster, client: int, min_sum: int) -> Order
 def pair_secret(
     attempt: Attempt, client: int, own: tuple[p.X25519PrivateKey, bytes], other: int, public: bytes
 ) -> bytes:
+    # In the order of their numbers: both derive it from the same bytes.
     low, high = sorted(((client, own[1]), (other, public)))
     pair = number(low[0], 4) + number(high[0], 4) + low[1] + high[1]
     return p.derive(p.agree(own[0], public), "pair", attempt.context, pair)
@@ -127,9 +130,11 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
     """
     attempt, roster = order.attempt, order.attempt.roster
     context, own = attempt.context, (private.pre_key, order.own[1])
+    # b_u, the client's own: without it a message that arrives after its pairs were opened would be readable.
     secrets = {client: p.new_secret()}
     for other, key in order.neighbours.items():
         secrets[other] = pair_secret(attempt, client, own, other, key.public)
+    # Masks are added in place: the words are the largest thing here, and there is one copy of them.
     masked, stream = bytearray(words), p.MaskStream()
     arrays = word_arrays(masked, attempt.n32, attempt.n64)
     for (
@@ -141,6 +146,7 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
     tag = p.seal(words_key(context, private.share_key, roster.server_key, client), b"", masked)
     head = _REPLY + context + number(client, 4) + tag + _sealed_shares(attempt, client, private, secrets)
     head += bundle_bytes(fresh)
+    # The tag in the head authenticates the words, so that the signature need not hash them again.
     return head + p.sign(private.identity, "reply", head) + masked
 
 
@@ -150,6 +156,7 @@ def _sealed_shares(
     # For every member of the committee its shares of all secrets, encrypted, and then the digests of all shares.
     roster, context = attempt.roster, attempt.context
     sealed, digests = [], []
+    # A row for each seat of the committee: that member's shares of all secrets, one after the other.
     rows = shamir.share(b"".join(secrets.values()), roster.threshold, len(roster.committee))
     for member, shares in zip(roster.committee, rows, strict=True):
         public = roster.members[member].share_key
@@ -165,7 +172,6 @@ class MaskedReply(NamedTuple):
 
     Attributes:
         sealed: the shares for each member of the committee, in its order.
-        digests: of these shares, for each member.
         fresh: new pre-keys, whose signatures are checked when they are used.
     """
 
@@ -187,6 +193,7 @@ def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: byte
     sealed = [reader.take(size) for _ in attempt.roster.committee]
     digests = [reader.take(p.TAG * count) for _ in attempt.roster.committee]
     fresh = read_bundle(reader, what)
+    # Signed is all but the words, which the tag in it covers.
     head = reply[: reader.at]
     p.check_signature(member.identity, reader.take(p.SIGNATURE), what, "reply", head)
     words = reader.rest()
@@ -215,6 +222,7 @@ class Lists:
     """Which clients of a cohort arrived and which are missing."""
 
     def __init__(self, attempt: Attempt, arrived: Sequence[int], missing: Sequence[int]) -> None:
+        # Of a client in both lists the committee would give b_u and its pairs: its message alone were open.
         if both := set(arrived) & set(missing):
             raise ProtocolError(
                 f"{attempt}: clients {names(sorted(both))} are listed as arrived and as missing"
@@ -240,6 +248,7 @@ class Lists:
         """Of each client that arrived the secrets that open the sum, as places in `secrets_of`."""
         gone = set(self.missing)
         return {
+            # Place 0 is b_u. The others are secrets with missing clients, whose masks cancel with nobody's.
             client: tuple(
                 i for i, other in enumerate(secrets_of(self.attempt, client)) if i == 0 or other in gone
             )
@@ -284,7 +293,6 @@ class Answer(NamedTuple):
     """What a member says: its shares that open the sum, or the clients for whose sake it gives none.
 
     Attributes:
-        unreadable: clients whose shares it does not have.
         unwilling: clients whose owners allow no sum of so few.
         least: the largest `min_sum` of the clients' owners, which is not sent.
     """
@@ -305,6 +313,7 @@ def open_shares(
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
         content = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4)) or b""
         least, shares = int.from_bytes(content[:LEAST], "little"), _at(wanted, content[LEAST:], shamir.SHARE)
+        # What cannot be decrypted is b"" here, and has other digests.
         is_read = share_digests(context, client, member, shares) == sealed[client].digests
         if not is_read or least > len(attempt.cohort):  # such an order it would have refused
             unreadable.append(client)
@@ -312,6 +321,7 @@ def open_shares(
             unwilling.append(client)
         parts.append(shares)
         most = max(most, least)
+    # All or nothing: the shares of some clients alone would open the sum of fewer.
     shares = b"" if unreadable or unwilling else b"".join(parts)
     return Answer(shares, tuple(unreadable), tuple(unwilling), most)
 
@@ -343,10 +353,6 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
 class Opening:
     """The secrets of a sum, put together from any threshold of the members' shares.
 
-    Args:
-        lists: who arrived and who is missing.
-        sealed: what each client that arrived has for each member.
-
     Source: Bonawitz et al. (2017), round 4; Ma et al. (2023) for the committee.
     """
 
@@ -375,6 +381,7 @@ class Opening:
             )
         at = 0
         for client, wanted in self._lists.opened.items():
+            # Compared now: later nobody could say which of the members made the interpolation fail.
             size, told = shamir.SHARE * len(wanted), self._sealed[client][self._seat[member]].given(wanted)
             own, at = found.shares[at : at + size], at + size
             if share_digests(self._lists.attempt.context, client, member, own) != told.digests:
@@ -394,6 +401,7 @@ class Opening:
         """
         if not self.is_enough:
             raise self._why_closed()
+        # Any threshold of them will do: each share was compared when it came.
         members = tuple(self._shares)[: self._threshold]
         points = tuple(self._seat[member] + 1 for member in members)
         found = shamir.combine(points, [self._shares[member] for member in members])
@@ -410,6 +418,7 @@ class Opening:
         # Of more members than may be dishonest one is honest: what so many say of a client is true, and so is that it
         # is at fault where so many others have its shares. A member that names so many other clients is at fault, too.
         # Of the rest nobody can say who lies, the member or the client.
+        # So many members may be dishonest.
         most = len(self._seat) - self._threshold
         said = self._complaints
         unread = Counter(client for answer in said.values() for client in answer.unreadable)

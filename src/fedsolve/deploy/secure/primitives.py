@@ -39,13 +39,13 @@ def share(values: bytes, threshold: int, count: int) -> list[bytes]:
 
     Args:
         values: the secrets, 32 bytes each.
-        threshold: points that give them back.
-        count: of points, below the prime.
     """
     constants = _to_limbs(values)
+    # Column j is the polynomial of limb j: its value at 0, then uniform coefficients.
     coefficients = np.vstack(
         [constants, _uniform((threshold - 1) * len(constants)).reshape(threshold - 1, -1)]
     )
+    # Products are below 2^31, and there are at most 64 of them: int64 is exact.
     shares = (_powers(threshold, count) @ coefficients) % PRIME
     return [row.tobytes() for row in shares.astype("<u2")]
 
@@ -55,6 +55,7 @@ def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes:
 
     Shares of no such polynomials give some other secrets.
     """
+    # Lagrange's interpolation at 0, of all limbs of all secrets at once.
     values = np.stack([np.frombuffer(row, "<u2") for row in shares]).astype(np.int64)
     return _from_limbs((np.array(weights(points), np.int64) @ (values % PRIME)) % PRIME)
 
@@ -82,6 +83,7 @@ def _uniform(count: int) -> np.ndarray:
     # Numbers below the prime, each as likely as any other.
     found = np.empty(0, np.uint32)
     while len(found) < count:
+        # Rejection: remainders of all 32-bit numbers would favour the small ones.
         drawn = np.frombuffer(secrets.token_bytes(4 * (count + 16)), "<u4")
         found = np.append(found, drawn[drawn < _FAIR])
     return (found[:count] % PRIME).astype(np.int64)
@@ -149,7 +151,6 @@ class Reader:
 
     Args:
         tag: the four bytes that it must begin with.
-        what: what the errors call it, such as "the order".
     """
 
     def __init__(self, data: bytes, tag: bytes, what: str) -> None:
@@ -254,6 +255,7 @@ def digest(label: str, *parts: bytes) -> bytes:
 
 
 def digests(label: str, parts: tuple[bytes, ...], pieces: bytes, length: int) -> list[bytes]:
+    # What all have in common is hashed once.
     begun, found = hashlib.sha256(_labelled(label, parts)), []
     for at in range(0, len(pieces), length):
         whole = begun.copy()
@@ -344,6 +346,7 @@ class MaskStream:
 
     def add(self, parts: tuple[np.ndarray, ...], key: bytes, sign: int) -> None:
         """Add (sign = 1) or subtract (-1) in place, modulo 2^32 or 2^64: one stream over all parts in their order."""
+        # A key expands one mask, so that the counter may begin at 0; zeros encrypt to the key stream.
         encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         change = np.add if sign > 0 else np.subtract
         for words in parts:
@@ -394,6 +397,7 @@ class RandomBits:
 
 def _poisson(count: int, mean: float, bits: RandomBits) -> np.ndarray:
     if mean < _TABLE_BELOW:
+        # By inversion; beyond 200 a mean below 10 has no probability that 64 bits could tell from 0.
         values = np.arange(200)
         table = np.cumsum(np.exp(values * math.log(mean) - mean - gammaln(values + 1)))
         return np.searchsorted(table, bits.uniform(count)).astype(np.int64)

@@ -68,9 +68,6 @@ class SecureSession:
 
     Args:
         grid: Flower's grid.
-        registry: which clients are connected.
-        seconds: to wait for answers.
-        log: told in one line what happens.
 
     Attributes:
         left_out: clients that take part in no sum of this run any more, each with the reason.
@@ -125,6 +122,7 @@ class SecureSession:
         ask("roster", dict.fromkeys(clients, content), _COIN_BYTES, coins.__setitem__)
         if roster.is_drawn:
             if not roster.coins:
+                # Every client is bound to the roster now: the server may learn the coins that draw the committee.
                 roster.reveal(b"".join(coins[client] for client in roster.members))
                 self._save()
             content = roster.coins
@@ -214,7 +212,9 @@ class SecureSession:
             attempt.add_shares(member, answer)
             return bool(attempt.is_open)
 
+        # The committee need not be of the cohort: any client that is connected helps.
         connected = set(self._registry.poll())
+        # Who was at fault before is not asked for shares either.
         asked = connected - set(self.left_out)
         requests = {m: attempt.unmask_request(m) for m in attempt.committee if m in asked}
         failed = self._ask("unmask", requests, _MOST_BYTES, take)
@@ -323,6 +323,7 @@ class SecureCoordinator(Coordinator):
         self.attempt = None
         if clients:
             counts = count_words(self.method.zero_message)
+            # All are asked the same but for what is of one client, so that any request has the digest of all.
             digest = request_digest(self._unmasked_request(clients[0]), self.run_config)
             self.attempt = self.session.begin("train", self.state.round, clients, *counts, digest)
 
@@ -373,6 +374,7 @@ class SecureCoordinator(Coordinator):
         if not accepted:
             return super()._reduced(accepted)
         clients, message = self._opened
+        # Against mistakes of ours, not of clients: masks of others would not have cancelled.
         if sorted(accepted) != list(clients):
             raise RuntimeError("the sum is over other clients than those that count")
         return jax.tree.map(jnp.asarray, message)
@@ -429,6 +431,7 @@ class SummedEvaluation(ClientEvaluation):
         measured, clients = self._agreeing(clients)
         if measured is None or len(clients) < LEAST_SUM:
             return {}
+        # Words of 64 bits in one order for all; where each adds its own, nobody's are seen.
         self._layout = SummedMetrics(self._metrics, measured, self._settings.population)
         shared = {"first_digest": coordinator.first_digest, "summed_parts": " ".join(measured.parts).encode()}
         asked = {c: dataclasses.replace(requests[c][1], **shared) for c in clients}

@@ -84,6 +84,7 @@ class SecureRound:
             raise ProtocolError(f"{self.attempt} is closed: client {client} came too late")
         if client in self._sealed:
             raise ProtocolError(f"client {client} has answered {self.attempt} already")
+        # Checked as a whole before anything is added: a reply that fails leaves the sum as it was.
         found = read_reply(reply, self.attempt, client, self._server.private)
         n32 = self.attempt.n32
         for total, words in zip(
@@ -91,6 +92,7 @@ class SecureRound:
             (np.frombuffer(found.words, "<u4", n32), np.frombuffer(found.words, "<u8", -1, 4 * n32)),
             strict=True,
         ):
+            # Unsigned arrays wrap around, modulo 2^32 and 2^64, as the masks do.
             np.add(total, words, out=total)
         self._sealed[client] = [Sealed(*both) for both in zip(found.sealed, found.digests, strict=True)]
         self._server.store(client, found.fresh)
@@ -107,6 +109,7 @@ class SecureRound:
         """
         if self._lists is None:
             try:
+                # From now on the secrets of those that are missing may be opened: what they send is not added.
                 self._lists = Lists(self.attempt, self.arrived, self.missing)
             except ProtocolError as error:
                 raise SumNotOpened(f"{error}; missing: {names(self.missing)}", missing=self.missing) from None
@@ -225,6 +228,7 @@ class SecureServer:
         experiment, member, keys = read_hello(hello)
         if experiment != self.roster.experiment or self.roster.members.get(member.client) != member:
             raise ProtocolError(f"the hello of client {member.client} does not have the keys of the roster")
+        # The client has deleted the private halves of those before.
         self._stock[member.client] = []
         self.store(member.client, keys)
         return member.client
@@ -250,7 +254,6 @@ class SecureServer:
         Save this object before any order is sent: a pre-key is used once.
 
         Args:
-            kind: "train", "evaluate" or "statistics".
             cohort: at least 3 clients of the roster.
             n32, n64: words of 32 bits and of 64 bits of a message.
             request: the digest of what all clients are asked, 32 bytes.
@@ -260,6 +263,7 @@ class SecureServer:
         code = KINDS.index(kind) if kind in KINDS else -1
         number_ = self._attempts.get((code, round), 0)
         attempt = Attempt(self.roster, kind, round, number_, listed, n32, n64, request)
+        # Taken from the stock only below: an attempt that cannot begin uses none.
         found = {client: self._next_key(client) for client in listed}
         if empty := [client for client, key in found.items() if key is None]:
             raise ProtocolError(

@@ -68,7 +68,6 @@ class SummedMetrics:
     mean the mean times its count, and the count. At the end comes how many of them were too large and were clipped.
 
     Attributes:
-        names: of the metrics, in the order in which they are asked for.
         measured: what each is, and on which parts, all of which each client has: a sum to which one client alone
             adds something would be its own.
         clients: that may be added up, at most.

@@ -35,11 +35,7 @@ _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "b
 
 
 class DeploymentCheckpoint:
-    """The checkpoint of one deployment in a folder.
-
-    Attributes:
-        experiment: the experiment's name: that of the checkpoint, or a new one.
-    """
+    """The checkpoint of one deployment in a folder."""
 
     def __init__(self, folder: RunFolder, label: str) -> None:
         where = folder.hold.folder
@@ -103,7 +99,6 @@ class DeploymentCheckpoint:
         """Write what has changed; the checkpoint itself is replaced atomically.
 
         Args:
-            recorder: the record so far.
             evaluation_is_due: whether the record lacks an evaluation of the model.
         """
         self._folder.hold.check()

@@ -52,8 +52,6 @@ class Federation:
 
     Attributes:
         population: number of clients, numbered from 0.
-        sampling: how cohorts are drawn.
-        seed: of cohorts, and of the clients' shuffles.
         experiment: name of the experiment, part of every message and of the clients' state files.
         secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
             None for a new one.
@@ -99,7 +97,6 @@ class Accepted:
 
     Attributes:
         weight: the client's number of examples, or 1 where the method weights clients alike.
-        norm: Euclidean norm of the message.
         parts: norms of its fields and of what is averaged beside the model, by name.
         buffers: what is averaged beside the model, by name.
     """
@@ -115,7 +112,6 @@ class ServerState:
     """Everything that a server carries from round to round, and what a checkpoint holds.
 
     Attributes:
-        server: the method's own state.
         buffers: what is averaged beside the model, by name.
         last_used_round: the last round in which each client's update was used, -1 for none, shape (clients,).
         tracked: the clients' states as the server tracks them from messages, leaves of shape (clients, ...); `()`
@@ -183,10 +179,12 @@ class ReplyStore:
         arrays = [np.asarray(x) for x in leaves]
         size = sum(x.nbytes for x in arrays)
         if self._in_memory + size > self._memory and self._write(arrays):
+            # On disk without a header: shapes and types stay in memory.
             shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
             self._entries[number] = _Entry(structure, shapes, self._end)
             self._end += size
         else:
+            # Copies: views would keep the whole record in memory.
             self._entries[number] = _Entry(structure, [np.array(x) for x in arrays], None)
             self._in_memory += size
 
@@ -245,6 +243,7 @@ def part_norms(message: Any, buffers: Buffers) -> dict[str, float]:
 
 def find_outliers(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) -> dict[int, str]:
     """The clients of a round with a norm far beyond what was usual after the round before, each with the reason."""
+    # Medians of this round count as well: in the first one nothing is known of earlier ones.
     now, outliers = usual_after(accepted, usual), {}
     for client in sorted(accepted):
         ratios = {name: x / now[name] for name, x in accepted[client].parts.items() if now[name] > 0}
@@ -280,6 +279,7 @@ def norm_columns(accepted: Mapping[int, Accepted]) -> dict[str, float]:
     """The largest norm of the replies that count, whose it is, and their median; nothing if none counts."""
     if not accepted:
         return {}
+    # Of as many the lowest number, so that the record repeats.
     client = max(sorted(accepted), key=lambda i: accepted[i].norm)
     median = float(np.median([reply.norm for reply in accepted.values()]))
     return {LARGEST: accepted[client].norm, WHOSE: client, MEDIAN: median}
@@ -314,7 +314,6 @@ class Coordinator:
         state: what is carried from round to round; a checkpoint replaces it.
         method: the method, and the shapes of its messages.
         signature: shapes and types of the model's leaves.
-        names: what a client is called.
         declared: the examples of each client by which it last counted, where the method weighs by examples.
     """
 
@@ -383,6 +382,7 @@ class Coordinator:
         with self.precision():
             clients = self._cohorts.draw(round)
             broadcast = self.method.broadcast(self.state.server, round, len(clients))
+            # Encoded once for the whole cohort: of a large model it is the most expensive part of an order.
             self._round = (self._cohorts.key(round), broadcast, wire.encode(broadcast))
         return [int(client) for client in clients]
 
@@ -402,6 +402,7 @@ class Coordinator:
     def train_request(self, client: int) -> TrainRequest:
         key, _, broadcast = self._round
         state = self.state
+        # A client that joins late has a state from the first round's broadcast, as all others had.
         is_new = state.last_used_round[client] < 0 and state.round > 0 and self.method.is_stateful
         return TrainRequest(
             **self._request_facts(client, key),
@@ -462,6 +463,7 @@ class Coordinator:
         weight = float(reply.examples) if by_examples else 1.0
         with self.precision():
             sent = decode_reply(reply, self.method.zero_message)
+            # (message as it is reduced, the client's next state as the server tracks it)
             received = self.method.receive(self.broadcast_of(version), sent, self.state.tracked_state(client))
             norm = check_message(
                 sent,
@@ -473,6 +475,7 @@ class Coordinator:
                 is_noisy=self.algorithm.traits.privacy == "local",
             )
         check_buffer_values(self.returned_buffers, reply.buffers)
+        # Only what passed every check waits for the end of the round.
         self._reply_store.put(client, received)
         if by_examples:
             self.declared[client] = reply.examples
@@ -513,6 +516,8 @@ class Coordinator:
         Raises:
             Diverged: the server's state would not be finite; it is as it was, and the round has not ended.
         """
+        # In the order of their numbers, whatever order replies came in: sums repeat to the bit. The state is
+        # replaced at the end, at once: a round that diverges leaves it as it was.
         state, clients = self.state, sorted(accepted)
         server, used, buffers = state.server, state.last_used_round.copy(), state.buffers
         reduced: Any = None
@@ -521,15 +526,18 @@ class Coordinator:
                 reduced = self._reduced(accepted)
                 server = self.method.update(server, reduced, state.round, len(clients))
         if clients:
+            # By this the next order tells a client which of its states counts.
             used[clients] = [self.version_of(i) for i in clients]
         if clients and self.returned_buffers:
             buffers = mean_buffers([accepted[i].buffers for i in clients])
         self._check_finite(server, buffers, accepted)
+        # They have a state again: the one that this round's reply was sent with.
         self._lost -= set(clients)
         if self.method.tracks_clients:
             for client in clients:
                 state.store_tracked(client, self._reply_store.get(client)[1])
         self._reply_store.clear()
+        # After the outliers were taken out: they are no measure of what is usual.
         usual = usual_after(accepted, state.usual) if self._compares_norms else state.usual
         self.state = ServerState(server, buffers, used, state.tracked, state.round + 1, usual)
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}

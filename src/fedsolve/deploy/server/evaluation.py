@@ -47,9 +47,7 @@ class EvaluationResult:
 
     Attributes:
         steps: local steps that clients took before.
-        answers: by client, what each measured by part.
         refused: by client, why it does not count.
-        names: what a client is called.
     """
 
     round: int
@@ -71,6 +69,7 @@ class EvaluationResult:
                 continue
             found = self._columns(measured)
             columns = {f"train_{column.name}": column.pooled for column in found}
+            # Shapes (clients, columns).
             own, known = (np.stack([getattr(c, kind) for c in found], axis=1) for kind in ("own", "known"))
             columns |= client_percentiles([column.name for column in found], own, known)
             result |= columns if part == "train" else as_part(part, columns)
@@ -108,7 +107,6 @@ class _Column(NamedTuple):
 
     Attributes:
         name: of the metric, with what it adds where it gives several.
-        pooled: the value of all examples.
         own: each client's own, shape (clients,).
         known: where there is one, shape (clients,).
     """
@@ -127,6 +125,7 @@ def _of_means(name: str, answers: Sequence[PartMetrics]) -> _Column:
     )
     known = (counts > 0) | np.isnan(counts)
     with np.errstate(invalid="ignore", divide="ignore"):
+        # The mean over all examples weighs means by their counts; NaN of what is no mean stays NaN.
         pooled = float((np.where(known, own, 0.0) * counts).sum() / counts.sum())
     return _Column(name, pooled, own, known)
 
@@ -135,6 +134,7 @@ def _of_sums(name: str, sums: Sequence[Sums]) -> list[_Column]:
     # The columns of a metric of `fs.metrics`, from each client's sums.
     metric, values = sums[0].metric, np.stack([one.values for one in sums])
     with jax.enable_x64(True):
+        # In 64 bits: counts above 2^24 are exact.
         of_sums = jax.vmap(metric.of_sums)
         own = np.asarray(of_sums(jnp.asarray(values)))
         pooled = np.asarray(of_sums(jnp.asarray(values.sum(0))[None]))[0]
@@ -153,7 +153,6 @@ def find_metric_outliers(
     most losses fall to 0 an honest one need not.
 
     Args:
-        answers: by client, what each measured by part.
         first: the first value in the record of each metric's mean over training examples, by metric.
     """
     outliers: dict[int, str] = {}
@@ -166,6 +165,7 @@ def find_metric_outliers(
             if not known:
                 continue
             median = float(usual_norm(np.array(list(known.values())), 0.0, np))
+            # Where most losses have fallen to 0, an honest one need not have.
             usual = max(median, abs(first.get(name, 0.0)))
             for client, x in known.items():
                 if x > FACTOR * usual:
@@ -181,6 +181,7 @@ def _far_examples(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, s
     if not measured:
         return {}
     sizes = sorted(metrics.examples for metrics in measured.values())
+    # The lower median: of two clients the larger one is no measure of what is usual.
     usual = sizes[(len(sizes) - 1) // 2]
     return {
         client: f"it claims {metrics.examples:,} {part} examples, more than {FACTOR:,.0f} times the usual {usual:,.0f}"
@@ -228,7 +229,6 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     so is all else here: who trains, and from what, is the same with and without it.
 
     Args:
-        grid, coordinator, settings, registry, log: as for a round's replies.
         first: gives what was measured first, a mean over training examples of each metric.
         save: told what clients measured, each time that they are asked.
     """
@@ -267,6 +267,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         """
         if steps:
             return self._ask(steps, solver)
+        # Carried by the orders of this round, whose replies have come.
         if self._under_way is not None:
             self._last, self._under_way = self._under_way(), None
         if self._last is None or self._last.round != self._coordinator.state.round:
@@ -292,6 +293,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         def result() -> EvaluationResult:
             for client in pending.silent:
                 self.reject(replies, client, Cause.NO_ANSWER, "no answer in time")
+            # Late answers are to an earlier model, and to no question any more.
             self.take_late()
             for client, reason in find_metric_outliers(replies.accepted, self._first()).items():
                 del replies.accepted[client]
@@ -328,8 +330,6 @@ class Evaluation:
     """Evaluates a coordinator's model.
 
     Args:
-        coordinator: the method and its state.
-        settings: metrics of the model on the server.
         clients: asks the clients; None if they measure nothing.
     """
 

@@ -89,6 +89,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         connected = self._registry.poll()
         if not is_retry:
             clients = self._without_backoff(clients, connected, replies)
+        # Who is not on Flower's list may be about to connect.
         if not set(clients) <= set(connected):
             connected = self._registry.wait(clients, self._settings.connect_seconds)
         for client in clients:
@@ -98,6 +99,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
                 why = why.removeprefix(f"{self._names(client)}: ")
                 self.reject(replies, client, Cause.REFUSED, f"refused: {why}")
                 continue
+            # It is not waited for again before it connects.
             self.backoff.record_miss(client, None, self._round)
             reason = f"not connected within {self._settings.connect_seconds:g} s"
             self.reject(replies, client, Cause.NOT_CONNECTED, reason)
@@ -116,6 +118,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
             for client in clients
             if self.backoff.is_backing_off(client, connected.get(client), self._round)
         }
+        # Better to wait for one that was late than to have too few.
         if len(clients) - len(skipped) < replies.needed:
             return clients
         for client in sorted(skipped):
@@ -129,7 +132,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         for node in self.take_late():
             if node in clients:
                 self.backoff.record_answer(clients[node])
-                self._clients.heard(clients[node])
+                self._clients.on_message(clients[node])
                 self._log(
                     f"{self._names(clients[node])} answers, too late for the round that it was asked for"
                 )
@@ -148,23 +151,21 @@ def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict)
             expected = Expected(coordinator.max_message_bytes, coordinator.returned_buffers)
             reply = record_to_reply(TrainReply, answer, expected)
         except StateLost:
+            # The next order brings the state where the server tracks it; a retry of this round has it already.
             coordinator.report_lost_state(client)
             raise
+        # The encoded arrays go before the message is decoded: there is one copy of it at a time.
         records.clear_record(answer)
         return coordinator.validate_reply(client, reply)
 
 
-class DeployedRounds(RecordedRounds):
+class FederationLoop(RecordedRounds):
     """A coordinator's rounds on Flower's grid.
 
     Args:
         grid: Flower's grid.
-        coordinator: the method and its state.
         settings: rounds, deadlines, what evaluates, and what happens when too few replies count.
         checkpoint: where the state is saved after every round.
-        recorder: the record so far.
-        result: gives the `fedsolve.Result` so far.
-        reports: who is told what happens.
 
     Attributes:
         measures_loss: whether the last evaluation had the training loss itself, measured by the server or by clients.
@@ -281,7 +282,9 @@ class DeployedRounds(RecordedRounds):
         with self._phases.during("evaluation"):
             metrics = self._evaluation.metrics(is_first=not self.recorder.evaluated)
             self.measures_loss = "train_loss" in metrics
+            # Without an evaluation the record has the losses of local steps, the last that are known.
             losses = self.recorder.rounds.columns.get("client_loss") or [float("nan")]
+            # A carried evaluation is of the model before this round: it has the time of that model.
             seconds = self.recorder.seconds if self._is_carried and self._is_due else self._watch.seconds
             self.recorder.evaluation(self.done, seconds, {"train_loss": losses[-1], **metrics})
             self._is_due = False
@@ -315,6 +318,7 @@ class DeployedRounds(RecordedRounds):
     def _collect_replies(self, number: int) -> Replies[Accepted]:
         # The replies to a round's orders; none where too few count and such rounds are skipped.
         settings, cohort = self._settings, self._coordinator.draw_cohort()
+        # Over-selection asks more than are wanted; a robust reduction has a least number of messages of its own.
         wanted = settings.replies_wanted(len(cohort))
         needed = max(settings.replies_needed(wanted), min(self._coordinator.method.fewest, wanted))
         replies: Replies[Accepted] = Replies(f"round {number}", needed, wanted)
@@ -329,6 +333,7 @@ class DeployedRounds(RecordedRounds):
                 replies.accepted.clear()
                 break
             if attempt == settings.repeats:
+                # Those of the last attempt.
                 last = replies.rejected[-len(cohort) :]
                 reasons = "; ".join(f"{self._names(client)}: {reason}" for client, reason in last)
                 if self._reports.clients.hides_cohorts:  # this is written into the run's folder
@@ -349,6 +354,7 @@ class DeployedRounds(RecordedRounds):
         self._collector.collect(missing, replies, is_retry, beside)
         if self._is_due:
             self._evaluate()  # what the replies to these requests say
+        # After all came, since what is usual follows from the round itself.
         for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
             self._collector.reject(replies, client, Cause.OUTLIER, reason)
         self._reports.clients.succeeded(replies.accepted)
@@ -381,6 +387,7 @@ class DeployedRounds(RecordedRounds):
             return entry
         except Diverged as error:
             self._void_rounds += 1
+            # A single void round may be one client's fault; round upon round the model itself is spoiled.
             if self._void_rounds > self._settings.repeats:
                 raise Diverged(
                     f"{error}, as after the {self._void_rounds - 1} rounds before: the last checkpoint is kept; "
@@ -388,4 +395,5 @@ class DeployedRounds(RecordedRounds):
                 ) from None
             self._log(f"{error}: the round is void, set norm_bound to refuse such replies")
             accepted.clear()
+            # Without replies: keys and cohorts go on, so that the next round is another one.
             return self._coordinator.finish_round(accepted, drawn)

@@ -25,7 +25,7 @@ from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.secure.rounds import SecureCoordinator, check_secure
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator, Federation, ReplyStore
-from fedsolve.deploy.server.rounds import DeployedRounds
+from fedsolve.deploy.server.rounds import FederationLoop
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import signature
 from fedsolve.engine.checks.methods import check_rates
@@ -53,8 +53,6 @@ class Deployment:
     """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed.
 
     Attributes:
-        params: the initial model.
-        sampling: how cohorts are drawn.
         run_config: the configuration of Flower's run, which clients of a sum compare.
     """
 
@@ -99,6 +97,7 @@ class Deployment:
         }
 
     def coordinator(self, experiment: str) -> Coordinator:
+        # A resumed run must draw the cohorts that it would have drawn.
         secret = load_or_create_secret(self.folder) if self.algorithm.traits.secret_cohorts else None
         traits = self.algorithm.traits
         secure = SecureCoordinator if traits.secure_sums else Coordinator
@@ -134,6 +133,7 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
                 folder, deployment.identity, deployment.label, settings.resume
             ) as checkpoint,
         ):
+            # Of an attempt before this one, which goes on now.
             (folder / FAILED).unlink(missing_ok=True)
             result = _run(grid, deployment, checkpoint, publish)
     except Exception as error:
@@ -166,9 +166,11 @@ def _run(
     if is_secret:
         say(_SECRET)
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
+    # After the restore: reports go on from the rounds that are done.
     reports = reports_of(folder, deployment.label, settings.rounds, coordinator)
     publish(reports.metrics)
-    kind = BufferedRounds if isinstance(coordinator, BufferedCoordinator) else DeployedRounds
+    kind = BufferedRounds if isinstance(coordinator, BufferedCoordinator) else FederationLoop
+    # `result` asks for `rounds`: nobody calls it before they have begun.
     rounds = kind(grid, coordinator, settings, checkpoint, recorder, lambda: result(), reports)
 
     def result(ended: str = "") -> Result:
@@ -192,6 +194,7 @@ def _run(
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
     write_record(folder, final.history, final.params, coordinator.state.buffers)
+    # Under secure sums no client's own metrics are known.
     by_client = settings.client_metrics and not deployment.algorithm.traits.secure_sums
     measured = read_client_metrics(folder) if by_client else {}
     last = measured[max(measured)] if measured else None

@@ -34,7 +34,6 @@ class ServerMethod:
     Attributes:
         algorithm: the method, its numbers of the run's floating-point type.
         dtype: that type, float32 or float64.
-        population: number of clients.
         first_broadcast: the broadcast of the first round, from which every client's state starts.
         initial_state: a client's state before it ever takes part, `()` if the method keeps none.
         zero_message: a client's message with zeros for numbers: what others are decoded by.
