@@ -88,7 +88,7 @@ class Bars(Lines):
 
 
 def _bars(width: int) -> Any:
-    """Bars of a width, with what counts beside them, the time and a note."""
+    # bars of a width, with what counts beside them, the time and a note
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -103,7 +103,6 @@ def _bars(width: int) -> Any:
 
 
 def has_bars() -> bool:
-    """Whether standard error is a terminal that can show bars."""
     if not sys.stderr.isatty():
         return False
     from rich.console import Console

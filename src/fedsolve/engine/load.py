@@ -61,7 +61,7 @@ def load(
 
 
 def _run(folder: Path, task: Task | None, module: Any) -> Result:
-    """One run; one that diverged has no model, and says why."""
+    # one run; one that diverged has no model, and says why
     failure, history = read_failure(folder), None
     if failure is not None and (history := read_history(folder)) is not None:
         return Result(None, history, failure=failure)
@@ -81,7 +81,7 @@ def _seeds(folder: Path, task: Task | None, module: Any) -> Seeds:
 
 
 def _methods(folder: Path, task: Task | None, module: Any) -> Results:
-    """What the folders of a comparison's methods hold, in the order of its configuration, else of the alphabet."""
+    # what the folders of a comparison's methods hold, in the order of its configuration, else of the alphabet
     found: list[Result | Seeds] = []
     missing: list[str] = []
     for inside in _method_folders(folder):
@@ -98,14 +98,14 @@ def _methods(folder: Path, task: Task | None, module: Any) -> Results:
 
 
 def _seed_folders(folder: Path) -> list[Path]:
-    """The folders of finished seeds within a method's folder, by their seed."""
+    # the folders of finished seeds within a method's folder, by their seed
     prefix = seed_folder(folder, "").name
     inside = [path for path in folder.glob(f"{prefix}*") if (path / HISTORY).is_file()]
     return sorted(inside, key=lambda path: (len(path.name), path.name))
 
 
 def _method_folders(folder: Path) -> list[Path]:
-    """The folders within one that may be those of methods, in order."""
+    # the folders within one that may be those of methods, in order
     begun = {path.name: path for path in sorted(folder.glob("*")) if path.is_dir()}
     try:
         table = read_user_toml(folder / CONFIG, LARGEST, follow=False)

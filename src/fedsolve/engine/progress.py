@@ -48,12 +48,10 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Rounds done, of all seeds together."""
         return sum(self.by_seed) if self.by_seed else self.round
 
     @property
     def total(self) -> int:
-        """Rounds to do, of all seeds together."""
         return self.rounds * max(1, len(self.by_seed))
 
     @property
@@ -74,7 +72,6 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """The latest evaluation, the remark, and how many trials diverged."""
         diverged = "" if self.diverged is None else f"{self.diverged} diverged"
         return ", ".join(part for part in (summary(self.metrics), self.remark, diverged) if part)
 
@@ -112,7 +109,6 @@ class Display:
         self.note(label, "compiling")
 
     def __call__(self, at: Progress) -> None:
-        """The current method has come further."""
         self.last = at
         if at.done:
             self.advance(at)
@@ -133,15 +129,12 @@ class Display:
         self.show(at, speed)
 
     def show(self, at: Progress, speed: str) -> None:
-        """Show how far it is, with rate and time left in words."""
         self.note(at.label, ", ".join(part for part in (at.where, at.words, speed) if part))
 
     def note(self, label: str, text: str) -> None:
-        """Say something of a method."""
         self.write(f"{label}: {text}")
 
     def write(self, text: str) -> None:
-        """A line of text."""
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
@@ -150,7 +143,6 @@ class Display:
         self.note(label, text)
 
     def where(self) -> str:
-        """How far the current method is, in words."""
         return f"after {self.last.where}" if self.last and self.last.done else "before its first round ended"
 
 
@@ -204,9 +196,6 @@ def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | N
         progress: as a user gave it: None for what suits where standard error goes, True to show it anywhere, False for
             nothing, or a function.
         label: the run's name, until its first progress tells it.
-
-    Raises:
-        InvalidInput: `progress` is something else.
     """
     if callable(progress):
         yield cast(Callable[[Any], None], progress)
@@ -238,7 +227,6 @@ def _display(asked: bool) -> Display | None:
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 

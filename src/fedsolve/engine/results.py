@@ -152,7 +152,7 @@ class Result(Records):
         return self.inference.module(params, buffers)
 
     def _model_of(self, client: int | None) -> tuple[Params, Any]:
-        """The final model and its buffers, or those of a client."""
+        # the final model and its buffers, or those of a client
         own = self.client_models
         if client is None and own is None:
             return self.params, self.buffers
@@ -585,7 +585,7 @@ class Results(Several):
 
 
 def _one_method(found: Sequence[Result | Seeds]) -> Result | Seeds:
-    """What has one label: it, or its runs as seeds of one method."""
+    # what has one label: it, or its runs as seeds of one method
     if len(found) == 1:
         return found[0]
     runs = tuple(run for part in found for run in part.runs)

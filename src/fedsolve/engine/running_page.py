@@ -44,16 +44,11 @@ class Standing:
 
     @property
     def done(self) -> int:
-        """Rounds done."""
         return 0 if self.history is None else len(self.history.rounds["round"])
 
 
 def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> Standing:
-    """Where a run of a method stands, by its own name and the method's.
-
-    Raises:
-        InvalidInput: a record or a checkpoint that is damaged.
-    """
+    """Where a run of a method stands, by its own name and the method's."""
     done = finished(folder, rounds)
     if done is not None:
         return Standing(name, "finished", done)
@@ -68,11 +63,7 @@ def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> St
 
 
 def record_so_far(path: Path, label: str, task: str) -> History:
-    """The record that a checkpoint speaks of.
-
-    Raises:
-        InvalidInput: it is damaged, or of another version.
-    """
+    """The record that a checkpoint speaks of."""
     manifest = read_manifest(path)
     try:
         recorder = RecordFile(path.parent).restore(manifest["record"])
@@ -130,7 +121,7 @@ def page_of_methods(
 
 
 def _words(label: str, runs: Sequence[Standing], rounds: int) -> str:
-    """How far the runs of a method are."""
+    # how far the runs of a method are
     if all(run.status == "diverged" for run in runs):
         return f"{label}: diverged"
     done = sum(run.done for run in runs)
@@ -140,7 +131,7 @@ def _words(label: str, runs: Sequence[Standing], rounds: int) -> str:
 
 
 def _alike(runs: Sequence[Standing]) -> list[History]:
-    """The records of a method's runs, cut where the shortest of those that go on ends: a mean has no gaps."""
+    # the records of a method's runs, cut where the shortest of those that go on ends: a mean has no gaps
     known = [(run, run.history) for run in runs if run.history is not None]
     ends = [h.evaluations["round"][-1] for run, h in known if run.status != "diverged"]
     return [

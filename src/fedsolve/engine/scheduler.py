@@ -173,7 +173,7 @@ class DeviceSlots:
         """Wait for a slot, or for all of them, and hold it within the block."""
         slots, me = self._all if exclusive else 1, object()
         with self._changed:
-            # a queue, so that runs that take one slot do not overtake an exclusive one for ever
+            # a queue, so that runs that take one slot never starve an exclusive one
             self._queue.append(me)
             self._changed.wait_for(lambda: self._queue[0] is me and self._free >= slots)
             self._queue.pop(0)

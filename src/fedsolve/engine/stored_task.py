@@ -41,7 +41,7 @@ def facts_of(inference: Any, personal: bool) -> dict[str, Any]:
 
 
 def _defaults(task: str) -> dict[str, Any]:
-    """The options of a ready task that are not given: a file says the same whether they were typed or not."""
+    # the options of a ready task that are not given: a file says the same whether they were typed or not
     options = inspect.signature(TASKS[task].builder).parameters.values()
     return {o.name: o.default for o in options if o.default is not o.empty}
 
@@ -58,11 +58,7 @@ class StoredTask:
 
     @cached_property
     def task(self) -> Task:
-        """The ready task.
-
-        Raises:
-            InvalidInput: the file names none, or its data are not there.
-        """
+        """The ready task."""
         table = model_facts(self.folder / MODEL).get(_TASK)
         if not isinstance(table, dict) or table.get("task") not in TASKS:
             raise InvalidInput(
@@ -74,16 +70,13 @@ class StoredTask:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the file names a ready task."""
         return _TASK in model_facts(self.folder / MODEL)
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
-        """See `Task.predict`; the model is a dict of arrays by path."""
         model, own = in_task(self.folder, self.task, params, buffers)
         return self.task.predict(model, x, buffers=own, scores=scores)
 
     def module(self, params: Params, buffers: Any = None) -> Any:
-        """Refused: the code of a module is in no folder."""
         if self.is_ready:
             return self.task.inference.module(params)
         raise InvalidInput(
@@ -93,11 +86,7 @@ class StoredTask:
 
 
 def in_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params, Any]:
-    """A stored model and its buffers in the structure that a task gives them.
-
-    Raises:
-        InvalidInput: they are of another task (the first difference is named).
-    """
+    """A stored model and its buffers in the structure that a task gives them."""
     if (buffers is None) != (task.buffers is None):
         has = "has no" if buffers is None else "has"
         raise InvalidInput(
@@ -109,11 +98,7 @@ def in_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params
 
 
 def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -> Inference:
-    """How a stored model predicts through a PyTorch module of the same layers.
-
-    Raises:
-        InvalidInput: PyTorch is not installed, what is no module, or a module of other layers.
-    """
+    """How a stored model predicts through a PyTorch module of the same layers."""
     require("torch", "module= needs", "torch", "PyTorch")
     from torch import nn
 
@@ -140,11 +125,7 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
 
 
 def as_trained(folder: Path, inference: Inference) -> Inference:
-    """How a task's model predicts, with the columns in the order of the stored model's training.
-
-    Raises:
-        InvalidInput: the task's columns have other names.
-    """
+    """How a task's model predicts, with the columns in the order of the stored model's training."""
     stored = _columns(folder)
     if not stored or stored == inference.columns:
         return inference
@@ -153,7 +134,7 @@ def as_trained(folder: Path, inference: Inference) -> Inference:
 
 
 def _columns(folder: Path) -> Columns:
-    """The names of the inputs' columns that a model's file has; () if it has none."""
+    # the names of the inputs' columns that a model's file has; () if it has none
     given = model_facts(folder / MODEL).get(_COLUMNS, ())
     try:
         return tuple(None if own is None else tuple(map(str, own)) for own in given)
@@ -162,5 +143,4 @@ def _columns(folder: Path) -> Columns:
 
 
 def is_personal(folder: Path) -> bool:
-    """Whether the clients of a stored run had models of their own, which are not stored."""
     return bool(model_facts(folder / MODEL).get(_PERSONAL))

@@ -116,7 +116,7 @@ def prepare_trials(requested: RequestedSweep, label: str | None) -> Trials:
 
 
 def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:
-    """Refuse trials that would not share their cohorts and times, which are worked out once for all of them."""
+    # refuse trials that would not share their cohorts and times, which are worked out once for all of them
     if options.run.systems is None:
         return
     if len(options.seeds) > 1:
@@ -131,7 +131,7 @@ def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:
 
 
 def _check_evaluations(trials: int, rounds: int, every: int) -> None:
-    """Refuse a table of metrics that no memory holds."""
+    # refuse a table of metrics that no memory holds
     evaluations = trials * (2 + (rounds - 1) // every)
     if evaluations > _MOST_EVALUATIONS:
         raise InvalidInput(

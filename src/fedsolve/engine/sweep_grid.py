@@ -41,9 +41,6 @@ class SweepOptions:
         validation: share of every client's examples that is held out of training; None holds out nothing.
         diagnostics: instead of the task's and the method's.
         parallel_trials: trials side by side in one program; None for what fits the memory and is fast.
-
-    Raises:
-        InvalidInput: diagnostics that are none, or parallel_trials below 1.
     """
 
     run: RunOptions
@@ -77,11 +74,7 @@ def check_size(values: Sequence[int], seeds: int) -> int:
 
 
 def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    """The axes of a grid, their values as tuples.
-
-    Raises:
-        InvalidInput: no axis, one that is no list of values, or a value that comes twice.
-    """
+    """The axes of a grid, their values as tuples."""
     if grid is not None and not isinstance(grid, Mapping):
         raise InvalidInput(
             f"grid = {shown(grid)} must be values by name, such as {{'client_lr': [0.01, 0.1]}}"
@@ -98,11 +91,7 @@ def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds of a sweep: those given, or 0, 1, ... if they are given by number.
-
-    Raises:
-        InvalidInput: none, one twice, or what is no seed.
-    """
+    """The seeds of a sweep: those given, or 0, 1, ... if they are given by number."""
     if is_integer(seeds):
         check_size([], int(seeds))
         numbers = tuple(range(seeds))
@@ -116,11 +105,7 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def selection_of(select: Selection | str | None, rounds: int) -> Selection:
-    """How a sweep of so many rounds chooses the best setting, by default by its training loss.
-
-    Raises:
-        InvalidInput: what is no selection.
-    """
+    """How a sweep of so many rounds chooses the best setting, by default by its training loss."""
     if isinstance(select, Selection):
         return select
     if select is not None and not isinstance(select, str):
@@ -129,11 +114,7 @@ def selection_of(select: Selection | str | None, rounds: int) -> Selection:
 
 
 def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> list[Algorithm]:
-    """The method at every setting, in the order of the product of the axes: the last one fastest.
-
-    Raises:
-        InvalidInput: an axis that the function does not take (the nearest match is named), or no method returned.
-    """
+    """The method at every setting, in the order of the product of the axes: the last one fastest."""
     if not callable(make):
         raise InvalidInput(f"algorithm = {shown(make)} must be a method's name or a function that makes one")
     name = getattr(make, "__name__", "the method")
@@ -150,11 +131,7 @@ def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, 
 
 
 def by_name(name: str) -> Callable[..., Algorithm]:
-    """The function that makes a method of the catalogue, whose signature has the method's settings.
-
-    Raises:
-        InvalidInput: an unknown name (the nearest match is named).
-    """
+    """The function that makes a method of the catalogue, whose signature has the method's settings."""
     known = arguments(name)
 
     def make(**settings: Any) -> Algorithm:

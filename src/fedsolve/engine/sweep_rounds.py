@@ -72,11 +72,7 @@ class TrialResults:
 def results_so_far(
     folder: Path, shape: tuple[int, int, int]
 ) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
-    """The metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them.
-
-    Raises:
-        InvalidInput: nothing is kept, or it is corrupt or of another sweep.
-    """
+    """The metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them."""
     path = folder / SWEEP.file
     header, arrays = mapped_arrays(path, "checkpoint")
     try:
@@ -99,23 +95,16 @@ class SweepStore:
     @classmethod
     @contextlib.contextmanager
     def at(cls, out: str | Path | None, identity: dict[str, Any], resume: bool) -> Iterator[SweepStore]:
-        """Hold the folder for one sweep.
-
-        Raises:
-            InvalidInput: `resume` without a folder or anything kept in it; what is kept is of a sweep that differs
-                (the first difference is named); a folder that holds a sweep already, is in use or cannot be written.
-        """
+        """Hold the folder for one sweep."""
         with RunFolder.if_given(out, SWEEP, plain(identity), resume) as folder:
             yield cls(folder)
 
     @property
     def where(self) -> Path | None:
-        """The folder, None where nothing is kept."""
         return None if self._folder is None else self._folder.hold.folder
 
     @property
     def due(self) -> bool:
-        """Whether enough time has passed since the last saving."""
         return self._folder is not None and self._folder.due
 
     @property
@@ -143,11 +132,7 @@ class SweepStore:
         return (manifest["blocks"], manifest["rounds"], manifest["seconds"]) if manifest else (0, 0, 0.0)
 
     def restore(self, results: TrialResults, states: list[RunState]) -> list[RunState]:
-        """Fill the results when resuming; the states of the batches under way, of the shapes of `states`.
-
-        Raises:
-            InvalidInput: what is kept is corrupt.
-        """
+        """Fill the results when resuming; the states of the batches under way, of the shapes of `states`."""
         if self._folder is None or not self._manifest:
             return states
         empty = {name: np.zeros(results.shape, results.dtype) for name in self._manifest["metrics"]}
@@ -158,11 +143,7 @@ class SweepStore:
         return saved["states"]
 
     def save(self, results: TrialResults, running: Sequence[RunningBatch], layout: dict[str, int]) -> None:
-        """Keep everything, atomically: also the batches under way; `layout` holds `lanes` and `at_once`.
-
-        Raises:
-            InvalidInput: the folder cannot be written, or was removed during the sweep.
-        """
+        """Keep everything, atomically: also the batches under way; `layout` holds `lanes` and `at_once`."""
         if self._folder is None:
             return
         manifest = {
@@ -180,7 +161,6 @@ class SweepStore:
         self._folder.save(tree, manifest)
 
     def how_to_resume(self, done: int, total: int) -> str:
-        """What an interrupted user is told."""
         folder = None if self._folder is None else self._folder.hold.folder
         return how_to_resume(folder, f"stopped after {100 * done // total} % of the sweep")
 
@@ -247,7 +227,7 @@ class SweepRounds(Rounds):
             self.save()
 
     def _restore(self) -> None:
-        """Put results and batches where the store left them."""
+        # put results and batches where the store left them
         results = self.results
         results.batches, results.rounds, results.seconds = self._store.done
         if results.rounds:
@@ -258,17 +238,16 @@ class SweepRounds(Rounds):
             self._leave_out_nonfinite_clients()
 
     def _start(self) -> list[RunningBatch]:
-        """The batches that run next, at their start."""
+        # the batches that run next, at their start
         return [self.trials.begin(batch) for batch in self._together]
 
     @property
     def _together(self) -> Sequence[TrialBatch]:
-        """The batches that run at once now."""
+        # the batches that run at once now
         return self._batches[self.results.batches : self.results.batches + self._at_once]
 
     @property
     def done(self) -> int:
-        """Rounds done of the batches that run."""
         return self.results.rounds
 
     def begin(self) -> str:
@@ -288,7 +267,6 @@ class SweepRounds(Rounds):
         return ""
 
     def advance(self, rounds: int) -> int:
-        """So many rounds of every trial."""
         # the first call compiles, which is done once: no threads
         pool = self._pool if self._is_compiled else None
         self._next = self._evaluated.index(self.next_evaluation)
@@ -309,7 +287,6 @@ class SweepRounds(Rounds):
             self._running = in_fewest_batches(running)
 
     def evaluate(self) -> str:
-        """All metrics of all trials, at the evaluation that is next."""
         self._evaluate(self._next, self._pool)
         if self.results.rounds == self.rounds:
             for batch in self._together:
@@ -321,14 +298,12 @@ class SweepRounds(Rounds):
         return self._store.due
 
     def save(self) -> None:
-        """Keep the results so far, and the states of the batches that run."""
         self.results.seconds = self._seconds()
         lanes = len(self._batches[0].settings) * len(self._batches[0].seeds)
         layout = {"lanes": lanes, "at_once": self._at_once}
         self._store.save(self.results, self._running, layout)
 
     def report(self) -> None:
-        """Tell how far all trials are."""
         if self._progress is not None:
             diverged = int((self.results.diverged > 0).sum())
             label, done, total = self.trials.prepared.label, self._trial_rounds, self._all_trial_rounds
@@ -336,11 +311,9 @@ class SweepRounds(Rounds):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the sweep, each remark once."""
         return tuple(dict.fromkeys((*self._notes, *self.trials.prepared.remarks)))
 
     def how_to_resume(self) -> str:
-        """What an interrupted user is told."""
         return self._store.how_to_resume(self._trial_rounds, self._all_trial_rounds)
 
     @property
@@ -353,12 +326,12 @@ class SweepRounds(Rounds):
         return sum(b.trials for b in self._batches) * self.rounds
 
     def _first_losses(self) -> np.ndarray:
-        """The training losses at the start, of the trials of the first batches."""
+        # the training losses at the start, of the trials of the first batches
         losses = self.results.metrics["train_loss"][..., 0]
         return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
 
     def _leave_out_nonfinite_clients(self) -> None:
-        """Go on without clients that have no loss (see `nonfinite_clients`), those that run included."""
+        # go on without clients that have no loss (see `nonfinite_clients`), those that run included
         self.trials = self.trials.without_nonfinite_clients()
         self._running = [replace(current, trials=self.trials) for current in self._running]
 
@@ -368,7 +341,7 @@ class SweepRounds(Rounds):
             self.results.put(current.batch, evaluation, found)
 
     def _batches_in_memory(self) -> int:
-        """How many batches lie in memory together: all, where their states are little."""
+        # how many batches lie in memory together: all, where their states are little
         trials = sum(len(batch.settings) * len(batch.seeds) for batch in self._batches)
         states = trials * trees.nbytes(self.trials.prepared.state)
         return len(self._batches) if _SHARE * states < free_bytes() else batches_at_once()
@@ -377,7 +350,7 @@ class SweepRounds(Rounds):
 def _each(
     function: Callable[[RunningBatch], Any], running: list[RunningBatch], pool: ThreadPoolExecutor | None
 ) -> list[Any]:
-    """The function of each batch: in threads at once, or one after another without a pool."""
+    # the function of each batch: in threads at once, or one after another without a pool
     if pool is None or len(running) == 1:
         return [function(current) for current in running]
     wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
@@ -401,7 +374,7 @@ def in_fewest_batches(running: Sequence[RunningBatch]) -> list[RunningBatch]:
 
 
 def _packed(group: list[RunningBatch]) -> list[RunningBatch]:
-    """The same of batches of one program and the same seeds."""
+    # the same of batches of one program and the same seeds
     live = np.stack([_live_columns(current) for current in group])
     needed = int(live.sum(0).max())
     if needed == len(group):
@@ -412,7 +385,7 @@ def _packed(group: list[RunningBatch]) -> list[RunningBatch]:
 
 
 def _live_columns(current: RunningBatch) -> np.ndarray:
-    """Which columns hold a trial that has not diverged; a setting that fills a batch up counts once."""
+    # which columns hold a trial that has not diverged; a setting that fills a batch up counts once
     live = np.zeros(len(current.batch.settings), bool)
     live[np.unique(current.batch.settings, return_index=True)[1]] = True
     return live & (np.asarray(current.states.failed) < 0).any(0)

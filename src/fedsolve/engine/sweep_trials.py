@@ -50,7 +50,6 @@ class TrialBatch:
 
     @property
     def trials(self) -> int:
-        """Trials that are not repeated."""
         return len(np.unique(self.settings)) * len(np.unique(self.seeds))
 
 
@@ -168,7 +167,7 @@ def evaluate(
 
 
 def _train_loss(loss: Loss, packed: PackedClients, params: Params) -> Array:
-    """The loss over all examples."""
+    # the loss over all examples
     if not hasattr(loss, "of_sums"):
         return objective(loss, False, packed, params, False)[0]
     return pooled(loss, on_all(Metrics(loss, ()), packed.model(params), packed.examples)["loss"], None)
@@ -190,7 +189,7 @@ def models(algorithms: Algorithm, states: RunState) -> Params:
 
 
 def _over(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function over the leading axis: vmapped, or plainly where the axis has length 1."""
+    # the function over the leading axis: vmapped, or plainly where the axis has length 1
     if jax.tree.leaves(arguments)[0].shape[0] > 1:
         return jax.vmap(function)(*arguments)
     result = function(*jax.tree.map(lambda x: x[0], arguments))
@@ -228,7 +227,6 @@ class Trials:
         return batches, (*prepared.remarks, *([note] if note else []))
 
     def begin(self, batch: TrialBatch) -> RunningBatch:
-        """A batch at its start."""
         prepared = self.prepared
         pairs = [(self.methods[i], self.diagnostics[i]) for i in batch.settings]
         algorithms, diagnostics = jax.tree.map(lambda *x: jnp.stack(x), *pairs)
@@ -271,11 +269,7 @@ class RunningBatch:
     states: RunState
 
     def next_methods(self, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
-        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L).
-
-        Raises:
-            InvalidInput: a rate reacts to a metric that is not measured.
-        """
+        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
         if has_feedback(self.algorithms):
             return self.trials.with_current_rates(self.batch, metrics, evaluations)
         seeds = len(self.keys)
@@ -313,7 +307,7 @@ class RunningBatch:
         return {name: np.where(alive, x, np.nan).T for name, x in values.items()}
 
     def _on_whole_sets(self) -> dict[str, np.ndarray]:
-        """Metrics of held-out sets that are no means, trial by trial on the host, each of shape (S, L)."""
+        # metrics of held-out sets that are no means, trial by trial on the host, each of shape (S, L)
         whole, sets = self.trials.prepared.whole, self.trials.prepared.held_out
         if not whole or not sets:
             return {}

@@ -27,11 +27,7 @@ CAPTION = (
 
 
 def waiting(timeline: Timeline) -> Figure:
-    """A bar a task, in the order of their beginnings: at work, then waiting for the update that ends it.
-
-    Raises:
-        InvalidInput: matplotlib is absent.
-    """
+    """A bar a task, in the order of their beginnings: at work, then waiting for the update that ends it."""
     tasks = timeline.tasks
     order = np.lexsort((tasks.due, tasks.begin))[:SHOWN]
     begin, due, end = (x[order] for x in (tasks.begin, tasks.due, tasks.end))
@@ -89,11 +85,7 @@ _NAMED = 24
 
 
 def label_counts(data: FederatedData, labels: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels, shape (labels,), and how often each client has each, shape (clients, labels).
-
-    Raises:
-        InvalidInput: the labels are not one integer, bool or string for each example.
-    """
+    """The distinct labels, shape (labels,), and how often each client has each, shape (clients, labels)."""
     values = np.asarray(getattr(data.examples, "y", None) if labels is None else labels)
     if values.dtype == object:
         raise InvalidInput("the examples have no field y: give labels, one for each example")
@@ -113,9 +105,6 @@ def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, titl
     """Stacked bars of label counts, one bar per client; `labels`, shape (examples,), default to `examples.y`.
 
     Of more than 100 clients, 60 drawn at random (always the same) are shown, and the title says so.
-
-    Raises:
-        InvalidInput: as in `label_counts`, or matplotlib is absent.
     """
     names, counts = label_counts(data, labels)
     total = data.num_clients

@@ -30,12 +30,10 @@ _FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s,;:'\"{}()]+/)+(?=[^/\s])")
 
 
 def text(value: object) -> str:
-    """`value` as text that HTML shows as it is."""
     return html.escape(str(value), quote=True)
 
 
 def static(name: str) -> str:
-    """A file of `static/`, which pages have within them."""
     return (importlib.resources.files("fedsolve.report") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -76,13 +74,11 @@ def without_folders(words: str) -> str:
 
 
 def note_list(notes: Sequence[str]) -> str:
-    """Notes as a list; '' if there are none."""
     items = "".join(f"<li>{text(note)}</li>" for note in notes)
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def result_html(histories: Sequence[History]) -> str:
-    """The result table: the columns of the terminal, sortable."""
     table = result_table(histories)
     spread = f"{table.note} Bands in plots are the range over seeds." if table.note else ""
     return replace(table, note="").html(_line_samples(histories)) + paragraphs(spread)
@@ -144,7 +140,7 @@ def settings_html(histories: Sequence[History]) -> str:
 
 
 def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the method as a person writes it, such as `FedAvg(client_lr=0.3)`; without where runs are kept."""
+    # settings with the method as a person writes it, such as `FedAvg(client_lr=0.3)`; without where runs are kept
     shown = {name: value for name, value in settings.items() if name != "out"}
     if not isinstance(shown.get("algorithm"), str):
         return shown

@@ -61,7 +61,6 @@ class SoFar(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What the page says first."""
         return f"{'Running' if self.goes_on else 'Stopped'}, {time.strftime('%H:%M:%S')}: {self.words}."
 
     @property
@@ -141,9 +140,6 @@ def write_page(
         pictures: matplotlib figures (or PNGs) to show, by the sentence that describes them.
         clients: what each client measured last, for a table of up to 50 clients by name; None for none.
         so_far: how far the runs are, in place of their outcome and settings; None where they have ended.
-
-    Raises:
-        InvalidInput: no histories, or the file cannot be written.
     """
     main = headline(histories)
     remarks = [without_folders(note) for note in (*notes, *_notes(histories))]
@@ -196,7 +192,7 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
 
 
 def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.ndarray:
-    """The evaluations of a method that are drawn; means of two iterates need not keep peaks of their own."""
+    # the evaluations of a method that are drawn; means of two iterates need not keep peaks of their own
     shown = [
         np.asarray(values, float)
         for table in tables.values()
@@ -231,7 +227,7 @@ def script_json(value: Any) -> str:
 
 
 def _notes(histories: Sequence[History]) -> list[str]:
-    """The remarks of all runs, those of several seeds once."""
+    # the remarks of all runs, those of several seeds once
     methods = over_seeds(histories)
     notes = [f"{m.history.label}: {note}" for m in methods for note in m.history.notes]
     drawn = [len(m.history.evaluations["round"]) * (3 if m.several else 1) for m in methods]
@@ -266,7 +262,7 @@ def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[st
 
 
 def _short(values: np.ndarray) -> list[Any]:
-    """Values with seven digits, enough for a plot."""
+    # values with seven digits, enough for a plot
     return plain([v if isinstance(v, int) else float(f"{v:.7g}") for v in values.tolist()])
 
 
@@ -276,7 +272,7 @@ def _colour_rules() -> str:
 
 
 def _plotter() -> str:
-    """The script of uPlot, its licence text in the place of its first comment, which is a link."""
+    # the script of uPlot, its licence text in the place of its first comment, which is a link
     return f"/*! uPlot\n{static('uPlot.LICENSE')}\n*/\n{static('uPlot.iife.min.js').split('*/', 1)[1]}"
 
 

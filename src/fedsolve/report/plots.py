@@ -73,9 +73,6 @@ def curves(
     """A metric of several runs over communication rounds, or another `x`; log scale by `wants_log`.
 
     What is recorded of each round (`server_lr`, `participants`) is drawn over rounds alone.
-
-    Raises:
-        InvalidInput: no run has the metric, a run has no such x, no such bands, or matplotlib is absent.
     """
     check_known("bands", bands, BAND_WORDS)
     by_round = _check_metric(histories, metric)
@@ -135,7 +132,7 @@ def comparison(histories: Sequence[History]) -> Figure:
 
 
 def _context(histories: Sequence[History], bands: Bands = "range") -> str:
-    """What the runs have in common, and what bands are where there are some."""
+    # what the runs have in common, and what bands are where there are some
     several = any(method.several for method in over_seeds(histories))
     return context(histories) + (f" · bands: {BAND_WORDS[bands]}" if several else "")
 
@@ -171,7 +168,6 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as the bytes of a PNG at 130 dots per inch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.image import AxesImage
     from PIL import Image  # matplotlib has it
@@ -198,7 +194,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _literal_where_no_tex(figure: Figure) -> None:
-    """A text with dollars that is no TeX, such as a method's label, is drawn as it is written."""
+    # a text with dollars that is no TeX, such as a method's label, is drawn as it is written
     from matplotlib.mathtext import MathTextParser
     from matplotlib.text import Text
 
@@ -212,7 +208,7 @@ def _literal_where_no_tex(figure: Figure) -> None:
 
 
 def _check_metric(histories: Sequence[History], metric: str) -> bool:
-    """Whether the metric is recorded of each round, in place of evaluations."""
+    # whether the metric is recorded of each round, in place of evaluations
     headline(histories)
     if any(metric in h.evaluations for h in histories):
         return False
@@ -224,7 +220,7 @@ def _check_metric(histories: Sequence[History], metric: str) -> bool:
 def _draw(
     axes: Axes, histories: Sequence[History], metric: str, x: str = "round", bands: Bands = "range"
 ) -> str:
-    """Draw a metric of evaluations or of rounds, with its axes; returns what is drawn, as a title."""
+    # draw a metric of evaluations or of rounds, with its axes; returns what is drawn, as a title
     described = describe(metric)
     styles = line_styles(histories)
     lines = []
@@ -251,7 +247,7 @@ def _along(method: OverSeeds, x: str) -> np.ndarray:
 
 
 def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle]) -> None:
-    """Draw (method, x, y), one legend entry per label; where it turns non-finite a line ends in a cross."""
+    # draw (method, x, y), one legend entry per label; where it turns non-finite a line ends in a cross
     named: set[str] = set()
     for method, x, y in lines:
         label = method.history.label
@@ -277,7 +273,6 @@ def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle]) -
 
 
 def tidy(axes: Axes) -> None:
-    """A light grid below the lines, and no box around them."""
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -300,7 +295,7 @@ def plain_numbers(axes: Axes) -> None:
 
 
 def _log_ticks(span: float) -> tuple[float, ...]:
-    """The multiples of powers of ten to label on an axis from low to `span` times low."""
+    # the multiples of powers of ten to label on an axis from low to `span` times low
     if span < 10:
         return (1, 1.5, 2, 3, 4, 5, 7)
     return (1, 2, 5) if span < 1000 else (1,)

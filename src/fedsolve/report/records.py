@@ -137,7 +137,7 @@ class Records(Labelled):
 
 
 def _of_part(history: History, part: str, metric: str) -> History:
-    """A run as the line of one of its parts, under the part's name."""
+    # a run as the line of one of its parts, under the part's name
     columns = history.evaluations | {metric: history.evaluations[f"{part}_{metric}"]}
     return dataclasses.replace(history, label=part, evaluations=columns)
 

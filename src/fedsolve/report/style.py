@@ -44,7 +44,6 @@ def line_styles(histories: Sequence[History]) -> dict[str, LineStyle]:
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, LineStyle]:
-    """A style for each different label, in order."""
     return {
         label: LineStyle(i % len(LIGHT), DASHES[i // len(LIGHT) % len(DASHES)], i)
         for i, label in enumerate(dict.fromkeys(labels))

@@ -57,9 +57,6 @@ def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
     """The plots of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
 
     The result has captions and figures by the name of a file.
-
-    Raises:
-        InvalidInput: matplotlib is not installed.
     """
     drawn: dict[str, tuple[str, Figure]] = {}
     alive = bool(np.isfinite(sweep.score).any())
@@ -91,9 +88,6 @@ def write_sweep_page(
         title: the heading; default method and task.
         command: what runs the best setting again, as one would type it.
         draw: whether there are plots; without, matplotlib is not needed.
-
-    Raises:
-        InvalidInput: matplotlib is not installed, or the folder cannot be written.
     """
     folder = Path(folder)
     drawn = {name: (text, png(figure)) for name, (text, figure) in (pictures(sweep) if draw else {}).items()}
@@ -178,11 +172,7 @@ _SHOWN = 10
 
 
 def final_table(sweep: SweepRecord, metrics: Sequence[str] | None, target: float | None) -> ResultTable:
-    """All settings with their score, or what is asked for; see `Records.to_latex`.
-
-    Raises:
-        InvalidInput: the sweep has no such metric, or `target` is no finite number.
-    """
+    """All settings with their score, or what is asked for; see `Records.to_latex`."""
     check_range("target", target, optional=True)
     if metrics is not None and (isinstance(metrics, str) or not all(isinstance(m, str) for m in metrics)):
         raise InvalidInput(f"metrics = {shown(metrics)} must be a list of names, such as ['test_auc']")
@@ -211,7 +201,7 @@ def sweep_html(sweep: SweepRecord) -> str:
 
 
 def _cell(metric: str, values: np.ndarray) -> str:
-    """The mean of a metric over seeds, with ± the deviation where there are several."""
+    # the mean of a metric over seeds, with ± the deviation where there are several
     mean, deviation = mean_and_deviation(values.tolist())
     scale = describe(metric).scale
     if not np.isfinite(deviation):
@@ -220,7 +210,7 @@ def _cell(metric: str, values: np.ndarray) -> str:
 
 
 def _rounds_to(sweep: SweepRecord, setting: int, metric: str, target: float) -> str:
-    """The rounds that a setting takes to a target, the mean over seeds; '-' if a seed never gets there."""
+    # the rounds that a setting takes to a target, the mean over seeds; '-' if a seed never gets there
     rounds = [
         first_as_good(values, metric, target, sweep.rounds) for values in sweep.metrics[metric][setting]
     ]

@@ -63,7 +63,6 @@ def axis_title(name: str) -> str:
 
 
 def is_numeric(values: Sequence[Any]) -> bool:
-    """Whether all values of an axis are finite numbers."""
     return all(is_plain_number(v) and np.isfinite(v) for v in values)
 
 
@@ -129,7 +128,6 @@ def setting_texts(sweep: SweepRecord, setting: int) -> dict[str, str]:
 
 
 def rule_text(sweep: SweepRecord) -> str:
-    """The rule of the selection in words."""
     return f"{'highest' if sweep.selection.most else 'lowest'} {averaged_text(sweep)}"
 
 
@@ -156,13 +154,11 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 
 def axis_phrase(axis: str) -> str:
-    """An axis within a sentence."""
     title = axis_title(axis).split(" (")[0]
     return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 
 def axis_label(axis: str, values: Sequence[Any]) -> str:
-    """The title of an axis that is drawn."""
     return axis_title(axis) + (", log scale" if is_log(values) else "")
 
 
@@ -178,11 +174,7 @@ def add_title(axes: Axes, text: str, sweeps: Sequence[SweepRecord], pad: float =
 
 
 def as_list(sweeps: SweepRecord | Sequence[SweepRecord]) -> list[SweepRecord]:
-    """The sweeps, which must have one selection criterion.
-
-    Raises:
-        InvalidInput: no sweeps, or sweeps with different selection criteria.
-    """
+    """The sweeps, which must have one selection criterion."""
     several = [sweeps] if isinstance(sweeps, SweepRecord) else list(sweeps)
     if not several:
         raise InvalidInput("no sweeps to show: give at least one")
@@ -227,14 +219,12 @@ def setting_rows(sweep: SweepRecord, count: int | None = None) -> list[dict[str,
 
 
 def heads(sweep: SweepRecord) -> list[str]:
-    """The heads of the columns."""
     label = describe(sweep.selection.metric).label.replace(" (mean per example)", "")
     over = [f"Range over {len(sweep.seeds)} seeds"] if len(sweep.seeds) > 1 else []
     return ["Rank", *sweep.grid, f"Mean {label[0].lower()}{label[1:]}" if over else label, *over]
 
 
 def row_texts(sweep: SweepRecord, row: dict[str, Any]) -> list[str]:
-    """The cells of one row."""
     write = number_writer(sweep.selection.metric)
     several = len(sweep.seeds) > 1
     values = list(setting_texts(sweep, row["setting"]).values())
@@ -315,9 +305,6 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
 
     Worse than the initial model all cells have one colour, so that a setting that nearly diverged does not
     take the colours from the others.
-
-    Raises:
-        InvalidInput: an unknown axis, twice the same, or matplotlib is absent.
     """
     if x == y:
         raise InvalidInput(f"a heat map needs two axes, not '{x}' twice")
@@ -355,7 +342,7 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
 
 
 def _lost(sweep: SweepRecord, x: str, y: str) -> np.ndarray:
-    """The words of cells that have no score, shape (values of y, values of x): how many seeds diverged."""
+    # the words of cells that have no score, shape (values of y, values of x): how many seeds diverged
     names = list(sweep.grid)
     failed = ~np.isfinite(sweep.scores)
     failed = failed.reshape(*sweep.shape, -1)
@@ -368,7 +355,7 @@ def _lost(sweep: SweepRecord, x: str, y: str) -> np.ndarray:
 
 
 def _ends(sweep: SweepRecord, finite: np.ndarray, metric: Metric) -> tuple[float, float, bool]:
-    """The best and the worst value with colours of their own, and whether there are worse ones."""
+    # the best and the worst value with colours of their own, and whether there are worse ones
     if not len(finite):
         return 1.0, 0.0, False
     best, worst = (finite.max(), finite.min()) if sweep.selection.most else (finite.min(), finite.max())
@@ -388,9 +375,6 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
     """The best score over all other axes at each value of one: a line a method, with a band over seeds.
 
     Where all settings at a value diverged, the line has a gap, marked in words.
-
-    Raises:
-        InvalidInput: an unknown axis, sweeps with different selection criteria, or matplotlib is absent.
     """
     several = as_list(sweeps)
     figure = new_figure(8.6 if len(several) > 1 else _WIDTH, 4.2)
@@ -445,7 +429,7 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
 
 
 def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Bands) -> float:
-    """Lines and bands of the best over all other axes; returns the points to leave above for marks."""
+    # lines and bands of the best over all other axes; returns the points to leave above for marks
     metric = describe(sweeps[0].selection.metric)
     every = list(dict.fromkeys(v for s in sweeps for v in _values(s, axis)))
     numeric = is_numeric(every)
@@ -484,7 +468,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
 
 
 def _best_trials(sweep: SweepRecord, axis: str) -> np.ndarray:
-    """The scores by seed of the best setting at each value of an axis, shape (values, seeds)."""
+    # the scores by seed of the best setting at each value of an axis, shape (values, seeds)
     shape = (*sweep.shape, len(sweep.seeds))
     at = list(sweep.grid).index(axis)
     trials = np.moveaxis(sweep.scores.reshape(shape), at, 0).reshape(shape[at], -1, shape[-1])
@@ -503,7 +487,7 @@ def _band(
     bands: Bands,
     joined: bool = True,
 ) -> None:
-    """Mean and band over seeds of `values`, shape (points, seeds); a gap where one is not finite."""
+    # mean and band over seeds of `values`, shape (points, seeds); a gap where one is not finite
     values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, np.nan)
     colour = LIGHT[style.colour]
     low, high = band(values.T, bands if values.shape[1] > 1 else "range")
@@ -532,11 +516,7 @@ def _values(sweep: SweepRecord, axis: str) -> tuple[Any, ...]:
 
 
 def share_within(sweeps: Sequence[SweepRecord], share: float = 0.05) -> Figure:
-    """The share of each method's grid within 5 % of its best score: how easy it is to tune; 0 if all diverged.
-
-    Raises:
-        InvalidInput: no sweeps, or matplotlib is absent.
-    """
+    """The share of each method's grid within 5 % of its best score: how easy it is to tune; 0 if all diverged."""
     several = as_list(sweeps)
     figure = new_figure(7.6, 1.5 + 0.34 * len(several))
     axes = figure.subplots()

@@ -77,7 +77,6 @@ class ResultTable:
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """All rows, plain values with their text."""
         return [
             [v if isinstance(v, Cell) else Cell("-" if v is None else str(v), v) for v in r]
             for r in self.rows
@@ -85,7 +84,6 @@ class ResultTable:
 
     @property
     def texts(self) -> list[list[str]]:
-        """The text of each cell."""
         return [[cell.text for cell in row] for row in self.cells]
 
     def rich(self, title: str = "") -> Table:
@@ -218,9 +216,6 @@ def result_rows(
         target: what `rounds_to_target` counts to: a fraction, or a loss, of the first of `metrics` or else of the
             headline; None for no such entry.
         metrics: columns of the evaluations, as `chosen_metrics` takes them.
-
-    Raises:
-        InvalidInput: no runs, an unknown metric, or a target that is no finite number.
     """
     key, goal = headline(histories), _target(target)
     names = chosen_metrics(histories, metrics)
@@ -267,9 +262,6 @@ def chosen_metrics(histories: Sequence[History], metrics: Sequence[str] | None) 
     """The columns that `metrics` names, each in full or as what follows `test_`, `validation_` or `train_`.
 
     None stands for `own_metrics`.
-
-    Raises:
-        InvalidInput: a metric that no run has (the nearest is named), or what is no list of names.
     """
     if metrics is None:
         return own_metrics(histories)
@@ -281,11 +273,7 @@ def chosen_metrics(histories: Sequence[History], metrics: Sequence[str] | None) 
 
 
 def full_name(name: str, known: Iterable[str]) -> str:
-    """The column that a name means: itself, or the first of `test_`, `validation_` and `train_` with it.
-
-    Raises:
-        InvalidInput: there is none (the nearest is named).
-    """
+    """The column that a name means: itself, or the first of `test_`, `validation_` and `train_` with it."""
     columns = list(known)
     for full in (name, *(f"{part}_{name}" for part in _PARTS)):
         if full in columns:
@@ -294,13 +282,13 @@ def full_name(name: str, known: Iterable[str]) -> str:
 
 
 def _metric_column(how: str, key: str) -> Column:
-    """The final or the best value of a metric."""
+    # the final or the best value of a metric
     metric = describe(key)
     return Column(f"{how}_{key}", metric_head(how, key), number_writer(key), metric.scale)
 
 
 def _measured(h: History, key: str, names: Sequence[str]) -> Row:
-    """What is measured of one run."""
+    # what is measured of one run
     row: Row = {f"best_{key}": h.best(key) if key in h.evaluations else None}
     row |= {f"final_{k}": h.final(k) if k in h.evaluations else None for k in (key, "train_loss", *names)}
     row |= {name: h.total(name) for name in ("bytes_up", "bytes_down", "dropped")}
@@ -310,7 +298,7 @@ def _measured(h: History, key: str, names: Sequence[str]) -> Row:
 
 
 def _reached(h: History, key: str, goal: float | None) -> Row:
-    """When one run's metric was as good as the target."""
+    # when one run's metric was as good as the target
     if goal is None:
         return {}
     has = key in h.evaluations
@@ -321,7 +309,7 @@ def _reached(h: History, key: str, goal: float | None) -> Row:
 
 
 def _mean(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Mean and standard deviation over seeds; None if a seed has no value."""
+    # mean and standard deviation over seeds; None if a seed has no value
     known = [v for v in values if v is not None]
     return mean_and_deviation(known) if len(known) == len(values) else (None, None)
 

@@ -119,7 +119,7 @@ class Tracker(ABC):
         self._sent = len(rounds)
 
     def _warn_of(self, made: int) -> None:
-        """Warn that only so many calls were made, the run's start among them."""
+        # warn that only so many calls were made, the run's start among them
         error = self._sending.error
         why = "no answer" if error is None else _line(error)
         taken = min(max(made - 1, 0), self._sent)
@@ -131,7 +131,7 @@ class Tracker(ABC):
 
     @contextlib.contextmanager
     def _without_harm(self) -> Iterator[None]:
-        """An error on the run's side, whatever it is, is a warning and does not end the run."""
+        # an error on the run's side, whatever it is, is a warning and does not end the run
         try:
             yield
         except Exception as error:
@@ -174,7 +174,7 @@ class Tracker(ABC):
 
 
 def _files_of(result: Any, folder: Path) -> list[Path]:
-    """A result's files, saved in a folder, with a plot of its curves where matplotlib is installed."""
+    # a result's files, saved in a folder, with a plot of its curves where matplotlib is installed
     result.save(folder)
     if importlib.util.find_spec("matplotlib") is not None:
         shown = [result.history]
@@ -267,7 +267,7 @@ class Sender:
                 self._succeeded(call)
 
     def _next(self) -> Callable[[], None] | None:
-        """The first call that is not made yet; None ends the thread."""
+        # the first call that is not made yet; None ends the thread
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._finishing)
             if self._calls:
@@ -346,7 +346,7 @@ class TensorBoard(Tracker):
 
 
 def _new_folder(parent: Path, name: str) -> Path:
-    """A folder of that name, numbered where there is one; made at once, since runs side by side look for one too."""
+    # a folder of that name, numbered where there is one; made at once, since runs side by side look for one too
     parent.mkdir(parents=True, exist_ok=True)
     folder, number = parent / name, 2
     while True:

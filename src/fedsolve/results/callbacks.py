@@ -117,7 +117,7 @@ def _check_callback(callback: object) -> None:
 
 
 def _check_rounds(rounds: object) -> None:
-    """Raise `InvalidInput` unless these are rounds at which to look, or None."""
+    # raise `InvalidInput` unless these are rounds at which to look, or None
     if rounds is None:
         return
     if isinstance(rounds, str) or not isinstance(rounds, Collection):

@@ -87,18 +87,13 @@ def write_jsonl(path: str | Path, columns: Mapping[str, np.ndarray]) -> Path:
 
 
 def jsonl(columns: Mapping[str, np.ndarray], where: str = "columns") -> str:
-    """Columns as JSON lines, one object per row."""
     plain_columns = plain(checked_columns(columns, where))
     rows = zip(*plain_columns.values(), strict=True)
     return "".join(dumps(dict(zip(plain_columns, row, strict=True))) + "\n" for row in rows)
 
 
 def frame(columns: dict[str, np.ndarray]) -> Any:
-    """Columns as a data frame: of pandas, or of polars where only that is installed.
-
-    Raises:
-        InvalidInput: neither is.
-    """
+    """Columns as a data frame: of pandas, or of polars where only that is installed."""
     for name in _LIBRARIES:
         try:
             library = importlib.import_module(name)

@@ -45,9 +45,6 @@ class History:
         totals: columns of sums over all rounds so far, whether they have a row in `rounds` or not, a row for each
             evaluation after the first round: round, participants, dropped, bytes_up, bytes_down, and asked and rejected
             where rounds have them. Empty in records without them: then the rows of `rounds` are summed.
-
-    Raises:
-        InvalidInput: a required column is missing, or columns have different lengths or more than one axis.
     """
 
     label: str
@@ -106,11 +103,7 @@ class History:
         return self._first("round", name, target)
 
     def time_to(self, name: str, target: float) -> float | None:
-        """The simulated seconds at the first evaluation that is as good as `target`; None if never.
-
-        Raises:
-            InvalidInput: the run was on no clock.
-        """
+        """The simulated seconds at the first evaluation that is as good as `target`; None if never."""
         self.column("time")
         return self._first("time", name, target)
 
@@ -128,7 +121,7 @@ class History:
         return sent[np.searchsorted(rounds, self.evaluations["round"], side="right")] / 1e6
 
     def _sums(self, name: str) -> np.ndarray:
-        """A count summed up to each row of the totals, after a 0; up to each round where there are no totals."""
+        # a count summed up to each row of the totals, after a 0; up to each round where there are no totals
         if self.totals:
             sums = self.totals.get(name, np.zeros(len(self.totals["round"]), np.int64))
         else:
@@ -183,7 +176,7 @@ def first_as_good(values: np.ndarray, name: str, target: float, at: np.ndarray) 
 
 
 def _check_words(data: dict[str, Any]) -> None:
-    """Raise `ValueError` where a record's words are none, which whoever shows them relies on."""
+    # raise `ValueError` where a record's words are none, which whoever shows them relies on
     for name in ("label", "task"):
         if not isinstance(data[name], str):
             raise ValueError(f"its {name} is {shown(data[name])}, no text")
@@ -226,7 +219,6 @@ class OverSeeds:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one seed."""
         return len(self.runs) > 1
 
     def values(self, name: str) -> np.ndarray | None:
@@ -315,9 +307,6 @@ def band(values: np.ndarray, bands: Bands) -> tuple[np.ndarray, np.ndarray]:
     Args:
         values: shape (seeds, points), two seeds or more.
         bands: which.
-
-    Raises:
-        InvalidInput: no such band.
     """
     check_known("bands", bands, get_args(Bands))
     if bands == "range":

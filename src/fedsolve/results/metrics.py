@@ -70,7 +70,6 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """Title with unit, for an axis or a table head."""
         return f"{self.title} ({self.unit})" if self.unit else self.title
 
 

@@ -56,11 +56,7 @@ def write_model(path: Path, params: Params, facts: Mapping[str, Any]) -> None:
 
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
-    """The parameters that `write_record` kept, by name, and what the model keeps beside them, None if nothing.
-
-    Raises:
-        InvalidInput: the file is missing, damaged, or was not written by fedsolve.
-    """
+    """The parameters that `write_record` kept, by name, and what the model keeps beside them, None if nothing."""
     try:
         if is_sealed(path):
             header, mapped = mapped_arrays(path, "model")
@@ -106,11 +102,7 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
 
 
 def like(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
-    """Arrays by name in the structure of a tree, whose leaves that are no arrays stay as they are.
-
-    Raises:
-        InvalidInput: a leaf that is missing, too many, or of another shape; `where` is named.
-    """
+    """Arrays by name in the structure of a tree, whose leaves that are no arrays stay as they are."""
     leaves = leaves_by_path(tree)
     wanted = {name: leaf for name, leaf in leaves.items() if _is_array(leaf)}
     check_names(wanted, arrays, where, "it is of another task or model")
@@ -163,18 +155,13 @@ def write_record(
 
 
 def write_failure(folder: Path, history: History, message: str) -> None:
-    """The record of a run that diverged, and why."""
     write_jsonl(folder / METRICS, history.evaluations)
     write_atomically(folder / FAILURE, f"{message}\n")
     _write_history(folder, history)
 
 
 def read_failure(folder: Path) -> str | None:
-    """Why a run diverged; None if it has not.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
+    """Why a run diverged; None if it has not."""
     try:
         return read_text(folder / FAILURE, LARGEST, follow=False).strip()
     except FileNotFoundError:
@@ -184,7 +171,7 @@ def read_failure(folder: Path) -> str | None:
 
 
 def _write_history(folder: Path, history: History) -> None:
-    """The record, and before it the log of its rounds where these are many: columns as NumPy's `load` gives them."""
+    # the record, and before it the log of its rounds where these are many: columns as NumPy's `load` gives them
     many = len(history.rounds["round"]) > _IN_TEXT
     files = {METRICS: jsonl(history.evaluations).encode()}
     if many:
@@ -210,22 +197,17 @@ def method_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
 
 
 def seed_folder(folder: Path, seed: Any) -> Path:
-    """The sub-folder of one seed of several."""
     return folder / f"seed-{seed}"
 
 
 def read_history(folder: Path) -> History | None:
-    """The record of a finished run; None where there is none.
-
-    Raises:
-        InvalidInput: the file is damaged.
-    """
+    """The record of a finished run; None where there is none."""
     record = _read_history(folder / HISTORY)
     return None if record is None else record[0]
 
 
 def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
-    """The record, and the checksums of the files beside it; None for a record without any."""
+    # the record, and the checksums of the files beside it; None for a record without any
     try:
         content = read_bytes(path, LARGEST, follow=False)
     except FileNotFoundError:
@@ -243,9 +225,6 @@ def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str,
     """The record of a run, its model and what the model keeps beside its parameters, as `write_record` kept them.
 
     What was written without a checksum is read all the same, which a note of the record says.
-
-    Raises:
-        InvalidInput: a file is missing, or it or the evaluations beside it are damaged (it is named).
     """
     record = _read_history(folder / HISTORY)
     if record is None:
@@ -261,7 +240,7 @@ def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str,
 
 
 def _check_metrics(path: Path, files: dict[str, str] | None) -> None:
-    """Raise `InvalidInput` if the lines of the evaluations, which other programs read, are not those of the record."""
+    # raise `InvalidInput` if the lines of the evaluations, which other programs read, are not those of the record
     try:
         check_file(path, files)
     except (OSError, ValueError) as error:
@@ -269,11 +248,7 @@ def _check_metrics(path: Path, files: dict[str, str] | None) -> None:
 
 
 def _read_rounds(path: Path, files: dict[str, str] | None) -> Columns:
-    """The log of the rounds that `_write_history` wrote.
-
-    Raises:
-        InvalidInput: the file is missing or damaged.
-    """
+    # the log of the rounds that `_write_history` wrote
     try:
         return npz_arrays(io.BytesIO(check_file(path, files)))
     except (OSError, ValueError) as error:

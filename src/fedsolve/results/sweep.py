@@ -67,12 +67,10 @@ class Selection:
 
     @property
     def most(self) -> bool:
-        """Whether more is better."""
         return describe(self.metric).higher_is_better
 
     @property
     def worst(self) -> float:
-        """The score of a setting that diverged."""
         return -np.inf if self.most else np.inf
 
     def score(self, rounds: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -85,11 +83,7 @@ class Selection:
 
     @classmethod
     def parse(cls, text: str) -> Selection:
-        """One of `SELECTIONS` by name, or `metric` or `metric:last`.
-
-        Raises:
-            InvalidInput: what follows the colon is not a number of rounds.
-        """
+        """One of `SELECTIONS` by name, or `metric` or `metric:last`."""
         if text in SELECTIONS:
             return SELECTIONS[text]
         metric, colon, last = text.partition(":")
@@ -100,7 +94,6 @@ class Selection:
         return cls(metric, int(last) if colon else 1)
 
     def check(self, metrics: Mapping[str, np.ndarray]) -> None:
-        """Raise `InvalidInput` unless the metric is among those evaluated."""
         check_recorded("the selection", self.metric, metrics)
 
 
@@ -140,7 +133,6 @@ class SweepRecord:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Values of each axis."""
         return tuple(len(values) for values in self.grid.values())
 
     def __repr__(self) -> str:
@@ -149,7 +141,6 @@ class SweepRecord:
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
-        """The settings in order."""
         return [
             dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())
         ]
@@ -179,7 +170,6 @@ class SweepRecord:
 
     @property
     def best_settings(self) -> dict[str, Any]:
-        """The grid's values at the best setting."""
         return self.points[self.best]
 
     def share_within(self, share: float = 0.05) -> float:
@@ -252,11 +242,7 @@ def require_parquet() -> None:
 
 
 def save(sweep: SweepRecord, folder: str | Path) -> Path:
-    """Write `sweep.parquet`, `curves.parquet` and, last, `sweep.json`; returns the folder.
-
-    Raises:
-        InvalidInput: pyarrow is not installed, or the folder cannot be written.
-    """
+    """Write `sweep.parquet`, `curves.parquet` and, last, `sweep.json`; returns the folder."""
     folder = Path(folder)
     tables = {TRIALS: _parquet(trial_columns(sweep)), CURVES: _parquet(curve_columns(sweep))}
     for name, content in tables.items():
@@ -266,11 +252,7 @@ def save(sweep: SweepRecord, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, kind: type[S] = SweepRecord) -> S:
-    """The sweep that `save` wrote, with the same arrays, as a `kind`; one written without checksums has a note.
-
-    Raises:
-        InvalidInput: pyarrow is not installed, or a file is missing or damaged.
-    """
+    """The sweep that `save` wrote, with the same arrays, as a `kind`; one written without checksums has a note."""
     folder = Path(folder)
     data, files = _summary(folder)
     tables = [_checked(folder / name, files) for name in (TRIALS, CURVES)]
@@ -298,7 +280,7 @@ def load(folder: str | Path, kind: type[S] = SweepRecord) -> S:
 
 
 def _summary(folder: Path) -> tuple[Any, dict[str, str] | None]:
-    """What `sweep.json` says, and the checksums of the files beside it, if it has some."""
+    # what `sweep.json` says, and the checksums of the files beside it, if it has some
     path = folder / SUMMARY
     try:
         return unsealed_values(path, read_bytes(path, LARGEST, follow=False))
@@ -375,12 +357,12 @@ def curve_columns(sweep: SweepRecord, with_axes: bool = False) -> dict[str, Any]
 
 
 def _axis_column(name: str) -> str:
-    """The column of an axis."""
+    # the column of an axis
     return f"axis_{name}" if name in _COLUMNS else name
 
 
 def _axis(values: list[Any]) -> list[Any]:
-    """An axis as one column: numbers as they are (None is null), anything else as text."""
+    # an axis as one column: numbers as they are (None is null), anything else as text
     if all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in values):
         whole = all(isinstance(v, int | None) for v in values)
         return values if whole else [v if v is None else float(v) for v in values]
@@ -390,7 +372,7 @@ def _axis(values: list[Any]) -> list[Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """A value as JSON has it; an object that JSON does not know as the text of it."""
+    # a value as JSON has it; an object that JSON does not know as the text of it
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -405,7 +387,7 @@ def _value(value: Any) -> Any:
 
 
 def _parquet(columns: Mapping[str, Any]) -> bytes:
-    """Columns as a file."""
+    # columns as a file
     pyarrow = _arrow()
     arrays = {
         name: pyarrow.array(values, from_pandas=False) if isinstance(values, np.ndarray) else values
@@ -417,7 +399,7 @@ def _parquet(columns: Mapping[str, Any]) -> bytes:
 
 
 def _checked(path: Path, files: Mapping[str, str] | None) -> bytes:
-    """The content of a file, as `sweep.json` says it was written."""
+    # the content of a file, as `sweep.json` says it was written
     try:
         return check_file(path, files)
     except OSError as error:

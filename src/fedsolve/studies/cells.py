@@ -41,7 +41,6 @@ class Interval(NamedTuple):
         return f"{self.mean:{form}}{unit and ' ' + unit} [{self.low:{ends}}, {self.high:{ends}}]"
 
     def __format__(self, form: str) -> str:
-        """As `text`."""
         return self.text(form)
 
 
@@ -63,7 +62,7 @@ def interval(values: np.ndarray, comparisons: int = 1, overlap: float = 0.0) -> 
 
 
 def _tail(comparisons: int) -> float:
-    """What lies beyond either end of an interval that is one of several."""
+    # what lies beyond either end of an interval that is one of several
     return (1 - LEVEL) / (2 * comparisons)
 
 
@@ -233,19 +232,16 @@ class Cells:
         return interval(values, comparisons * self.sharing, self.problem(problem).overlap)
 
     def problem(self, name: str) -> Problem:
-        """A problem by name; `InvalidInput` if there is none."""
         check_known("problem of the study", name, self.problems)
         return self.problems[name]
 
     def cell(self, problem: str, method: str) -> Cell:
-        """One cell; `InvalidInput` if there is none."""
         self.problem(problem)
         if (problem, method) not in self.by_name:
             raise unknown(f"method on {problem}", method, [m for p, m in self.by_name if p == problem])
         return self.by_name[problem, method]
 
     def methods(self, problem: str) -> list[str]:
-        """The methods that were run on a problem, in order."""
         return [m for p, m in self.by_name if p == problem]
 
     def curve(
@@ -263,11 +259,7 @@ class Cells:
         return sweep.rounds, values
 
     def sent(self, problem: str, method: str, which: Which = "tuned") -> np.ndarray:
-        """Bytes that a client which takes part in every round has sent up at each evaluation, (evaluations,).
-
-        Raises:
-            InvalidInput: they were not kept, since messages differ in length or the run is an earlier one.
-        """
+        """Bytes that a client which takes part in every round has sent up at each evaluation, (evaluations,)."""
         sweep = self.cell(problem, method).of(which)
         if sweep is None:
             return np.zeros(1)

@@ -38,16 +38,11 @@ _ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives
 
 
 def has_parts(folder: Path) -> bool:
-    """Whether a folder has parts."""
     return (folder / PARTS).is_dir() or (folder / ARCHIVE).exists()
 
 
 def read_part(folder: Path, name: str) -> dict[str, np.ndarray] | None:
-    """The arrays of a part by the name of its file, None where there is none.
-
-    Raises:
-        InvalidInput: its file, or the archive, is damaged.
-    """
+    """The arrays of a part by the name of its file, None where there is none."""
     path = folder / PARTS / name
     source = path if path.exists() else folder / ARCHIVE
     try:
@@ -60,18 +55,13 @@ def read_part(folder: Path, name: str) -> dict[str, np.ndarray] | None:
 
 
 def write_part(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> None:
-    """Keep a part."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     write_atomically(folder / PARTS / name, buffer.getvalue())
 
 
 def pack(folder: Path) -> Path:
-    """Put all parts of a folder into its archive; their files go.
-
-    Raises:
-        InvalidInput: there are none, or the folder cannot be written.
-    """
+    """Put all parts of a folder into its archive; their files go."""
     files = sorted((folder / PARTS).glob("*.npz"))
     if not files:
         raise InvalidInput(f"{folder / PARTS} holds no parts: run the experiment into {folder} first")
@@ -97,7 +87,6 @@ def _archive(path: Path, changed: int) -> dict[str, bytes]:
 
 
 def packed(sweep: SweepRecord) -> dict[str, np.ndarray]:
-    """What is kept of a sweep, as arrays by name."""
     metrics = {f"metric {name}": values for name, values in sweep.metrics.items()}
     sent = sweep.settings[SENT]
     bytes_sent = {} if sent is None else {SENT: np.asarray(sent)}
@@ -112,7 +101,6 @@ def unpacked(
     select: Selection,
     task: str = "regression",
 ) -> SweepRecord:
-    """The record of what `packed` kept."""
     metrics = {k.removeprefix("metric "): v for k, v in part.items() if k.startswith("metric ")}
     bytes_sent = {SENT: int(part[SENT])} if SENT in part else {}
     return SweepRecord(
@@ -156,11 +144,7 @@ def fixed(sweep: SweepRecord, **at: Any) -> SweepRecord:
 
 
 def within(sweep: SweepRecord, grid: Mapping[str, tuple[Any, ...]]) -> SweepRecord:
-    """The sweep as if it had run the settings of a smaller grid alone.
-
-    Raises:
-        InvalidInput: it has not run them all.
-    """
+    """The sweep as if it had run the settings of a smaller grid alone."""
     if missing := [axis for axis, values in grid.items() if not set(values) <= set(sweep.grid.get(axis, ()))]:
         raise InvalidInput(
             f"the grid of {sweep.label} that ran lacks values of {shown(missing)}: run its own"
@@ -318,9 +302,6 @@ class Context:
 
         So an interrupted experiment goes on where it was, and a change of its settings starts anew. One that another
         `version` made is computed anew, and still read for verdicts.
-
-        Raises:
-            InvalidInput: `stored_only`, and the part is not kept.
         """
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
         file = _file_name(name, text)

@@ -95,7 +95,7 @@ def headline(ours: str) -> str:
 
 
 def _cut(shown: str, from_left: bool) -> str:
-    """A text of at most `_LONGEST` characters, at a space: what stands at the interval is kept."""
+    # a text of at most `_LONGEST` characters, at a space: what stands at the interval is kept
     if len(shown) <= _LONGEST:
         return shown
     if from_left:
@@ -122,12 +122,12 @@ def quotation(claim: Claim, citation: str) -> str:
 
 
 def _shared(claim: Claim, text: str) -> int:
-    """How many words a claim and a text share."""
+    # how many words a claim and a text share
     return len(_words(f"{claim.claim} {claim.theirs}") & _words(text))
 
 
 def _words(text: str) -> set[str]:
-    """Words of more than three letters, without their last letters, so that `rounds` is `round`."""
+    # words of more than three letters, without their last letters, so that `rounds` is `round`
     return {word.rstrip("s")[:7] for word in re.findall(r"[a-z]{4,}", text.lower())}
 
 
@@ -267,9 +267,6 @@ def write_results(
     """Write `page.html`, `results.json`, one PNG a picture and one CSV a table; returns the page.
 
     Of a `quick` run all of it says that the numbers mean nothing.
-
-    Raises:
-        InvalidInput: the folder cannot be written.
     """
     captions, pictures = {}, []
     for key, draw in outcome.pictures.items():
@@ -338,7 +335,7 @@ def _duration(seconds: float) -> str:
 
 
 def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
-    """Where it departs from the paper; of a study without one its deviations, if it names any."""
+    # where it departs from the paper; of a study without one its deviations, if it names any
     if without_paper:
         return details("Deviations", note_list(deviations))
     return details(
@@ -347,7 +344,7 @@ def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
 
 
 def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str], citation: str) -> str:
-    """Verdict, claim, what the paper says, one number and its picture; the rest is folded."""
+    # verdict, claim, what the paper says, one number and its picture; the rest is folded
     verdict = ""
     if claim.verdict is not None:
         verdict = (

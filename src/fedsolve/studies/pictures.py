@@ -115,7 +115,6 @@ class Panelled:
     height: float = 3.2
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         figure = panels(self.rows(study, cells), study.title, self.width, self.height)
         return f"{self.caption} Lines are means, bands ranges. {study.seeds_in_words}", figure
 
@@ -146,7 +145,7 @@ def panels(
 
 
 def _fitting(labels: Sequence[str], width: float) -> int:
-    """How many columns of a legend with 9 points fit on a width in inches; matplotlib cuts what does not."""
+    # how many columns of a legend with 9 points fit on a width in inches; matplotlib cuts what does not
     from matplotlib.textpath import TextPath
 
     text = [TextPath((0, 0), label, size=9).get_extents().width / 72 for label in labels]
@@ -221,7 +220,6 @@ class Maps:
     at: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         name = next((n for n in study.problems if n == self.problem), next(iter(study.problems)))
         problem = study.problems[name]
         methods = self.methods or cells.methods(name)
@@ -274,7 +272,7 @@ class Maps:
 
 
 def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, tuple[Any, ...]]]:
-    """Both axes with the values that every grid has."""
+    # both axes with the values that every grid has
     return [
         (axis, tuple(v for v in values if all(v in grid[axis] for grid in grids)))
         for axis, values in grids[0].items()
@@ -282,7 +280,7 @@ def _shared(grids: Sequence[Mapping[str, tuple[Any, ...]]]) -> list[tuple[str, t
 
 
 def _ends(grid: SweepRecord, metric: str, last: int) -> np.ndarray:
-    """The mean over seeds and the last rounds, of the grid's shape; NaN where a setting diverged."""
+    # the mean over seeds and the last rounds, of the grid's shape; NaN where a setting diverged
     return describe(metric).scale * ends(grid, metric, last).mean(axis=1).reshape(grid.shape)
 
 
@@ -311,7 +309,6 @@ class Curves:
     x: Literal["round", "bytes_up", "time"] = "round"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         names = [name for name in study.problems if name in self.problems] or study.problems
         drawn_panels = [self._panel(study, cells, name) for name in names]
         rows = [drawn_panels[i : i + self.columns] for i in range(0, len(drawn_panels), self.columns)]
@@ -359,7 +356,6 @@ class Several:
     begin: int = 0
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         name = next((n for n in study.problems if n == self.problem), next(iter(study.problems)))
         drawn_panels = [self._panel(cells, name, metric) for metric in self.metrics]
         rows = [drawn_panels[i : i + self.columns] for i in range(0, len(drawn_panels), self.columns)]
@@ -403,7 +399,6 @@ class Along:
     which: Which = "tuned"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         names = [name for name in study.problems if name in self.x] or list(study.problems)
         at = np.array([self.x.get(name, float(i + 1)) for i, name in enumerate(names)])
         metric = describe(cells.problem(names[0]).metric)
@@ -436,7 +431,6 @@ class Ends:
     metrics: Mapping[str, str]
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         most = max(len(cells.methods(problem)) for problem in cells.problems)
         size = 2.6 * len(self.metrics) + 1.0, (0.8 + 0.3 * most) * len(cells.problems)
         figure = new_figure(*size)
@@ -475,7 +469,6 @@ class Against:
     which: Which = "tuned"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         names = [name for name, p in study.problems.items() if p.published] or list(study.problems)
         figure = new_figure(4.4 * len(names), 4.0)
         for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
@@ -506,7 +499,7 @@ class Against:
 
 
 def _name(axis: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write each name beside its point, in data's units; below where another name stands already."""
+    # write each name beside its point, in data's units; below where another name stands already
     axis.autoscale_view()
     height, letter = 10.0, 5.0  # of the text, in points
     scale = axis.figure.dpi / 72
@@ -535,7 +528,6 @@ class Budgets:
     columns: int = 4
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         means = shares(cells, self.tried)
         rows = max(1, -(-len(means) // self.columns))
         figure = new_figure(2.6 * self.columns, 2.3 * rows + 0.5)
@@ -596,7 +588,6 @@ class CriticalDifference:
     ranked: dict[str, Ranked]
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
         if len(cells.problems) < 2:  # a quick run has one
             figure = new_figure(4, 1)
             figure.text(0.05, 0.5, "one problem: nothing is ranked", fontsize=9)
@@ -619,12 +610,12 @@ def _words(ranks: Ranks) -> str:
 
 
 def _rows(ranks: Ranks) -> int:
-    """Lines below the axis: half of the names, and a bar for each group."""
+    # lines below the axis: half of the names, and a bar for each group
     return -(-len(ranks.methods) // 2) + len(ranks.groups)
 
 
 def _draw(axis: Axes, ranks: Ranks, title: str) -> None:
-    """Names fan out to both sides below the axis, best on the left; bars stand between the axis and the names."""
+    # names fan out to both sides below the axis, best on the left; bars stand between the axis and the names
     k, order = len(ranks.methods), np.argsort(ranks.mean, kind="stable")
     colours = styles(sorted(ranks.methods))
     axis.plot([1, k], [0, 0], color="0.2", linewidth=1)

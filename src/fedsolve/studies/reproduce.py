@@ -61,12 +61,7 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name, or of a user's own study: `module:function`, or a Python file with `STUDY`.
-
-    Raises:
-        InvalidInput: there is none (the nearest match is named, or where the papers' studies are), or what stands
-            there is no study.
-    """
+    """The experiment of a name, or of a user's own study: `module:function`, or a Python file with `STUDY`."""
     from fedsolve.studies.runner import experiment
 
     if is_reference(name):
@@ -99,11 +94,7 @@ def _of_file(path: Path) -> Experiment:
 
 
 def loaded(entry: EntryPoint) -> Experiment:
-    """What an entry point names: a `Study`, an `Experiment`, a function that returns one, or a mapping with its name.
-
-    Raises:
-        InvalidInput: its name is no folder's, it cannot be loaded, or is something else; what and whose it is.
-    """
+    """What an entry point names: a `Study` or `Experiment`, a function that returns one, or a mapping with its name."""
     from fedsolve.studies import Study
     from fedsolve.studies.runner import experiment
 
@@ -152,7 +143,7 @@ class Reproduced:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise `InvalidInput` if a folder cannot be written, without making it."""
+    # raise `InvalidInput` if a folder cannot be written, without making it
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         why = "Permission denied" if there.is_dir() else f"{there} is a file"
@@ -174,9 +165,6 @@ def evaluate_claims(
         folder: of the earlier run, with its `parts/` or `parts.zip`.
         full: whether that was of the paper's size.
         experiment: what the name stands for where `find` does not know it, such as that of a file.
-
-    Raises:
-        InvalidInput: an unknown name, a part that is not kept, `full` of an experiment of one size.
     """
     experiment = experiment or find(name)
     _check_full(name, experiment, full)

@@ -52,7 +52,7 @@ def tables(cells: Cells) -> dict[str, ResultTable]:
 
 
 def _side_by_side(cells: Cells, names: Sequence[str]) -> ResultTable:
-    """Problems of one metric below each other, their methods side by side."""
+    # problems of one metric below each other, their methods side by side
     methods = list(dict.fromkeys(m for name in names for m in cells.methods(name)))
 
     def shown(name: str, method: str) -> str | None:
@@ -162,7 +162,6 @@ def outcome(study: Study, context: Context) -> Outcome:
 
 
 def solve(study: Study, context: Context) -> Cells:
-    """Every cell of the study; those that are kept are not run again."""
     cells = {}
     for name, problem in study.problems.items():
         task = cache(partial(problem.task, context.data_dir))
@@ -175,7 +174,7 @@ def solve(study: Study, context: Context) -> Cells:
 def _grid_elsewhere(
     cells: Mapping[tuple[str, str], Cell], problem: Problem, label: str
 ) -> SweepRecord | None:
-    """The grid that an earlier problem ran for this one too, None if that runs its own."""
+    # the grid that an earlier problem ran for this one too, None if that runs its own
     if not problem.grid_of:
         return None
     if (problem.grid_of, label) not in cells:
@@ -224,7 +223,7 @@ class _Run:
         return self._sweep("grid", self.method.grid, seeds, options)
 
     def _within(self, wider: SweepRecord) -> SweepRecord:
-        """The part of a wider grid that is this method's, with the problem's own selection."""
+        # the part of a wider grid that is this method's, with the problem's own selection
         select = Selection.parse(self.problem.select)
         select.check(wider.metrics)
         return replace(within(wider, self.method.grid), selection=select)
@@ -283,7 +282,7 @@ class _Run:
 
 
 def _is_better(one: SweepRecord, other: SweepRecord) -> bool:
-    """Whether a run of one setting is better than another by their selection, on average over the seeds."""
+    # whether a run of one setting is better than another by their selection, on average over the seeds
     first, second = (float(run.score[0]) for run in (one, other))
     return first > second if one.selection.most else first < second
 

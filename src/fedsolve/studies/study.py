@@ -92,7 +92,6 @@ class Study:
 
     @property
     def tuning_seed(self) -> int:
-        """The seed that grids run on."""
         return self.seeds[0] if self.tuned_on is None else self.tuned_on
 
     @property
@@ -107,13 +106,11 @@ class Study:
         return tuple(statement for statement in self.statements if not (self.full and statement.only_full))
 
     def methods_of(self, problem: str) -> Mapping[str, Method]:
-        """The methods of one problem by name."""
         every = self.methods(problem) if callable(self.methods) else self.methods
         chosen = self.problems[problem].methods if problem in self.problems else ()
         return {name: every[name] for name in chosen} if chosen else every
 
     def at_full_size(self) -> Study:
-        """The study on the paper's sizes, for one that has them."""
         return replace(self, problems=self.full, full={}, minutes=None)
 
     def at_quick_size(self) -> Study:
@@ -132,7 +129,7 @@ class Study:
 
 
 def _short(method: Method) -> Mapping[str, Any]:
-    """A method's own options, without how long it runs."""
+    # a method's own options, without how long it runs
     return {k: v for k, v in method.options.items() if k not in ("rounds", "eval_every")}
 
 

@@ -174,7 +174,7 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
 
 
 def _gain(cells: Cells, problem: str, method: str, which: Which, metric: str) -> np.ndarray:
-    """By how much each seed's metric is better at the end than before the first round."""
+    # by how much each seed's metric is better at the end than before the first round
     end, start = (
         cells.final(problem, method, which, metric),
         cells.curve(problem, method, which, metric)[1][:, 0],
@@ -356,7 +356,6 @@ def with_chance(verdict: Verdict, wide: Verdict) -> str:
 
 
 def also(*remarks: str) -> str:
-    """Remarks, without empty ones."""
     return "; ".join(filter(None, remarks))
 
 
@@ -445,7 +444,7 @@ def _range(cells: Cells, problems: Sequence[str], method: str, which: Which) -> 
 
 
 def _where(by_problem: dict[str, Difference]) -> str:
-    """Such as 'better on 7 of 9, worse on 1 (alpha 1, K 3), open on 1 (alpha 1, K 1)'."""
+    # such as 'better on 7 of 9, worse on 1 (alpha 1, K 3), open on 1 (alpha 1, K 1)'
     worse = [p for p, d in by_problem.items() if d.high < 0]
     unknown = [p for p, d in by_problem.items() if d.low <= 0 <= d.high]
     words = [f"better on {len(by_problem) - len(worse) - len(unknown)} of {len(by_problem)}"]
@@ -488,7 +487,7 @@ def sooner(
 
 
 def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> tuple[str, Verdict]:
-    """What was found, in words, and the verdict."""
+    # what was found, in words, and the verdict
     differences, words = [], []
     for problem in problems:
         ours, theirs = (time_to(cells, problem, name, target) for name in (a, b))
@@ -507,5 +506,5 @@ def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float
 
 
 def _mean(times: np.ndarray) -> str:
-    """The geometric mean, which goes with ratios."""
+    # the geometric mean, which goes with ratios
     return f"{np.exp(np.log(times).mean()):.3g}"

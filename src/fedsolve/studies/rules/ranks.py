@@ -35,9 +35,6 @@ class Ranks:
     Attributes:
         methods: of the rows, three or more.
         by_problem: shape (methods, problems), two problems or more; equal results share the mean of their places.
-
-    Raises:
-        InvalidInput: fewer methods or problems.
     """
 
     methods: tuple[str, ...]
@@ -52,16 +49,13 @@ class Ranks:
 
     @property
     def mean(self) -> np.ndarray:
-        """Over the problems, shape (methods,)."""
         return self.by_problem.mean(axis=1)
 
     def row(self, method: str) -> np.ndarray:
-        """A method's rank on each problem; `InvalidInput` if it is none of the methods."""
         check_known("method of the ranks", method, self.methods)
         return self.by_problem[self.methods.index(method)]
 
     def of(self, method: str) -> float:
-        """A method's mean rank; `InvalidInput` if it is none of the methods."""
         return float(self.row(method).mean())
 
     @property
@@ -235,7 +229,7 @@ class _Settled(Cell):
 
     @property
     def edges(self) -> list[str]:
-        """None."""
+        # none
         return []
 
 
@@ -276,7 +270,7 @@ def beyond_edge(cell: Cell, share: float = 1.0) -> Cell | None:
 
 
 def _last_steps(grid: SweepRecord, axis: str, chosen: Any) -> tuple[int, int, float] | None:
-    """The best settings one step before the edge and at it, and how many such steps may lie beyond."""
+    # the best settings one step before the edge and at it, and how many such steps may lie beyond
     values = grid.grid[axis]
     if isinstance(values[0], tuple):  # drawn at random: they have no neighbours
         return None
@@ -304,7 +298,7 @@ def _last_steps(grid: SweepRecord, axis: str, chosen: Any) -> tuple[int, int, fl
 
 
 def _moved(tuned: SweepRecord, grid: SweepRecord, inner: int, outer: int, times: float) -> SweepRecord:
-    """The tuned runs with every column moved by so many times what it changed between two settings of the grid."""
+    # the tuned runs with every column moved by so many times what it changed between two settings of the grid
     metrics = {}
     for name, values in tuned.metrics.items():
         steps = grid.metrics[name][inner], grid.metrics[name][outer]
