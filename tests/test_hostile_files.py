@@ -29,7 +29,7 @@ from fedsolve.deploy.secure.keys import read_peers
 from fedsolve.deploy.statistics_job import read_statistics, statistics_json
 from fedsolve.deploy.status import read_status
 from fedsolve.engine.running_page import standing
-from fedsolve.folders.files import held, locked
+from fedsolve.folders.files import is_locked, locked
 from fedsolve.folders.logs import AppendLog, RowFile, append_line
 from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
 from fedsolve.folders.sealed import checksum, unsealed
@@ -265,7 +265,7 @@ def test_a_part_is_no_larger_than_its_file(tmp_path, size):
 
 def test_a_folder_whose_lock_is_a_pipe_is_held_by_nobody(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    assert not held(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["diverged.txt", ".lock", "history.json", "checkpoint.safetensors"])

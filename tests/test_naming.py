@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.build import arguments, build, example_of, named
+from fedsolve.config.build import arguments, build, example_of, recipe_of
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.building import Made, record_of
@@ -29,7 +29,7 @@ def test_every_method_of_the_catalogue_is_built_again(name):
     """With a rate and a weighting that are no defaults, where it takes them."""
     settings = example_of(name) | {key: value for key, value in OTHER.items() if key in arguments(name)}
     method = build(name, settings)
-    found = named(method)
+    found = recipe_of(method)
     row = name.removesuffix("+FedAvg")
     assert found is not None, (
         f"no name and settings build {name} again: put @by_name({row!r}) on its function, and on a wrapper's class "
@@ -44,7 +44,7 @@ def test_every_method_of_the_catalogue_is_built_again(name):
 
 def test_objects_are_told_as_a_configuration_writes_them():
     rate = fs.schedules.Exponential(0.1, 0.9)
-    name, settings = named(fs.FedMiD(L1(0.01).on("w") + L1(0.3).on("b"), rate))
+    name, settings = recipe_of(fs.FedMiD(L1(0.01).on("w") + L1(0.3).on("b"), rate))
     assert name == "FedMiD"
     assert settings["psi"] == [
         {"name": "L1", "weight": 0.01, "on": "w"},
@@ -52,13 +52,13 @@ def test_objects_are_told_as_a_configuration_writes_them():
     ]
     assert settings["client_lr"] == {"schedule": "exponential", "initial": 0.1, "decay": 0.9}
     rate = fs.schedules.ReduceOnPlateau(0.1, "train_loss", 3, factor=0.5)
-    _, settings = named(fs.FedAdam(rate, server_lr=fs.schedules.InverseSqrt(0.2)))
+    _, settings = recipe_of(fs.FedAdam(rate, server_lr=fs.schedules.InverseSqrt(0.2)))
     assert settings["client_lr"] == {
         "schedule": "reduce_on_plateau", "initial": 0.1, "metric": "train_loss", "patience": 3, "factor": 0.5,
         "min_delta": 0.0, "min_lr": 1e-8,
     }  # fmt: skip
     assert settings["server_lr"] == {"schedule": "inverse_sqrt", "initial": 0.2}
-    assert named(fs.FedYogi(preset="google-research", tau=1e-2)) == (
+    assert recipe_of(fs.FedYogi(preset="google-research", tau=1e-2)) == (
         "FedYogi",
         {"preset": "google-research", "tau": 0.01},
     )
@@ -69,7 +69,7 @@ def test_no_name_is_better_than_a_wrong_one():
     method = fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.1))
     called = dataclasses.replace(fs.FedAvg(0.1), server_optimizer=fs.server.Adaptive(0.1))
     assert called.name == "FedAvg"
-    assert [named(m) for m in (method, called, fs.ControlVariates(called))] == [None] * 3
+    assert [recipe_of(m) for m in (method, called, fs.ControlVariates(called))] == [None] * 3
 
 
 def test_a_record_is_beside_the_method_and_never_lies():
@@ -82,8 +82,8 @@ def test_a_record_is_beside_the_method_and_never_lies():
     assert record_of(jax.tree.map(lambda x: 2 * x, method)) is None
     assert record_of(jax.jit(lambda m: m)(method)) is None
     wrapped = fs.ControlVariates(method)
-    assert named(wrapped) == ("SCAFFOLD+FedAdam", {"client_lr": 0.05, "client_momentum": 0.9})
-    assert named(dataclasses.replace(wrapped, inner=fs.FedAvg(0.2))) == (
+    assert recipe_of(wrapped) == ("SCAFFOLD+FedAdam", {"client_lr": 0.05, "client_momentum": 0.9})
+    assert recipe_of(dataclasses.replace(wrapped, inner=fs.FedAvg(0.2))) == (
         "SCAFFOLD+FedAvg",
         {"client_lr": 0.2},
     )
@@ -92,7 +92,7 @@ def test_a_record_is_beside_the_method_and_never_lies():
 def test_what_a_class_fills_in_itself_is_no_setting():
     method = fs.privacy.LocalDifferentialPrivacy(fs.FedAvg(weighting="uniform"), 0.5, epsilon=8.0, delta=1e-5)
     settings = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5, "weighting": "uniform"}
-    assert named(method) == ("LocalDP+FedAvg", settings)
+    assert recipe_of(method) == ("LocalDP+FedAvg", settings)
 
 
 def test_a_class_of_ones_own_with_a_name_of_the_catalogue_is_not_taken_for_it():
@@ -100,4 +100,4 @@ def test_a_class_of_ones_own_with_a_name_of_the_catalogue_is_not_taken_for_it():
     class L1(fs.geometry.L1):
         pass
 
-    assert named(fs.FedMiD(L1(0.1))) is None
+    assert recipe_of(fs.FedMiD(L1(0.1))) is None

@@ -272,9 +272,9 @@ def test_a_weighting_that_not_all_can_have_is_one_line(call, names, more, told):
 
 
 def test_what_is_typed_replaces_the_weighting_of_a_file():
-    from fedsolve.cli.configuration.options import from_options
+    from fedsolve.cli.configuration.command_options import CompareRequest
+    from fedsolve.cli.configuration.overlay import from_options
     from fedsolve.cli.configuration.prepare import with_one_weighting
-    from fedsolve.cli.configuration.requests import CompareRequest
 
     weighed = {"weighting": "examples", "client_lr": 0.3}
     Path("c.toml").write_text(

@@ -9,7 +9,7 @@ from cli_small import SMALL
 
 import fedsolve.cli.runs
 import fedsolve.engine.scheduler
-from fedsolve.cli.folders import undone_if_refused
+from fedsolve.cli.folders import restore_on_error
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import RUN
@@ -61,8 +61,8 @@ def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
     assert not list(Path().iterdir())
 
 
-def begun(error, config="new", more=()):
-    with undone_if_refused(Path("r")):
+def fail_in_folder(error, config="new", more=()):
+    with restore_on_error(Path("r")):
         with locked(Path("r")):
             for name, text in {"config.toml": config, **dict(more)}.items():
                 (Path("r") / name).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def test_a_refused_continuation_leaves_the_configuration(here):
     (here / "config.toml").write_text("old")
     (here / RUN.file).write_text("kept")
     with pytest.raises(InvalidInput):
-        begun(InvalidInput("no"), more={"FedAvg/config.toml": "new"})
+        fail_in_folder(InvalidInput("no"), more={"FedAvg/config.toml": "new"})
     assert sorted(p.name for p in here.iterdir()) == [RUN.file, "config.toml"]
     assert (here / "config.toml").read_text() == "old"
 
@@ -94,14 +94,14 @@ def test_what_ran_stays(here, error):
     """With a checkpoint of its own it can be resumed, whatever ended it; interrupted before that, from the start."""
     more = {RUN.file: "new"} if isinstance(error, InvalidInput) else {}
     with pytest.raises(type(error)):
-        begun(error, more=more)
+        fail_in_folder(error, more=more)
     assert (here / "config.toml").read_text() == "new"
 
 
 def test_an_empty_folder_of_the_user_stays(here):
     here.mkdir()
     with pytest.raises(InvalidInput):
-        begun(InvalidInput("no"))
+        fail_in_folder(InvalidInput("no"))
     assert list(here.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_a_folder_that_another_run_holds_is_left_alone(here):
     with locked(here):
         (here / "config.toml").write_text("another's")
         with pytest.raises(InvalidInput, match="in use"):
-            begun(InvalidInput("no"))
+            fail_in_folder(InvalidInput("no"))
     assert (here / "config.toml").read_text() == "another's"
 
 

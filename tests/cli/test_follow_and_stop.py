@@ -55,7 +55,7 @@ def test_ctrl_c_ends_following_alone(call, tmp_path, monkeypatch):
 
 def test_a_killed_run_is_not_followed_for_ever(call, tmp_path, monkeypatch):
     write_run(tmp_path / "a", 40, [0.9, 0.5])
-    monkeypatch.setattr(show, "_PATIENCE", 0.0)
+    monkeypatch.setattr(show, "_IDLE_SECONDS", 0.0)
     ended = call("show", tmp_path / "a", "--follow")
     assert ended.code == 0
     assert "FedAvg: unfinished, 40 of 100 rounds\nresume with: fedsolve run --resume" in ended.out

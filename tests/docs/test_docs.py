@@ -109,7 +109,7 @@ def test_shown_command_lines_are_read():
     """Each command and option of them exists, and names of tasks, methods, data sets and experiments are right."""
     from typer.main import get_command
 
-    from fedsolve.cli.configuration.values import parse_assignments, typed_method
+    from fedsolve.cli.configuration.values import parse_assignments, parse_method
     from fedsolve.cli.main import app
     from fedsolve.config.build import arguments
     from fedsolve.studies.reproduce import entries
@@ -133,7 +133,7 @@ def test_shown_command_lines_are_read():
         for name in [n for n in named if n is not None and ":" not in n]:
             keys = parse_assignments(given.get("settings") or [], "--set")
             of_one = {key.rpartition(".")[2] for key in keys}  # slow.client_lr
-            assert of_one <= set(arguments(typed_method(name)["name"])), words
+            assert of_one <= set(arguments(parse_method(name)["name"])), words
         if words[0] in ("data", "reproduce") and given["name"]:
             assert given["name"] in {"data": DATASETS, "reproduce": entries()}[words[0]]
     commands = "run compare sweep data reproduce federate show cite list stop predict export doctor study"
@@ -144,9 +144,9 @@ def test_shown_command_lines_are_read():
 def test_command_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, capsys):
     """The FedFW line as it stands; the comparison has tuned settings, and the method that was at 67 % without them."""
     pytest.importorskip("sklearn")
-    from fedsolve.cli.configuration.options import from_options
-    from fedsolve.cli.configuration.prepare import untuned
-    from fedsolve.cli.configuration.requests import CompareRequest
+    from fedsolve.cli.configuration.command_options import CompareRequest
+    from fedsolve.cli.configuration.overlay import from_options
+    from fedsolve.cli.configuration.prepare import untuned_note
     from fedsolve.cli.main import main
 
     found = importlib.util.find_spec  # as where matplotlib is not installed, which saves seconds
@@ -164,7 +164,7 @@ def test_command_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, c
     at = compare.index("--config")
     tuned = ROOT / compare[at + 1]
     config = from_options(CompareRequest(config=tuned, task=compare[1], names=compare[2:at]))
-    assert (config.run.rounds, config.run.clients_per_round, untuned(config)) == (200, 20, [])
+    assert (config.run.rounds, config.run.clients_per_round, untuned_note(config)) == (200, 20, [])
     assert len(config.how_tuned) > 100
     last = config.method[-1].name
     assert accuracy("run", "digits", last, "--config", str(tuned), "--rounds", "40") > 0.9

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.build import build, named
+from fedsolve.config.build import build, recipe_of
 from fedsolve.config.schedule_names import OPTAX, SCHEDULES
 from fedsolve.deploy.method_spec import from_spec, to_spec
 
@@ -92,7 +92,7 @@ def test_joined_schedules_count_from_their_boundaries():
 def test_a_named_schedule_is_written_as_it_was_given_and_travels_to_clients():
     settings = {"client_lr": JOINED}
     method = build("FedAvg", settings)
-    assert named(method) == ("FedAvg", settings)
+    assert recipe_of(method) == ("FedAvg", settings)
     assert from_spec(to_spec(method)) == method
     assert repr(build("FedAvg", {"client_lr": COSINE}).local.lr) == (
         "optax.cosine_decay_schedule(decay_steps=6, init_value=0.4)"

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 _WIDE = 200  # columns where no terminal sets a limit
-_LONGEST = 2000  # characters of an error
+_LONGEST_ERROR = 2000  # characters of an error
 _RENAMED = {"--lanes": "--parallel-trials"}
 
 
@@ -104,8 +104,8 @@ def usage(error: Any) -> str:
 
 def fail(message: str, code: int, as_json: bool) -> int:
     line = " ".join(message.split())
-    if len(line) > _LONGEST:  # a value of thousands of characters
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    if len(line) > _LONGEST_ERROR:  # a value of thousands of characters
+        line = f"{line[: _LONGEST_ERROR // 2]} ... {line[-_LONGEST_ERROR // 2 :]}"
     say(f"error: {line}")
     if as_json:
         status = {3: "diverged", 130: "interrupted"}.get(code, "error")
@@ -155,7 +155,7 @@ def _plain(text: str) -> str:
 def complete_task(incomplete: str) -> list[str]:
     from fedsolve.tasks.catalogue import TASKS
 
-    return _begin(incomplete, TASKS)
+    return _starting_with(incomplete, TASKS)
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
@@ -165,21 +165,21 @@ def complete_algorithm(incomplete: str) -> list[str]:
     before, plus, last = incomplete.rpartition("+")
     names = [*ALGORITHMS, *(f"{name}+" for name in WRAPPERS)]
     if plus and before.split("+")[-1] in WRAPPERS:
-        return [f"{before}+{name}" for name in _begin(last, names)]
-    return _begin(incomplete, names)
+        return [f"{before}+{name}" for name in _starting_with(last, names)]
+    return _starting_with(incomplete, names)
 
 
 def complete_experiment(incomplete: str) -> list[str]:
     from fedsolve.studies.reproduce import entries
 
-    return _begin(incomplete, entries())
+    return _starting_with(incomplete, entries())
 
 
 def complete_dataset(incomplete: str) -> list[str]:
     from fedsolve.tasks.datasets.download import DATASETS
 
-    return _begin(incomplete, DATASETS)
+    return _starting_with(incomplete, DATASETS)
 
 
-def _begin(incomplete: str, names: Any) -> list[str]:
+def _starting_with(incomplete: str, names: Any) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]

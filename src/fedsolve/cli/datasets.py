@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.configuration.requests import FOLDER, AsJson
+from fedsolve.cli.configuration.command_options import FOLDER, AsJson
 from fedsolve.cli.console import complete_dataset, emit, emit_json, emit_table, say
 from fedsolve.core.errors import InvalidInput
 

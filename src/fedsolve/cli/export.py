@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.requests import AsJson, Trust
+from fedsolve.cli.configuration.command_options import AsJson, Trust
 from fedsolve.cli.console import emit, emit_json
 from fedsolve.cli.predict import one_run, own_task
 from fedsolve.cli.processes import start_jax

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.cli.configuration.command_options import Request
 from fedsolve.cli.configuration.config import CONFIG, Config, to_toml
-from fedsolve.cli.configuration.requests import Request
 from fedsolve.cli.configuration.trust import trust_words
 from fedsolve.cli.console import emit, emit_rich, say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
@@ -22,7 +23,7 @@ from fedsolve.engine.identity import provenance
 from fedsolve.engine.running_page import page_so_far
 from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.folders.files import locked, slug, write_atomically
-from fedsolve.folders.run_folder import RUN, SWEEP, occupied
+from fedsolve.folders.run_folder import RUN, SWEEP, occupied_error
 from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import read_bytes
 from fedsolve.report import plots
@@ -40,17 +41,13 @@ FLOWER = "flower"
 
 
 @contextlib.contextmanager
-def begun(request: Request, config: Config, stem: str, what: str = "") -> Iterator[Path]:
-    """The folder of what is begun within, with its configuration; as it was found if that is refused.
+def new_run_folder(request: Request, config: Config, stem: str, what: str = "") -> Iterator[Path]:
+    """The folder of a run, new or resumed, with its configuration; as it was found if the run is refused.
 
-    Args:
-        request: what was typed: the folder to write or to go on in, and whether words are printed.
-        config: the resolved configuration.
-        stem: the name of a new folder in `runs`, without its number.
-        what: what is begun, in words that are printed; '' for none.
+    `stem` is the name of a new folder in `runs`, without its number; `what` is begun, in words that are printed.
     """
     folder = request.resume or new_folder(request.out, stem, command_of(config))
-    with undone_if_refused(folder, fresh=request.out is None and request.resume is None):
+    with restore_on_error(folder, fresh=request.out is None and request.resume is None):
         with locked(folder):
             save_config(folder, config)
         if what and not request.as_json:
@@ -62,75 +59,66 @@ def new_folder(out: Path | None, stem: str, command: str) -> Path:
     if out is None:
         return _next_folder(Path("runs"), stem)
     if (out / CONFIG).exists() or (out / RUN.file).exists():
-        raise occupied(out, "run", f" with `fedsolve {command} --resume {out}`")
+        raise occupied_error(out, "run", f" with `fedsolve {command} --resume {out}`")
     return out
 
 
 def _next_folder(base: Path, stem: str) -> Path:
-    number = 1
-    while True:
+    for number in itertools.count(1):
         folder = base / f"{slug(stem)}-{number}"
         try:
             folder.mkdir(parents=True)
-        except FileExistsError as error:
-            if not base.is_dir():
+            return folder
+        except OSError as error:
+            if not (isinstance(error, FileExistsError) and base.is_dir()):  # else that number is taken
                 raise InvalidInput(
                     f"cannot write to {base}: {error.strerror}; choose a folder with --out"
                 ) from None
-            number += 1
-        except OSError as error:
-            raise InvalidInput(
-                f"cannot write to {base}: {error.strerror}; choose a folder with --out"
-            ) from None
-        else:
-            return folder
+    raise AssertionError("numbers do not end")
 
 
 @contextlib.contextmanager
-def undone_if_refused(folder: Path, fresh: bool = False) -> Iterator[None]:
+def restore_on_error(folder: Path, fresh: bool = False) -> Iterator[None]:
     """Leave a folder as it was found if what is begun in it fails before anything ran that could be resumed.
 
-    Args:
-        folder: the folder of a run, a comparison or a sweep.
-        fresh: it was made for it, and goes as well; so does one that does not exist yet.
+    Much is refused only when the engine prepares a run in its folder, such as a loss that raises. A folder that is
+    `fresh`, made for this run, or that does not exist yet, goes as well.
     """
     fresh = fresh or not folder.exists()
-    found, done = _files(folder), _done(folder)
-    configs = {path: read_bytes(path, LARGEST, follow=False) for path in found if path.name == CONFIG}
+    before, ran = set(folder.rglob("*")), _records(folder)
+    files = [path for path in before if path.name == CONFIG and not path.is_symlink()]
+    configs = {path: read_bytes(path, LARGEST, follow=False) for path in files}
     try:
         yield
     except (Interrupted, Diverged):
         raise
     except Exception:
         with contextlib.suppress(InvalidInput, OSError):
-            if _done(folder) == done:
-                _undo(folder, found, configs)
+            if _records(folder) == ran:
+                with locked(folder):  # or another run uses it
+                    _restore(folder, before, configs)
                 for place in (folder, folder.parent) if fresh else ():
                     place.rmdir()  # unless there is something in it
         raise
 
 
-def _undo(folder: Path, found: set[Path], configs: dict[Path, bytes]) -> None:
-    with locked(folder):  # or another run uses it
-        for path, text in configs.items():
-            if read_bytes(path, LARGEST, follow=False) != text:
-                write_atomically(path, text)
-        new = [path for path in _files(folder) - found if path.name in (CONFIG, ".lock")]
-        for path in sorted(new, reverse=True):
-            path.unlink()
-            if path.parent != folder:
-                with contextlib.suppress(OSError):  # there is something else in it
-                    path.parent.rmdir()
+def _restore(folder: Path, before: set[Path], configs: dict[Path, bytes]) -> None:
+    for path, text in configs.items():
+        write_atomically(path, text)
+    for path in sorted(
+        set(folder.rglob("*")) - before, reverse=True
+    ):  # what is in a folder before the folder
+        with contextlib.suppress(OSError):  # there is something else in it
+            if path.is_dir():
+                path.rmdir()
+            elif path.name in (CONFIG, ".lock"):
+                path.unlink()
 
 
-def _files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
-
-
-def _done(folder: Path) -> dict[Path, int]:
-    # what has run in a folder: its checkpoints and records, and when they were written
+def _records(folder: Path) -> dict[Path, int]:
+    # checkpoints and records, and when they were written: what can be resumed
     names = (RUN.file, SWEEP.file, HISTORY, FAILURE)
-    return {path: path.stat().st_mtime_ns for path in _files(folder) if path.name in names}
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name in names}
 
 
 def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:

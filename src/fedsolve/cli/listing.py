@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.configuration.requests import AsJson, DataDir
+from fedsolve.cli.configuration.command_options import AsJson, DataDir
 from fedsolve.cli.console import emit, emit_json, emit_table, say
 from fedsolve.cli.processes import start_jax
 from fedsolve.config.references import is_reference
@@ -81,13 +81,13 @@ def _experiments() -> list[dict[str, Any]]:
 
 def _algorithms() -> list[dict[str, Any]]:
     from fedsolve.cli.configuration.prepare import with_defaults
-    from fedsolve.config.build import own_arguments
+    from fedsolve.config.build import wrapper_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
     rows = [_entry(name, entry, settings=with_defaults(name, {})) for name, entry in ALGORITHMS.items()]
     for name, entry in WRAPPERS.items():
         row = {"name": f"{name}+X", "summary": f"{entry.summary}, around any method X, as {name}+FedAdam"}
-        settings = {k: a.default for k, a in own_arguments(entry).items() if not a.is_needed}
+        settings = {k: a.default for k, a in wrapper_arguments(entry).items() if not a.is_needed}
         rows.append({**row, "citation": entry.citation, "settings": settings})
     return rows
 

@@ -20,7 +20,7 @@ from fedsolve.cli.export import export
 from fedsolve.cli.federation.commands import federate
 from fedsolve.cli.listing import cite, doctor, list_
 from fedsolve.cli.predict import predict
-from fedsolve.cli.processes import left
+from fedsolve.cli.processes import exit_process
 from fedsolve.cli.reproduce import reproduce, study, verdict
 from fedsolve.cli.training import compare, run, show, stop, sweep
 from fedsolve.core.errors import FedsolveError, InvalidInput
@@ -69,7 +69,7 @@ app.add_typer(federate, name="federate", short_help="Create and test real federa
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; anything but known errors is a bug and raises."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    return left(partial(_main, arguments))
+    return exit_process(partial(_main, arguments))
 
 
 def _main(arguments: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.configuration.requests import AsJson, Trust
+from fedsolve.cli.configuration.command_options import AsJson, Trust
 from fedsolve.cli.console import emit, emit_json
 from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import InvalidInput
@@ -96,7 +96,7 @@ def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
 def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
     """The user's own task that the configuration of a run names, if its code may be imported; else None."""
     from fedsolve.cli.configuration.config import CONFIG, load
-    from fedsolve.cli.configuration.trust import admit
+    from fedsolve.cli.configuration.trust import check_trusted
     from fedsolve.config.references import is_reference
     from fedsolve.tasks.catalogue import build
 
@@ -107,5 +107,5 @@ def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
     config = load(origin)
     if not is_reference(config.task) or config.unnamed:
         return None
-    admit(config.model_copy(update={"method": []}), origin, trust)  # of the task alone
+    check_trusted(config.model_copy(update={"method": []}), origin, trust)  # of the task alone
     return build(config.task, **config.task_options)

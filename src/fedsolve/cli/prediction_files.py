@@ -15,7 +15,7 @@ from fedsolve.data.columns import Columns, check_same_columns
 from fedsolve.data.schema import is_number
 from fedsolve.data.tables import Table, numbers
 from fedsolve.folders.files import replace_atomically, write_atomically
-from fedsolve.folders.untrusted import check_once, composed, csv_rows, npz_arrays, open_regular
+from fedsolve.folders.untrusted import check_unique_column, csv_rows, npz_arrays, open_regular, to_nfc
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"
@@ -27,7 +27,7 @@ def check_suffix(option: str, path: Path) -> None:
 
 
 def read_inputs(path: Path, columns: Sequence[str] | None, known: Columns = ()) -> np.ndarray:
-    kind, columns = path.suffix.lower(), None if columns is None else list(map(composed, columns))
+    kind, columns = path.suffix.lower(), None if columns is None else list(map(to_nfc, columns))
     if not path.is_file():
         raise InvalidInput(f"--input {path} does not exist: give a file")
     if kind == ".npz":
@@ -74,7 +74,7 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) ->
         if name not in header:
             raise unknown(f"column of {path}", name, header)
     for name in columns or header:
-        check_once(path, name, header)
+        check_unique_column(path, name, header)
     return [header.index(name) for name in columns or header]
 
 

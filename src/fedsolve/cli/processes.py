@@ -113,7 +113,7 @@ def join(seconds: float = _SECONDS) -> None:
             ) from None
 
 
-def left(command: Callable[[], int]) -> int:
+def exit_process(command: Callable[[], int]) -> int:
     # where others are lost, JAX would wait for them: end at once
     try:
         code = command()
@@ -170,7 +170,7 @@ def _keep_output_clean() -> None:
 
 HOST = "127.0.0.1"
 _PATIENCE = 15.0  # seconds that the others have to say why they end, once one has failed
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # what JAX logs of a lost process is said in a line
+_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # what JAX logs of a lost process is said in a line
 
 
 def run_locally(arguments: Sequence[str], count: int) -> int:
@@ -179,7 +179,7 @@ def run_locally(arguments: Sequence[str], count: int) -> int:
     Returns:
         The exit code of the first, which has said what there is to say.
     """
-    with tempfile.TemporaryDirectory() as logs, _started(arguments, count, Path(logs)) as children:
+    with tempfile.TemporaryDirectory() as logs, _processes(arguments, count, Path(logs)) as children:
         while all(child.poll() in (None, 0) for child in children):
             if all(child.returncode == 0 for child in children):
                 return 0
@@ -191,8 +191,8 @@ def run_locally(arguments: Sequence[str], count: int) -> int:
         words = Path(logs, f"{lost}.log").read_text(errors="replace").strip().splitlines()
     why = f": {words[-1]}" if words else ""
     raise Unavailable(
-        f"process {lost} of {count} {_how(children[lost].returncode)}{why}; the last checkpoint is kept: continue with "
-        "--resume FOLDER"
+        f"process {lost} of {count} {_exit_text(children[lost].returncode)}{why}; the last checkpoint is kept: "
+        "continue with --resume FOLDER"
     )
 
 
@@ -204,12 +204,12 @@ def _last_words(first: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
 
 
 @contextlib.contextmanager
-def _started(arguments: Sequence[str], count: int, logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _processes(arguments: Sequence[str], count: int, logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     # Ctrl-C is passed on to each, and whichever is left at the end is killed
     address = f"{HOST}:{free_port()}"
     children: list[subprocess.Popen[bytes]] = []
@@ -236,7 +236,7 @@ def _started(arguments: Sequence[str], count: int, logs: Path) -> Iterator[list[
 def _start(arguments: Sequence[str], place: str, output: IO[bytes] | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "fedsolve", *arguments],
-        env=os.environ | _QUIET | {PLACE: place},
+        env=os.environ | _ENVIRONMENT | {PLACE: place},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.requests import FOLDER, AsJson, DataDir, Out, Trust
+from fedsolve.cli.configuration.command_options import FOLDER, AsJson, DataDir, Out, Trust
 from fedsolve.cli.console import complete_experiment, emit_json, emit_rich, say
 from fedsolve.core.errors import Interrupted, InvalidInput
 

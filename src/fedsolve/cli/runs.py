@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsolve.cli.configuration.command_options import CompareRequest, RunRequest, SweepRequest, metric_names
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import (
     Prepared,
@@ -15,15 +16,14 @@ from fedsolve.cli.configuration.prepare import (
     check_shown,
     prepare,
     prepare_sweep,
-    untuned,
+    untuned_note,
 )
-from fedsolve.cli.configuration.requests import CompareRequest, RunRequest, SweepRequest, names_of
 from fedsolve.cli.console import emit_json, say
 from fedsolve.cli.folders import (
     TRIAL_FOLDERS,
-    begun,
     document,
     how_to_resume,
+    new_run_folder,
     page_meanwhile,
     print_result,
     run_folders,
@@ -67,23 +67,26 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     track = request.track or ()
     check_trackers(track)
     prepared = prepare(config)
-    metrics = names_of(request.metrics)
+    metrics = metric_names(request.metrics)
     check_shown(metrics, prepared.task, prepared.algorithms[0])
     check_all_begin(prepared.algorithms, prepared.task, prepared.options)
     config = prepared.config
     what = f"{len(config.method)} methods on {config.task}"
-    with begun(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
+    with new_run_folder(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
         load_meanwhile()
         with page_meanwhile(folder, config):
             outcomes = _run_all(prepared, folder, track)
         histories = [history for outcome in outcomes.values() for history in outcome.histories]
         notes = [f"{run}: {why}" for outcome in outcomes.values() for run, why in outcome.failures.items()]
         methods = {m.shown: a for m, a in zip(config.method, prepared.algorithms, strict=True)}
-        notes += untuned(config) + different_objectives(methods, "--weighting uniform")
+        notes += untuned_note(config) + different_objectives(methods, "--weighting uniform")
         write_report(folder, config, prepared.task, histories, notes)
     diverged = [label for label, outcome in outcomes.items() if outcome.failures]
     if request.as_json:
-        status, methods = "diverged" if diverged else "finished", _methods(config, folder, outcomes, request)
+        status, methods = (
+            "diverged" if diverged else "finished",
+            _method_rows(config, folder, outcomes, request),
+        )
         about = document(status, folder, config.task, config.run.rounds, methods=methods)
         emit_json(about | {"notes": notes})
     else:
@@ -100,9 +103,9 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
     config, outcomes = prepared.config, {}
     folders = run_folders(folder, config)
     places = dict(zip(folders, method_folders(folder, list(folders)), strict=True))
-    former = {label: _former(config, runs) for label, runs in folders.items()}
+    former = {label: _earlier_outcome(config, runs) for label, runs in folders.items()}
     left = [index for index, label in enumerate(folders) if former[label] is None]
-    methods = [_begin(prepared, index, places[config.method[index].shown], track) for index in left]
+    methods = [_plan_method(prepared, index, places[config.method[index].shown], track) for index in left]
     with (
         open_display(list(folders), prepared.rounds) as display,
         scheduled_runs(methods, prepared.task, prepared.options) as finish,
@@ -125,7 +128,7 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
     return outcomes
 
 
-def _former(config: Config, places: Mapping[str, Path]) -> Outcome | None:
+def _earlier_outcome(config: Config, places: Mapping[str, Path]) -> Outcome | None:
     # None where a run of it has not ended
     histories = [ended(place, config.run.rounds) for place in places.values()]
     known = [history for history in histories if history is not None]
@@ -135,18 +138,18 @@ def _former(config: Config, places: Mapping[str, Path]) -> Outcome | None:
     return Outcome(known, failures)
 
 
-def _begin(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> RunPlan:
+def _plan_method(prepared: Prepared, index: int, place: Path, track: Sequence[str]) -> RunPlan:
     config = prepared.config
     # its settings have the weighting of all
     save_config(place, config.model_copy(update={"method": [config.method[index]], "weighting": None}))
     return runs_of(prepared, index, place, track)
 
 
-def _methods(
+def _method_rows(
     config: Config, folder: Path, outcomes: Mapping[str, Outcome], request: CompareRequest
 ) -> list[dict[str, Any]]:
     histories = [history for outcome in outcomes.values() for history in outcome.histories]
-    rows = result_rows(histories, request.target, names_of(request.metrics))
+    rows = result_rows(histories, request.target, metric_names(request.metrics))
     places = method_folders(folder, list(outcomes))
     return [
         {
@@ -170,14 +173,14 @@ def run_command(config: Config, request: RunRequest) -> int:
     check_trackers(track)
     prepared = prepare(config)
     config = prepared.config
-    method, metrics = config.method[0], names_of(request.metrics)
+    method, metrics = config.method[0], metric_names(request.metrics)
     check_shown(metrics, prepared.task, prepared.algorithms[0])
     if not is_first():
         return follow(prepared, request.resume)
     what = f"{method.shown} on {config.task}"
     load_meanwhile()
     with (
-        begun(request, config, f"{config.task}-{method.shown}", what) as folder,
+        new_run_folder(request, config, f"{config.task}-{method.shown}", what) as folder,
         page_meanwhile(folder, config),
         open_display([method.shown], prepared.rounds) as display,
     ):
@@ -211,7 +214,7 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
     require_parquet()
     prepared = prepare_sweep(config)
     config = prepared.config
-    with begun(request, config, f"{config.task}-{prepared.method.shown}-sweep") as folder:
+    with new_run_folder(request, config, f"{config.task}-{prepared.method.shown}-sweep") as folder:
         if (folder / SUMMARY).exists():
             found = load(folder)
         else:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsolve.cli.configuration.command_options import metric_names
 from fedsolve.cli.configuration.config import CONFIG, Config, load
 from fedsolve.cli.configuration.prepare import Prepared
-from fedsolve.cli.configuration.requests import names_of
 from fedsolve.cli.configuration.trust import imports_document, imports_lines
 from fedsolve.cli.console import emit_json
 from fedsolve.cli.folders import FLOWER, command_of, document, how_to_resume, print_result, run_folders
@@ -21,7 +21,7 @@ from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.engine.results import Result, Results
 from fedsolve.engine.running_page import Standing, standing
 from fedsolve.engine.scheduler import RunPlan, WaitForResults, run_single
-from fedsolve.folders.files import held_within
+from fedsolve.folders.files import locked_within
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.table import result_rows
 from fedsolve.report.trackers import tracker
@@ -31,7 +31,7 @@ from fedsolve.results.record_files import read_history
 from fedsolve.results.sweep import SUMMARY
 
 _SECONDS_BETWEEN = 2.0
-_PATIENCE = 30.0
+_IDLE_SECONDS = 30.0
 """Between the runs of a method nothing may run for a while, and before the first."""
 
 
@@ -45,14 +45,14 @@ def follow_command(folder: Path, as_json: bool, metrics: str | None, target: flo
     before, ran = "", time.monotonic()
     try:
         while True:
-            running = bool(held_within(folder))  # looked at first: what ends meanwhile is shown as ended
+            running = bool(locked_within(folder))  # looked at first: what ends meanwhile is shown as ended
             with contextlib.redirect_stdout(io.StringIO()) as now:
                 over = show_command(folder, as_json, metrics, target)
             if now.getvalue() != before:
                 before = now.getvalue()
                 show_command(folder, as_json, metrics, target)
             ran = time.monotonic() if running else ran
-            if not running and (over or time.monotonic() - ran > _PATIENCE):
+            if not running and (over or time.monotonic() - ran > _IDLE_SECONDS):
                 return
             time.sleep(_SECONDS_BETWEEN)
     except KeyboardInterrupt:
@@ -63,7 +63,7 @@ def show_command(
     folder: Path, as_json: bool, metrics: str | None = None, target: float | None = None
 ) -> bool:
     """Print how a run, a comparison or a sweep stands, and return whether it has ended."""
-    shown = Shown(names_of(metrics), target)
+    shown = Shown(metric_names(metrics), target)
     if not (folder / CONFIG).is_file():
         if (history := read_history(folder)) is not None:  # a run on a real federation
             _show_record(folder, history, as_json, shown)

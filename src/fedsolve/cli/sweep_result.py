@@ -17,7 +17,7 @@ from fedsolve.cli.console import emit, emit_json, emit_rich
 from fedsolve.cli.folders import TRIAL_FOLDERS, can_draw, how_to_resume
 from fedsolve.core.errors import Diverged
 from fedsolve.engine.sweep_rounds import results_so_far
-from fedsolve.folders.files import held
+from fedsolve.folders.files import is_locked
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.page import SoFar, written_meanwhile
 from fedsolve.report.sweep_page import PAGE, write_page, write_sweep_page
@@ -77,7 +77,7 @@ def sweep_page_meanwhile(config: Config, folder: Path) -> AbstractContextManager
     last: list[object] = []
 
     def write(goes_on: bool) -> bool:
-        found = sweep_so_far(config, folder) if held(folder / TRIAL_FOLDERS) or not goes_on else None
+        found = sweep_so_far(config, folder) if is_locked(folder / TRIAL_FOLDERS) or not goes_on else None
         if found is None or last == (now := [goes_on, len(found.rounds)]):
             return False
         so_far = SoFar(f"all runs after round {found.rounds[-1]:,} of {config.run.rounds:,}", goes_on)
@@ -101,7 +101,7 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
         if imports and not as_json:
             emit("\n".join(imports_lines(config)))
         return
-    standing = "running" if held(folder / TRIAL_FOLDERS) else "unfinished"
+    standing = "running" if is_locked(folder / TRIAL_FOLDERS) else "unfinished"
     if as_json:
         facts: dict[str, Any] = {"status": standing, "folder": str(folder), "task": config.task}
         facts |= {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.requests import (
+from fedsolve.cli.configuration.command_options import (
     AsJson,
     CompareRequest,
     Metrics,
@@ -17,7 +17,7 @@ from fedsolve.cli.configuration.requests import (
     RunRequest,
     SweepRequest,
     Target,
-    takes,
+    with_request,
 )
 from fedsolve.cli.processes import is_started, join, spread, start_jax
 from fedsolve.core.errors import InvalidInput
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from fedsolve.cli.configuration.config import Config
 
 
-_RESUMED_WITH = ("resume", "as_json", "track", "processes", "trust", "metrics", "target")
+_ALLOWED_ON_RESUME = ("resume", "as_json", "track", "processes", "trust", "metrics", "target")
 """What may be typed beside `--resume`."""
 
 
-@takes(RunRequest)
+@with_request(RunRequest)
 def run(context: typer.Context, request: RunRequest) -> None:
     """Run one method on one task; write its record, model, plots and page to a folder."""
-    config = _shared(_config(context, request), request, context.obj)
+    config = _join_processes(_config(context, request), request, context.obj)
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)
         raise InvalidInput(
@@ -44,7 +44,7 @@ def run(context: typer.Context, request: RunRequest) -> None:
     raise typer.Exit(run_command(config, request))
 
 
-@takes(CompareRequest)
+@with_request(CompareRequest)
 def compare(context: typer.Context, request: CompareRequest) -> None:
     """Run several methods on one task; write a table, a plot and a page of all to a folder."""
     config = _on_devices_of(request.resume, _config(context, request))
@@ -54,7 +54,7 @@ def compare(context: typer.Context, request: CompareRequest) -> None:
     raise typer.Exit(compare_command(config, request))
 
 
-@takes(SweepRequest)
+@with_request(SweepRequest)
 def sweep(context: typer.Context, request: SweepRequest) -> None:
     """Run one method at every setting of a grid, with several seeds, and select the best setting.
 
@@ -95,7 +95,7 @@ def stop(
     say(f"stopped: nothing runs in {folder} any more")
 
 
-def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Config:
+def _join_processes(config: Config, request: RunRequest, arguments: Sequence[str]) -> Config:
     # where this process starts the others it does not return: the first of them says what there is to say
     devices, processes, resumed = _devices(config), request.processes, request.resume is not None
     if processes is not None and processes > 1:
@@ -138,9 +138,9 @@ def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
 
 
 def _config(context: typer.Context, request: Request) -> Config:
-    from fedsolve.cli.configuration.options import from_options
+    from fedsolve.cli.configuration.overlay import from_options
 
-    taken = _RESUMED_WITH if request.swept else (*_RESUMED_WITH, "rounds")
+    taken = _ALLOWED_ON_RESUME if request.swept else (*_ALLOWED_ON_RESUME, "rounds")
     allowed = "a sweep is resumed as it was" if request.swept else "only --rounds can change"
     for parameter in context.command.params if request.resume is not None else ():
         name = parameter.name or ""

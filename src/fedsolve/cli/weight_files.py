@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedsolve.config.references import failed, named_object
+from fedsolve.config.references import load_object, user_code_error
 from fedsolve.core import __version__
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, require
 from fedsolve.engine.results import Result
@@ -108,14 +108,14 @@ def named_module(reference: str) -> nn.Module:
     require("torch", "--module needs", "torch", "PyTorch")
     from torch import nn
 
-    module = named_object("module", reference)
+    module = load_object("module", reference)
     if callable(module) and not isinstance(module, nn.Module):
         try:
             module = module()
         except FedsolveError:
             raise
         except (Exception, SystemExit) as error:
-            raise failed(f"module {reference}", error) from None
+            raise user_code_error(f"module {reference}", error) from None
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"module '{reference}' is {of_type(module)}: name a torch.nn.Module")
     return module
@@ -277,8 +277,8 @@ def _title(name: str) -> str:
 
 TOLERANCE = 1e-5
 """How far the outputs of the graph may be from the module's, of 1 or of the largest output if that is more."""
-_ROWS = 2048  # of the check: enough for every branch, and a large module is done in seconds
-_TRACED = (
+_CHECKED_ROWS = 2048  # of the check: enough for every branch, and a large module is done in seconds
+_TRACED_ROWS = (
     7  # rows that the graph is traced with: not 1, which PyTorch takes for a constant, and no usual size
 )
 
@@ -317,7 +317,7 @@ def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
     shapes = getattr(result.inference, "rows", None)
     arrays, _ = as_inputs(rows, shapes, result.history.task)
     dtype = next(p.dtype for p in module.parameters() if p.is_floating_point())
-    return jax.tree.map(lambda a: to_tensor(a[:_ROWS], dtype), arrays)
+    return jax.tree.map(lambda a: to_tensor(a[:_CHECKED_ROWS], dtype), arrays)
 
 
 def _graph(module: nn.Module, inputs: Any) -> bytes:
@@ -326,12 +326,12 @@ def _graph(module: nn.Module, inputs: Any) -> bytes:
     from torch.utils import _pytree as pytree
 
     def repeated(x: torch.Tensor) -> torch.Tensor:
-        return x[torch.arange(_TRACED) % len(x)]
+        return x[torch.arange(_TRACED_ROWS) % len(x)]
 
     sample = pytree.tree_map(repeated, inputs)
     shapes = (pytree.tree_map(lambda _: {0: torch.export.Dim("rows", min=1)}, sample),)
     try:
-        with _silenced():
+        with _quiet():
             program = torch.onnx.export(module, (sample,), dynamo=True, dynamic_shapes=shapes, verbose=False)
         assert program is not None
         proto = program.model_proto
@@ -341,7 +341,7 @@ def _graph(module: nn.Module, inputs: Any) -> bytes:
         raise InvalidInput(
             f"{type(module).__name__} has no ONNX graph: {type(error).__name__}: {reason[:200]}; give --to torch"
         ) from None
-    _clear_places(proto)
+    _clear_paths(proto)
     try:
         return proto.SerializeToString()
     except ValueError:
@@ -350,14 +350,14 @@ def _graph(module: nn.Module, inputs: Any) -> bytes:
         ) from None
 
 
-def _clear_places(message: Any) -> None:
+def _clear_paths(message: Any) -> None:
     # they name files of this machine
     for entry, value in message.ListFields():
         if entry.name in ("doc_string", "metadata_props"):
             message.ClearField(entry.name)
         elif entry.message_type is not None:
             for inside in (value,) if hasattr(value, "ListFields") else value:
-                _clear_places(inside)
+                _clear_paths(inside)
 
 
 def _difference(module: nn.Module, content: bytes, inputs: Any) -> tuple[float, float, int]:
@@ -380,7 +380,7 @@ def _difference(module: nn.Module, content: bytes, inputs: Any) -> tuple[float, 
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -94,11 +94,11 @@ def arguments(name: str) -> dict[str, Argument]:
     """The arguments of a method by name, read from signatures; client options and its wrappers' own included."""
     wrapper, inner = split_name(name)
     if wrapper:
-        return arguments(inner) | own_arguments(wrapper_entry(wrapper))
+        return arguments(inner) | wrapper_arguments(wrapper_entry(wrapper))
     return dict(arguments_of(entry(inner).build))
 
 
-def own_arguments(wrapper: Entry) -> dict[str, Argument]:
+def wrapper_arguments(wrapper: Entry) -> dict[str, Argument]:
     # without the method that it wraps, and what it fills in itself
     return {k: v for k, v in arguments_of(wrapper.wrap).items() if k not in ("inner", "renyi", "losses")}
 
@@ -128,7 +128,7 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
             raise unknown(f"setting of {name}", key, known)
     for key, argument in known.items():
         if argument.is_needed and key not in given:
-            raise InvalidInput(_lacks(name, key))
+            raise InvalidInput(_missing_argument(name, key))
     own = is_reference(name)
     return _build(name, {k: _argument(f"{name}: {k}", v, known[k].hint, own) for k, v in given.items()})
 
@@ -155,7 +155,7 @@ def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
     return value
 
 
-def _lacks(name: str, key: str) -> str:
+def _missing_argument(name: str, key: str) -> str:
     if key == "inner":
         return f"{name} wraps a method: write {name}+FedAvg, or another method in its place"
     example = example_of(name)
@@ -172,7 +172,7 @@ def _build(name: str, settings: dict[str, Any]) -> Algorithm:
     wrapper, inner = split_name(name)
     if wrapper:
         around = wrapper_entry(wrapper)
-        own = {key: settings.pop(key) for key in own_arguments(around) if key in settings}
+        own = {key: settings.pop(key) for key in wrapper_arguments(around) if key in settings}
         built = _build(inner, settings)
         if is_reference(wrapper):
             return _construct(wrapper, around.wrap, {"inner": built, **own})
@@ -214,7 +214,7 @@ def citations(name: str) -> tuple[str, ...]:
 # A method as a configuration writes it: the name and the settings, plain data, that build it again.
 
 
-def named(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
+def recipe_of(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
     """The name and the settings, plain data, of which `build` makes an equal method; None if none do.
 
     They are those that the method's builder recorded. What they build must be equal in every part: no name is better
@@ -225,7 +225,7 @@ def named(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
     ('FedAdam', {'client_lr': 0.05, 'tau': 0.0001})
     """
     try:
-        name, settings = _recorded(algorithm)
+        name, settings = _recorded_settings(algorithm)
         return (name, settings) if _is_equal(build(name, settings), algorithm) else None
     except (
         FedsolveError,
@@ -348,7 +348,7 @@ to_plain = _Plain().of
 """A setting as `from_plain` reads it; `ValueError` where no plain data stand for it."""
 
 
-def _recorded(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
+def _recorded_settings(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
     # wrappers outermost
     made = record_of(algorithm)
     if made is None:
@@ -356,14 +356,14 @@ def _recorded(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
     options = dict(made.options)
     inner, name, settings = options.pop("inner", None), made.name, {}
     if inner is not None:
-        inside, settings = _recorded(inner)
+        inside, settings = _recorded_settings(inner)
         name = name if split_name(name) == (name, inside) else f"{name}+{inside}"
     known = arguments(name)
-    changed = {key: value for key, value in options.items() if not _same(value, known[key].default)}
+    changed = {key: value for key, value in options.items() if not _is_default(value, known[key].default)}
     return name, {key: to_plain(value) for key, value in changed.items()} | settings
 
 
-def _same(value: Any, default: Any) -> bool:
+def _is_default(value: Any, default: Any) -> bool:
     if value is None or default is None:
         return value is default
     try:

@@ -39,16 +39,16 @@ def split_reference(kind: str, reference: str) -> tuple[str, str]:
 
 def load_reference(kind: str, reference: str, wanted: type, folder: Path | None = None) -> Callable[..., Any]:
     """What `module:name` names, as a function of its options; `folder` is looked in first, else the current one."""
-    return as_builder(f"{kind} '{reference}'", named_object(kind, reference, folder), wanted)
+    return as_builder(f"{kind} '{reference}'", load_object(kind, reference, folder), wanted)
 
 
-def named_object(kind: str, reference: str, folder: Path | None = None) -> Any:
+def load_object(kind: str, reference: str, folder: Path | None = None) -> Any:
     module_name, name = split_reference(kind, reference)
-    _look_in(folder)
-    return _named(module_name, name, _imported(kind, reference, module_name, folder or Path.cwd()))
+    _add_to_path(folder)
+    return _attribute(module_name, name, _import(kind, reference, module_name, folder or Path.cwd()))
 
 
-def _look_in(folder: Path | None) -> None:
+def _add_to_path(folder: Path | None) -> None:
     # modules are found in a folder before all others, or without one in the current folder
     if folder is not None and sys.path[:1] != [str(folder)]:
         sys.path.insert(0, str(folder))
@@ -56,22 +56,22 @@ def _look_in(folder: Path | None) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def _imported(kind: str, reference: str, module: str, folder: Path) -> Any:
+def _import(kind: str, reference: str, module: str, folder: Path) -> Any:
     importlib.invalidate_caches()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise failed(f"{kind} {reference}: importing {module}", error) from None
+            raise user_code_error(f"{kind} {reference}: importing {module}", error) from None
         raise InvalidInput(
             f"{kind} '{reference}': no module {error.name} in {folder} or among the installed packages: "
             f"start where {error.name.partition('.')[0]}.py is, or install it"
         ) from None
     except (Exception, SystemExit) as error:
-        raise failed(f"{kind} {reference}: importing {module}", error) from None
+        raise user_code_error(f"{kind} {reference}: importing {module}", error) from None
 
 
-def _named(module: str, name: str, found: Any) -> Any:
+def _attribute(module: str, name: str, found: Any) -> Any:
     # dots are for what lies within
     for part in name.split("."):
         if not hasattr(found, part):
@@ -86,7 +86,7 @@ def _named(module: str, name: str, found: Any) -> Any:
 
 def as_builder(what: str, found: Any, wanted: type) -> Callable[..., Any]:
     """What a reference names as a function of its options: nothing of it has been called before."""
-    for module in homes(found):
+    for module in defining_modules(found):
         refuse_standard(what, module)
     if isinstance(found, wanted):
         return lambda: found
@@ -96,11 +96,11 @@ def as_builder(what: str, found: Any, wanted: type) -> Callable[..., Any]:
         if not issubclass(found, wanted):
             raise InvalidInput(f"{what} is a class but not a fedsolve {wanted.__name__}: name one that is")
         return found
-    _check_returned(what, found, wanted)
+    _check_return_hint(what, found, wanted)
     return found
 
 
-def homes(found: Any) -> Iterator[str]:
+def defining_modules(found: Any) -> Iterator[str]:
     # a decorated function is of two modules: its own, and that of what it decorates
     while found is not None:
         if isinstance(found, functools.partial):
@@ -120,14 +120,14 @@ def refuse_standard(what: str, module: str) -> None:
         )
 
 
-def _check_returned(what: str, function: Any, wanted: type) -> None:
+def _check_return_hint(what: str, function: Any, wanted: type) -> None:
     name, kind = getattr(function, "__name__", "it"), wanted.__name__
     a_kind = with_article(kind)
     remedy = (
         f"write `def {name}(...) -> fs.{kind}:`" if kind != "Study" else f"write `def {name}() -> Study:`"
     )
     try:
-        hint = _returned(function)
+        hint = _return_hint(function)
     except Exception as error:  # of evaluated text: any
         raise InvalidInput(
             f"{what}: what {name} is annotated to return cannot be resolved ({type(error).__name__}: {error}): "
@@ -142,7 +142,7 @@ def _check_returned(what: str, function: Any, wanted: type) -> None:
         raise InvalidInput(f"{what}: {name} is annotated to return {shown}, not {a_kind}: {remedy}")
 
 
-def _returned(function: Any) -> Any:
+def _return_hint(function: Any) -> Any:
     # text is evaluated where the function was written; empty for none
     while isinstance(function, functools.partial):
         function = function.func
@@ -160,7 +160,7 @@ def construct(kind: str, reference: str, wanted: type, builder: Callable[..., An
         missing = [
             p.name
             for p in inspect.signature(builder).parameters.values()
-            if p.default is p.empty and p.kind not in _OPEN and p.name not in options
+            if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options
         ]
     except ValueError:  # a builtin without a signature
         missing = []
@@ -172,23 +172,23 @@ def construct(kind: str, reference: str, wanted: type, builder: Callable[..., An
     except FedsolveError:
         raise
     except (Exception, SystemExit) as error:
-        raise failed(f"{kind} {reference}", error) from None
+        raise user_code_error(f"{kind} {reference}", error) from None
     if not isinstance(found, wanted):
         raise InvalidInput(f"{kind} {reference} gave {of_type(found)}, not a fedsolve.{wanted.__name__}")
     return found
 
 
-_OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_NOT_THE_USERS = ("<", str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_LIBRARY_PATHS = ("<", str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
 
 
-def failed(what: str, error: BaseException) -> InvalidInput:
+def user_code_error(what: str, error: BaseException) -> InvalidInput:
     """The error for what a user's own code raised, with the last line of that code on the way there."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
         return InvalidInput(f"{what}: {type(error).__name__}: {error.msg} ({place})")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PATHS)]
     last = (own or frames)[-1]
     text = " ".join(str(error).split())
     shown = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -94,11 +94,11 @@ class OptaxSchedule(Schedule):
             raise InvalidInput(f"{name}: {shown(arguments)} must be finite numbers by name") from None
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "arguments", text)
-        _made(name, given)
+        _build_optax(name, given)
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
-        return _made(self.name, loads(self.arguments))(as_count(round))
+        return _build_optax(self.name, loads(self.arguments))(as_count(round))
 
     def __repr__(self) -> str:
         given = ", ".join(f"{key}={value!r}" for key, value in loads(self.arguments).items())
@@ -130,7 +130,7 @@ SCHEDULES = _Schedules(
 """Every schedule that a configuration can name."""
 
 
-def _made(name: str, given: Mapping[str, Any]) -> Callable[[Any], Any]:
+def _build_optax(name: str, given: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Optax's schedule of checked arguments.
 
     Raises:
@@ -165,7 +165,7 @@ def _value(where: str, key: str, value: Any) -> Any:
     """One argument, checked by its name, as optax takes it."""
     match key:
         case "schedules":
-            return [_part(f"{where}[{i}]", part) for i, part in enumerate(_list(where, value))]
+            return [_joined_part(f"{where}[{i}]", part) for i, part in enumerate(_list(where, value))]
         case "boundaries":
             return [_count(where, n) for n in _list(where, value)]
         case "boundaries_and_scales":
@@ -195,7 +195,7 @@ def _value(where: str, key: str, value: Any) -> Any:
     return _number(where, value)
 
 
-def _part(where: str, part: Any) -> Callable[[Any], Any]:
+def _joined_part(where: str, part: Any) -> Callable[[Any], Any]:
     """One of the schedules that are joined: a table, or a number for a constant rate."""
     if isinstance(part, Mapping):
         schedule = SCHEDULES.build(where, part)

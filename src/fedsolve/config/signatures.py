@@ -288,7 +288,7 @@ def _in_words(option: Field[Any]) -> str:
     return about.text + (f"; {least}" if least else "") + (f"; default {default}." if default else ".")
 
 
-def takes(function: Any, names: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
+def accepts(function: Any, names: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
     """Whether something can be called with so many arguments, by position; a built-in that does not tell can.
 
     >>> takes(lambda at: None, ["at"]), takes(lambda: None, ["at"]), takes(3, ["at"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from fedsolve.config.build import arguments, build, named
+from fedsolve.config.build import arguments, build, recipe_of
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Weighting, check_weighting
@@ -28,9 +28,9 @@ def different_objectives(methods: Mapping[str, Algorithm], remedy: str) -> list[
 def with_weighting(label: str, method: Algorithm, weighting: Weighting) -> Algorithm:
     """A method, and what it wraps, with another weighting; itself where it has that one alone."""
     check_weighting(weighting)
-    recorded = named(method)
+    recorded = recipe_of(method)
     if recorded is None:
-        changed = _replaced(method, weighting)
+        changed = _with_field(method, weighting)
     else:
         name, settings = recorded
         check_one_weighting(label, settings.get("weighting", weighting), weighting)
@@ -57,12 +57,12 @@ def check_one_weighting(label: str, given: object, weighting: str) -> None:
         )
 
 
-def _replaced(method: Algorithm, weighting: Weighting) -> Algorithm:
+def _with_field(method: Algorithm, weighting: Weighting) -> Algorithm:
     # of a method without a name, in its outermost part that has a weighting
     names = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
     if "weighting" in names:
         return dataclasses.replace(method, weighting=weighting)  # pyright: ignore[reportArgumentType]
     inner = getattr(method, "inner", None)
     if "inner" in names and isinstance(inner, Algorithm):
-        return dataclasses.replace(method, inner=_replaced(inner, weighting))  # pyright: ignore[reportArgumentType]
+        return dataclasses.replace(method, inner=_with_field(inner, weighting))  # pyright: ignore[reportArgumentType]
     return method

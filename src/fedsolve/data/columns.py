@@ -11,7 +11,7 @@ from fedsolve.core.errors import InvalidInput, is_integer, of_type
 from fedsolve.core.trees import as_array, check_same_rows, columns_of, is_rounded
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import form_text
-from fedsolve.folders.untrusted import composed
+from fedsolve.folders.untrusted import to_nfc
 
 Columns = tuple[tuple[str, ...] | None, ...]
 """For each leaf in the order of `jax.tree.leaves` the names of its columns, None if they have none; () if none has."""
@@ -37,7 +37,7 @@ def named_arrays(
         if all(map(is_integer, labels)) and sorted(labels) == list(range(len(labels))):
             order = None if labels == sorted(labels) else np.argsort(labels)
         else:
-            own = tuple(composed(str(label)) for label in labels)
+            own = tuple(to_nfc(str(label)) for label in labels)
             order = _order(where, own, wanted, of)
         arrays.append(array if order is None else array[:, order])
         found.append(wanted or own)

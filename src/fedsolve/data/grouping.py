@@ -23,7 +23,7 @@ from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.tables import Table, check_whole, numbers
 from fedsolve.data.writing import write
-from fedsolve.folders.untrusted import composed
+from fedsolve.folders.untrusted import to_nfc
 
 Columns = str | Sequence[str]
 """One column, whose rows may be lists, or several of single numbers that stand side by side."""
@@ -145,7 +145,7 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
     if not (arrow.types.is_integer(kind) or any(is_text(kind) for is_text in texts)):
         raise InvalidInput(f"{where} has type {kind}: client ids must be integers or text")
     check_whole(coded.dictionary, where)
-    ids = [composed(name) if isinstance(name, str) else name for name in coded.dictionary.to_pylist()]
+    ids = [to_nfc(name) if isinstance(name, str) else name for name in coded.dictionary.to_pylist()]
     return ids, coded.indices.to_numpy().astype(np.int64)
 
 

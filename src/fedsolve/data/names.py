@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.trees import as_array, missing, to_numpy
-from fedsolve.folders.untrusted import composed
+from fedsolve.folders.untrusted import to_nfc
 
 
 class Numbered(Sequence[str]):
@@ -115,7 +115,7 @@ def check_column(name: str, values: Any) -> np.ndarray:
             "as integers or text"
         )
     if isinstance(column[0], str) and not all(text.isascii() for text in column):
-        column = np.fromiter(map(composed, column.tolist()), object, len(column))
+        column = np.fromiter(map(to_nfc, column.tolist()), object, len(column))
     return column
 
 

@@ -29,7 +29,7 @@ from fedsolve.core.trees import as_array, first_beyond
 from fedsolve.data.columns import named_arrays
 from fedsolve.data.examples import Examples
 from fedsolve.data.names import check_column
-from fedsolve.folders.untrusted import check_once, check_shape, composed, csv_rows, read_user_toml
+from fedsolve.folders.untrusted import check_shape, check_unique_column, csv_rows, read_user_toml, to_nfc
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -87,7 +87,7 @@ def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> in
         raise InvalidInput(
             f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or the schema's"
         )
-    check_once(path, name, header)
+    check_unique_column(path, name, header)
     return header.index(name)
 
 
@@ -383,7 +383,7 @@ class Schema:
                 f"y has labels of type {targets.dtype}, and the classes are {type(self.classes[0]).__name__}"
             )
         if targets.dtype.kind in "OU":
-            targets = np.array([composed(str(label)) for label in targets.tolist()])
+            targets = np.array([to_nfc(str(label)) for label in targets.tolist()])
         order, labels = np.argsort(self.classes), np.sort(self.classes)
         places = np.clip(np.searchsorted(labels, targets), 0, len(labels) - 1)
         if not (labels[places] == targets).all():

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, require, unknown
 from fedsolve.folders.sealed import LARGEST
-from fedsolve.folders.untrusted import MALFORMED, check_once, composed, loads, open_regular, read_bytes
+from fedsolve.folders.untrusted import MALFORMED, check_unique_column, loads, open_regular, read_bytes, to_nfc
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _HUGGING_FACE = "state.json"
@@ -39,7 +39,7 @@ class Table:
 
     def names(self) -> list[str]:
         # of the first file, accents composed
-        return list(map(composed, self._schema(self.files[0]).names))
+        return list(map(to_nfc, self._schema(self.files[0]).names))
 
     def _schema(self, path: Path) -> Any:
         try:
@@ -187,11 +187,11 @@ def _not_whole(path: Path, error: Exception) -> InvalidInput:
 
 def _own_names(path: Path, columns: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     # what a file calls each column, with its accents in one character or in two
-    known, own = list(map(composed, names)), {}
+    known, own = list(map(to_nfc, names)), {}
     for name in columns:
-        if (wanted := composed(name)) not in known:
+        if (wanted := to_nfc(name)) not in known:
             raise unknown(f"column of {path}", name, known)
-        check_once(path, wanted, known)
+        check_unique_column(path, wanted, known)
         own[name] = names[known.index(wanted)]
     return own
 

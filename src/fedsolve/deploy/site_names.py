@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.folders.untrusted import composed
+from fedsolve.folders.untrusted import to_nfc
 
 LONGEST = 64
 """Characters of the longest name of a site."""
@@ -42,10 +42,10 @@ def site_of(node_config: Mapping[str, Any]) -> str:
     'north'
     """
     if "site" in node_config:
-        return check_site(composed(site) if isinstance(site := node_config["site"], str) else site)
+        return check_site(to_nfc(site) if isinstance(site := node_config["site"], str) else site)
     path = Path(str(node_config.get("data", "")))
     try:
-        return check_site(composed(path.stem)) if path.suffix.lower() == ".csv" else ""
+        return check_site(to_nfc(path.stem)) if path.suffix.lower() == ".csv" else ""
     except InvalidInput:  # a file may be called anything
         return ""
 

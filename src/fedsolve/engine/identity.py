@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
-from fedsolve.config.build import Form, call_text, named, to_plain
+from fedsolve.config.build import Form, call_text, recipe_of, to_plain
 from fedsolve.core import __version__
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building import Made, is_default_of_added_field
@@ -43,7 +43,7 @@ def as_written(algorithm: Algorithm) -> str:
     >>> as_written(fs.FedAvg(0.3)), describe(fs.client.SGD(0.1, momentum=0.9), brief=True)
     ('FedAvg(client_lr=0.3)', 'SGD(lr=0.1, momentum=0.9)')
     """
-    recipe = named(algorithm)
+    recipe = recipe_of(algorithm)
     return describe(algorithm, brief=True) if recipe is None else call_text(*recipe)
 
 
@@ -371,7 +371,7 @@ def _run(options: RunOptions, unnamed: dict[str, str]) -> dict[str, Any]:
 
 def _method(label: str, method: Algorithm, unnamed: dict[str, str]) -> dict[str, Any]:
     """A section `[[method]]`."""
-    recipe = named(method)
+    recipe = recipe_of(method)
     if recipe is None:
         unnamed[f"method {label}"] = describe(method)
         return {"name": name_of(method), "label": label}

@@ -277,7 +277,7 @@ def run_rounds(
 ) -> Result:
     """All rounds of a run that others wait for: `interrupted` asks it to stop too."""
     with open_rounds(prepared, out, resume, clock, progress, callbacks) as (run, interrupt):
-        return run.finished(loop(run, clock, lambda: interrupt.asked or interrupted()))
+        return run.finished(loop(run, clock, lambda: interrupt.stop_requested or interrupted()))
 
 
 class SimulationLoop(RecordedRounds):

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack, overload
 
-from fedsolve.config.signatures import takes
+from fedsolve.config.signatures import accepts
 from fedsolve.config.weighting import different_objectives, with_weighting
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput, check_path, shown
@@ -22,7 +22,7 @@ from fedsolve.engine.results import Result, Results, Seeds
 from fedsolve.engine.running_page import page_of_methods
 from fedsolve.engine.scheduler import RunPlan, run_concurrently, run_single, scheduled_runs
 from fedsolve.engine.sweep_grid import check_seeds
-from fedsolve.folders.run_folder import RUN, how_to_resume, occupied
+from fedsolve.folders.run_folder import RUN, how_to_resume, occupied_error
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.callbacks import (
     Callback,
@@ -182,7 +182,7 @@ def check_outside(task: object, out: object, label: object) -> None:
 def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
     """The callbacks of each seed's run, checked; of several seeds from a function of the seed."""
     if several and callable(callbacks):
-        if not takes(callbacks, ["seed"]):
+        if not accepts(callbacks, ["seed"]):
             raise InvalidInput(f"callbacks = {shown(callbacks)} must be a function of the seed")
         return lambda seed: check_callbacks(callbacks(seed))
     checked = check_callbacks(callbacks)
@@ -281,7 +281,7 @@ def compare(
     if resume and not any(begun):
         raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing to resume")
     if out is not None and any(begun) and not resume:
-        raise occupied(Path(out), "comparison")
+        raise occupied_error(Path(out), "comparison")
     check_all_begin(methods.values(), task, given)
     found: list[Result | Seeds] = []
     seeds_of_each = None if seeds is None else chosen
@@ -342,7 +342,7 @@ def _callbacks(callbacks: object, by_seed: bool) -> CallbacksOfMethodAndSeed:
     if callbacks is None:
         return lambda label, seed: ()
     names = ("label", "seed") if by_seed else ("label",)
-    if not takes(callbacks, names):
+    if not accepts(callbacks, names):
         raise InvalidInput(
             f"callbacks = {shown(callbacks)} must be a function of {' and '.join(names)} that makes those of each "
             f"run, such as callbacks=lambda {', '.join(names)}: [...]"

@@ -13,7 +13,7 @@ from fedsolve.engine.compute.sharding import is_first
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.record import RecordFile
 from fedsolve.engine.scheduler import RunPlan
-from fedsolve.folders.files import held
+from fedsolve.folders.files import is_locked
 from fedsolve.folders.run_folder import RUN, read_manifest
 from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.report.page import PAGE, SoFar, write_page, written_meanwhile
@@ -58,7 +58,7 @@ def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> St
     history = None
     if (folder / RUN.file).exists():
         history = record_so_far(folder / RUN.file, method, task)
-    status = "running" if held(folder) else "waiting" if history is None else "unfinished"
+    status = "running" if is_locked(folder) else "waiting" if history is None else "unfinished"
     return Standing(name, status, history)
 
 
@@ -89,7 +89,7 @@ def page_so_far(
     last: list[object] = []
 
     def write(goes_on: bool) -> bool:
-        if goes_on and not any(held(place) for _, place in places):
+        if goes_on and not any(is_locked(place) for _, place in places):
             return False  # none has begun, or it is refused
         by_label: dict[str, list[Standing]] = {}
         for label, place in places:

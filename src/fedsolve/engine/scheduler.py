@@ -30,7 +30,7 @@ from fedsolve.engine.prepare import PreparedRun, prepare
 from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.results import Result
 from fedsolve.folders.files import Interruptible
-from fedsolve.folders.run_folder import RUN, how_to_resume, occupied, read_manifest
+from fedsolve.folders.run_folder import RUN, how_to_resume, occupied_error, read_manifest
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
@@ -269,7 +269,7 @@ class _MethodJob:
         if out is None or self._method.seeds is None:  # of one run its checkpoints say so
             return
         if (begun and not self._method.resume) or (out / RUN.file).exists():
-            raise occupied(out, "run with seeds" if begun else "run with one seed")
+            raise occupied_error(out, "run with seeds" if begun else "run with one seed")
 
     def _run(self, place: int) -> Result | None:
         # the run with a seed; None if it was interrupted
@@ -352,7 +352,7 @@ class _MethodJob:
         return call
 
     def _asked(self) -> bool:
-        return self._failed or self._shared.stopped or self._shared.interrupt.asked
+        return self._failed or self._shared.stopped or self._shared.interrupt.stop_requested
 
 
 def _is_exclusive(prepared: PreparedRun) -> bool:
@@ -422,7 +422,7 @@ def run_single(
                 rounds,
                 interrupt,
             ):
-                result = rounds.finished(loop(rounds, clock, lambda: interrupt.asked))
+                result = rounds.finished(loop(rounds, clock, lambda: interrupt.stop_requested))
         return result
     finally:
         notify_ended(callbacks, result)

@@ -218,10 +218,10 @@ class SweepRounds(Rounds):
             tell_compiling(self._progress, self.trials.prepared.label)
             with clock, ThreadPoolExecutor(batches_at_once()) as self._pool:
                 while results.batches < len(self._batches):
-                    loop(self, clock, lambda: interrupt.asked)
+                    loop(self, clock, lambda: interrupt.stop_requested)
                     results.batches, results.rounds = results.batches + len(self._together), 0
                     self._running = []
-                    if interrupt.asked and self._trial_rounds < self._all_trial_rounds:
+                    if interrupt.stop_requested and self._trial_rounds < self._all_trial_rounds:
                         self.save()
                         raise Interrupted(self.how_to_resume())
             self.save()

@@ -24,7 +24,7 @@ from fedsolve.core.errors import InvalidInput, check_path
 from fedsolve.folders.untrusted import open_regular
 
 _REMEDY = "what was saved before is intact: free space or choose another folder"
-_BEGUN = time.time()
+_PROCESS_START = time.time()
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.part")
 _A_DAY = 24 * 3600.0
@@ -45,7 +45,7 @@ def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, privat
     temporary = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.part")
     with errors_of_writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _clear(path.parent)
+        _remove_abandoned(path.parent)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
         try:
             write(temporary)
@@ -66,7 +66,7 @@ def errors_of_writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
 
 
-def _clear(folder: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     # what killed processes left half-written, once for each process and folder
     if folder.absolute() in _cleared:
         return
@@ -76,18 +76,18 @@ def _clear(folder: Path) -> None:
         if match is None:
             continue
         with contextlib.suppress(OSError):  # another process clears it, too, or it is not ours to remove
-            if _left(match[1], int(match[2]), entry.stat().st_mtime):
+            if _is_abandoned(match[1], int(match[2]), entry.stat().st_mtime):
                 os.unlink(entry)
 
 
-def _left(host: str, process: int, written: float) -> bool:
+def _is_abandoned(host: str, process: int, written: float) -> bool:
     # its process is dead, or it is a day old
     if time.time() - written > _A_DAY:
         return True
     if host != _HOST:
         return False
     if process == os.getpid():  # of a process before this one that had the same number
-        return written < _BEGUN
+        return written < _PROCESS_START
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -109,12 +109,12 @@ def slug(label: str) -> str:
 # Holding a folder for one run, so that no second writes into it, and noticing when it is gone.
 
 
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_LOCKED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _PATIENCE = 0.2  # seconds: one that only looks (`held`) has the lock for a moment
 
 
 @dataclass(frozen=True)
-class Hold:
+class FolderLock:
     """A folder that is held, known by the file that its lock is on; without one another process holds it."""
 
     folder: Path
@@ -133,7 +133,7 @@ class Hold:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[Hold]:
+def locked(folder: Path) -> Iterator[FolderLock]:
     """Hold a folder for one run; the lock ends with the process, however it ends.
 
     On a file system that knows no locks a warning says so, and the folder is used without.
@@ -147,9 +147,9 @@ def locked(folder: Path) -> Iterator[Hold]:
         ) from None
     with file:
         try:
-            _take(file)
+            _acquire(file)
         except OSError as error:
-            if error.errno in _HELD:
+            if error.errno in _LOCKED:
                 raise InvalidInput(
                     f"{folder} is in use by another run: wait for it or choose another folder"
                 ) from None
@@ -157,24 +157,24 @@ def locked(folder: Path) -> Iterator[Hold]:
                 f"{folder} lies on a file system without locks ({error.strerror}): do not start a second run in it",
                 stacklevel=3,
             )
-        yield Hold(folder, os.fstat(file.fileno()))
+        yield FolderLock(folder, os.fstat(file.fileno()))
 
 
-def held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     # False where that cannot be known
     try:
         with open_regular(folder / ".lock", follow=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: it ends with the file
     except OSError as error:
-        return error.errno in _HELD
+        return error.errno in _LOCKED
     return False
 
 
-def held_within(folder: Path) -> set[Path]:
-    return {lock.parent for lock in folder.rglob(".lock") if held(lock.parent)}
+def locked_within(folder: Path) -> set[Path]:
+    return {lock.parent for lock in folder.rglob(".lock") if is_locked(lock.parent)}
 
 
-def _take(file: IO[bytes]) -> None:
+def _acquire(file: IO[bytes]) -> None:
     # who only looks has the lock for a moment: wait for longer than that
     until = time.monotonic() + _PATIENCE
     while True:
@@ -182,7 +182,7 @@ def _take(file: IO[bytes]) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as error:
-            if error.errno not in _HELD or time.monotonic() > until:
+            if error.errno not in _LOCKED or time.monotonic() > until:
                 raise
             time.sleep(_PATIENCE / 10)
 
@@ -199,7 +199,7 @@ STOP = "stop"
 
 def stop_within(folder: Path) -> None:
     """Ask what runs in a folder, or in those in it, to save and stop, and wait until it has."""
-    running, asked = held_within(folder), set[Path]()
+    running, asked = locked_within(folder), set[Path]()
     if not running:
         raise InvalidInput(f"nothing runs in {folder}: give the folder of a run whose rounds have begun")
     while running:  # asked again: a comparison may hold its folder before a method of it does
@@ -207,13 +207,13 @@ def stop_within(folder: Path) -> None:
             write_atomically(place / STOP, "")
             asked.add(place)
         time.sleep(_SECONDS_BETWEEN)
-        running = held_within(folder)
+        running = locked_within(folder)
     for place in asked:
         (place / STOP).unlink(missing_ok=True)
 
 
 class Interruptible:
-    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder if there is one, set `asked`."""
+    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder, set `stop_requested`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file = None if folder is None else folder / STOP
@@ -231,7 +231,7 @@ class Interruptible:
         self._restore()
 
     @property
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._signalled or (self._file is not None and self._file.exists())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

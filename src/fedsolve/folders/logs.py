@@ -134,7 +134,7 @@ class RowFile:
         self._file: Any = None
 
     def begin(self) -> None:
-        with self._clearly():
+        with self._os_errors():
             self._file = open_regular(self._path, "w+b", follow=False, buffering=0)
 
     @property
@@ -152,7 +152,7 @@ class RowFile:
 
     def restore(self, known: dict[str, np.ndarray]) -> None:
         self.rows, self.sums = known["rows"], known["sums"]
-        with self._clearly():
+        with self._os_errors():
             self._file = open_regular(self._path, "r+b", follow=False, buffering=0)
             size = os.fstat(self._file.fileno()).st_size
         if size < (needed := (int(self.rows.max()) + 1) * len(self._first)):
@@ -177,8 +177,8 @@ class RowFile:
         own = np.flatnonzero(rows != _NONE)
         own = own[np.argsort(rows[own])]
         there = np.empty((len(own), len(self._first)), np.uint8)
-        with self._clearly():
-            for start, stop, offset in self._stretches(rows[own]):
+        with self._os_errors():
+            for start, stop, offset in self._contiguous(rows[own]):
                 read_all(self._file.fileno(), there[start:stop].reshape(-1).data, offset)
         wrong = owners[own][_sums(there) != self.sums[owners[own]]]
         if len(wrong):
@@ -192,8 +192,8 @@ class RowFile:
     def write_rows(self, owners: np.ndarray, payload: np.ndarray) -> None:
         rows = self._rows_for(self.rows[owners])
         order = np.argsort(rows)
-        with self._clearly():
-            for start, stop, offset in self._stretches(rows[order]):
+        with self._os_errors():
+            for start, stop, offset in self._contiguous(rows[order]):
                 self._file.seek(offset)
                 write_all(self._file, payload[order[start:stop]].reshape(-1).data)
             self.rows[owners], self.sums[owners] = rows, _sums(payload)
@@ -201,7 +201,7 @@ class RowFile:
 
     def commit(self) -> None:
         # before a checkpoint that knows the rows is written
-        with self._clearly():
+        with self._os_errors():
             if self._synced is not None:
                 self._synced.result()
             os.fsync(self._file.fileno())
@@ -232,7 +232,7 @@ class RowFile:
                 self._synced.result()
             self._synced = self._background(os.fdatasync, self._file.fileno())
 
-    def _stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    def _contiguous(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
         # of ascending rows those that follow one another: first place, last and one, the bytes before them
         if not len(rows):
             return iter(())
@@ -242,7 +242,7 @@ class RowFile:
         return zip(first.tolist(), [*ends.tolist(), len(rows)], offsets.tolist(), strict=True)
 
     @contextlib.contextmanager
-    def _clearly(self) -> Iterator[None]:
+    def _os_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, trim_common_prefix
-from fedsolve.folders.files import Hold, errors_of_writing, locked
+from fedsolve.folders.files import FolderLock, errors_of_writing, locked
 from fedsolve.folders.sealed import mapped_arrays, read_header, write_arrays
 
 # Checkpoints: a pytree and a small manifest in one safetensors file, replaced atomically and with checksums.
@@ -221,7 +221,7 @@ _TIMES_BETWEEN = 20  # as long as a saving takes: at most a twentieth of the tim
 
 
 @dataclass(frozen=True)
-class Kind:
+class FolderKind:
     """What a folder holds.
 
     Attributes:
@@ -237,9 +237,9 @@ class Kind:
     option: str = ""
 
 
-RUN = Kind("run", "checkpoint.safetensors")
-SWEEP = Kind("sweep", "lanes.safetensors")  # as earlier versions called it, whose folders are resumed
-DEPLOYMENT = Kind("run", RUN.file, "checkpoint-previous.safetensors", "resume=true")
+RUN = FolderKind("run", "checkpoint.safetensors")
+SWEEP = FolderKind("sweep", "lanes.safetensors")  # as earlier versions called it, whose folders are resumed
+DEPLOYMENT = FolderKind("run", RUN.file, "checkpoint-previous.safetensors", "resume=true")
 
 
 @dataclass
@@ -253,8 +253,8 @@ class RunFolder:
         resume: whether what it holds is gone on with.
     """
 
-    hold: Hold
-    kind: Kind
+    hold: FolderLock
+    kind: FolderKind
     identity: Mapping[str, Any]
     resume: bool
     _last: float = field(default_factory=time.monotonic)
@@ -262,18 +262,20 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def at(cls, folder: Path, kind: Kind, identity: Mapping[str, Any], resume: bool) -> Iterator[RunFolder]:
+    def at(
+        cls, folder: Path, kind: FolderKind, identity: Mapping[str, Any], resume: bool
+    ) -> Iterator[RunFolder]:
         """Hold a folder, which is made if there is none."""
         with locked(folder) as hold:
             checkpoints = [folder / name for name in (kind.file, kind.previous) if name]
             if not resume and any(path.exists() for path in checkpoints):
-                raise occupied(folder, kind.name, f" ({kind.option})" if kind.option else "")
+                raise occupied_error(folder, kind.name, f" ({kind.option})" if kind.option else "")
             yield cls(hold, kind, identity, resume)
 
     @classmethod
     @contextlib.contextmanager
     def if_given(
-        cls, out: str | Path | None, kind: Kind, identity: Mapping[str, Any], resume: bool
+        cls, out: str | Path | None, kind: FolderKind, identity: Mapping[str, Any], resume: bool
     ) -> Iterator[RunFolder | None]:
         # None where no folder is given, and nothing is kept
         if out is not None:
@@ -285,9 +287,9 @@ class RunFolder:
             yield None
 
     @classmethod
-    def seen(cls, folder: Path, kind: Kind, identity: Mapping[str, Any]) -> RunFolder:
+    def seen(cls, folder: Path, kind: FolderKind, identity: Mapping[str, Any]) -> RunFolder:
         """One to resume from that another process holds: it is read alone."""
-        return cls(Hold(folder, None), kind, identity, resume=True)
+        return cls(FolderLock(folder, None), kind, identity, resume=True)
 
     @property
     def path(self) -> Path:
@@ -328,7 +330,7 @@ def how_to_resume(folder: object, stopped: str) -> str:
     return f"{stopped}; saved in {folder}: go on from there with resume=True"
 
 
-def occupied(folder: Path, kind: str, how: str = "") -> InvalidInput:
+def occupied_error(folder: Path, kind: str, how: str = "") -> InvalidInput:
     return InvalidInput(f"{folder} holds a {kind} already: resume it{how} or choose another folder")
 
 

@@ -114,7 +114,9 @@ def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]
     try:
         with open_regular(path, follow=False) as file:
             content = np.memmap(file, np.uint8, "r")
-        arrays = {name: _mapped(content[header.length :], entry) for name, entry in header.entries.items()}
+        arrays = {
+            name: _map_tensor(content[header.length :], entry) for name, entry in header.entries.items()
+        }
     except OSError as error:
         raise corrupt(path, kind, str(error)) from None
     except MALFORMED as error:
@@ -133,7 +135,7 @@ def checksum(data: bytes | memoryview) -> str:
     return f"{zlib.crc32(data):08x}"
 
 
-def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
+def _map_tensor(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
     kind = next(name for name, code in _TYPES.items() if code == entry["dtype"])
     begin, end = entry["data_offsets"]
     check_shape(entry["shape"])
@@ -213,7 +215,7 @@ def damaged(where: object, what: str) -> InvalidInput:
     return InvalidInput(f"{where} is damaged ({what}): restore a copy")
 
 
-def without_checksum(names: list[str]) -> str:
+def no_checksum_note(names: list[str]) -> str:
     # what is noted of files that were written before there were checksums
     if not names:
         return ""

@@ -173,7 +173,7 @@ _LONGEST_CELL = 2**31 - 1
 """Characters: those of `csv` are 131,072, and a note in a column that nobody reads may have more."""
 
 
-def composed(text: str) -> str:
+def to_nfc(text: str) -> str:
     r"""Text with each accent in the character that it belongs to, where macOS may write two (Unicode's NFC).
 
     >>> composed("gro\u0308\u00dfe") == "gr\u00f6\u00dfe"
@@ -187,7 +187,7 @@ def read_user_text(path: Path, largest: int, *, follow: bool = True) -> str:
     content = read_bytes(path, largest, follow=follow)
     with _decoding(path, content):
         text = content.decode("utf-8-sig")
-    return composed(io.StringIO(text, newline=None).read())
+    return to_nfc(io.StringIO(text, newline=None).read())
 
 
 def read_user_toml(path: Path, largest: int, *, follow: bool = True) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def read_user_toml(path: Path, largest: int, *, follow: bool = True) -> dict[str
         raise InvalidInput(f"{path} is not valid TOML: {error}") from None
 
 
-def check_once(path: Path, name: str, header: Sequence[str]) -> None:
+def check_unique_column(path: Path, name: str, header: Sequence[str]) -> None:
     if (count := header.count(name)) > 1:
         raise InvalidInput(f"{path} has {count} columns called {name}: give each its own name")
 
@@ -211,7 +211,7 @@ def csv_rows(path: Path) -> Iterator[Any]:
         with open_regular(path) as file, _decoding(path, file.read(4096)):
             file.seek(0)
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            yield csv.reader(map(composed, lines))
+            yield csv.reader(map(to_nfc, lines))
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except csv.Error as error:

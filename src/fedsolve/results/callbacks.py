@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsolve.config.signatures import takes
+from fedsolve.config.signatures import accepts
 from fedsolve.core.errors import InvalidInput, check_flag, check_integer, check_path, check_range, shown
 from fedsolve.core.metric_direction import improvements, signed
 from fedsolve.results.clients import ClientMetrics
@@ -107,10 +107,10 @@ def _check_callback(callback: object) -> None:
         raise InvalidInput(f"callbacks: {name} is a class: give an instance of it, such as {name}(...)")
     if not callable(callback):
         raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
-    if not takes(callback, ["at"]):
+    if not accepts(callback, ["at"]):
         raise InvalidInput(f"callbacks: {shown(callback)} must take one argument, the evaluation")
     ended = getattr(callback, "ended", None)
-    if ended is not None and not (callable(ended) and takes(ended, ["result"])):
+    if ended is not None and not (callable(ended) and accepts(ended, ["result"])):
         raise InvalidInput(
             f"callbacks: `ended` of {shown(callback)} must be a method of one argument, the result"
         )

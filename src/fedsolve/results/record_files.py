@@ -28,10 +28,10 @@ from fedsolve.folders.sealed import (
     damaged,
     mapped_arrays,
     metadata_of,
+    no_checksum_note,
     read_header,
     sealed,
     unsealed,
-    without_checksum,
     write_arrays,
 )
 from fedsolve.folders.untrusted import MALFORMED, loads, npz_arrays, read_bytes, read_text
@@ -235,7 +235,7 @@ def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str,
     model, buffers = read_model(folder / MODEL)
     before = [HISTORY] * (files is None) + [MODEL] * (not is_sealed(folder / MODEL))
     if before:
-        history = dataclasses.replace(history, notes=(*history.notes, without_checksum(before)))
+        history = dataclasses.replace(history, notes=(*history.notes, no_checksum_note(before)))
     return history, model, buffers
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedsolve.core.errors import Diverged, InvalidInput, check_integer, check_known, require
 from fedsolve.core.metric_direction import check_recorded
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.sealed import LARGEST, check_file, damaged, sealed, unsealed_values, without_checksum
+from fedsolve.folders.sealed import LARGEST, check_file, damaged, no_checksum_note, sealed, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import dumps, number
 from fedsolve.results.metrics import describe
@@ -257,7 +257,7 @@ def load(folder: str | Path, kind: type[S] = SweepRecord) -> S:
     data, files = _summary(folder)
     tables = [_checked(folder / name, files) for name in (TRIALS, CURVES)]
     trials, curves = (_read(folder / name, x) for name, x in zip((TRIALS, CURVES), tables, strict=True))
-    before = without_checksum([SUMMARY, TRIALS, CURVES]) if files is None else ""
+    before = no_checksum_note([SUMMARY, TRIALS, CURVES]) if files is None else ""
     try:
         grid = {name: tuple(_value(v) for v in values) for name, values in data["grid"].items()}
         seeds = tuple(data["seeds"])

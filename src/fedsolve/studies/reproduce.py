@@ -14,7 +14,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from fedsolve.config.references import construct, failed, is_reference, load_reference, split_reference
+from fedsolve.config.references import (
+    construct,
+    is_reference,
+    load_reference,
+    split_reference,
+    user_code_error,
+)
 from fedsolve.core.errors import InvalidInput, of_type, unknown
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command, has_parts
 
@@ -109,7 +115,7 @@ def loaded(entry: EntryPoint) -> Experiment:
         entry_object = entry_object[entry.name] if isinstance(entry_object, Mapping) else entry_object
         entry_object = entry_object() if callable(entry_object) else entry_object
     except (Exception, SystemExit) as error:
-        raise failed(what, error) from None
+        raise user_code_error(what, error) from None
     if isinstance(entry_object, Study):
         return experiment(entry_object)
     if not isinstance(entry_object, Experiment):

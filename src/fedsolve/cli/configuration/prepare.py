@@ -75,7 +75,7 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
     return found
 
 
-def checked_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) -> dict[str, list[Any]]:
+def build_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) -> dict[str, list[Any]]:
     """The values of each axis of a method's grid, each of which builds the method."""
     known = arguments(method.name)
     for axis in given:
@@ -93,7 +93,7 @@ def checked_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) ->
     return grid
 
 
-def which_seeds(given: int | list[int]) -> Sequence[int]:
+def seed_list(given: int | list[int]) -> Sequence[int]:
     """Seeds from how many (0, 1, ...) or which."""
     if isinstance(given, int):
         return range(min(given, sys.maxsize))  # no list: that it is too long is found later, with the grid
@@ -120,7 +120,7 @@ def with_one_weighting(config: Config) -> Config:
     return config.model_copy(update={"method": methods})
 
 
-def untuned(config: Config) -> list[str]:
+def untuned_note(config: Config) -> list[str]:
     # the defaults suit no task in particular
     named = [m for m in config.method if _tunable(m.settings) == _tunable(with_defaults(m.name, {}))]
     if not named:
@@ -233,7 +233,7 @@ def _measures(task: Task) -> list[str]:
 
 def task_defaults(name: str) -> dict[str, Any]:
     parameters = inspect.signature(entry(name).builder).parameters
-    defaults = {option: _plain(p.default) for option, p in parameters.items()}
+    defaults = {option: _toml_default(p.default) for option, p in parameters.items()}
     return {option: value for option, value in defaults.items() if value is not None}
 
 
@@ -272,7 +272,7 @@ def _shapes(task: Task, dtype: str) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
 
 
-def _plain(default: Any) -> Any:
+def _toml_default(default: Any) -> Any:
     # a default as TOML can hold it; None if there is none or it cannot be written
     if isinstance(default, Partition):
         return {"name": default.name, **dataclasses.asdict(default)}  # type: ignore[call-overload]
@@ -361,11 +361,11 @@ def _run_command(config: Config, task: Task | None = None, always: Collection[st
     standard = {} if task is None else with_defaults(method.name, {})
     for key, value in method.settings.items():
         if key in always or standard.get(key) != value:
-            words += ["--set", f"{key}={_typed(value)}"]
+            words += ["--set", f"{key}={_shell_word(value)}"]
     options = {} if task is None else task_defaults(config.task)
     for key, value in config.task_options.items():
         if options.get(key) != value and key != "data_dir":
-            words += ["--task-set", f"{key}={_typed(value)}"]
+            words += ["--task-set", f"{key}={_shell_word(value)}"]
     if "data_dir" in config.task_options:
         words += ["--data-dir", str(config.task_options["data_dir"])]
     given = config.run.model_dump(exclude_none=True, exclude={"chunk"})
@@ -378,7 +378,7 @@ def _run_command(config: Config, task: Task | None = None, always: Collection[st
     return shlex.join(words)
 
 
-def _typed(value: Any) -> str:
+def _shell_word(value: Any) -> str:
     # a word without quotes
     word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value)
     return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
@@ -394,8 +394,8 @@ def prepare_sweep(config: Config) -> PreparedSweep:
         section = section.model_copy(update={"select": f"{standard.metric}:{standard.last}"})
     if (config.run.devices or 1) > 1:
         raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
-    seeds = which_seeds([config.run.seed] if section.seeds is None else section.seeds)
-    grid = checked_grid(method, section.grid, len(seeds))
+    seeds = seed_list([config.run.seed] if section.seeds is None else section.seeds)
+    grid = build_grid(method, section.grid, len(seeds))
     first = {axis: values[0] for axis, values in grid.items()}
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     run = config.run.model_copy(update={"devices": 1})
@@ -404,7 +404,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     if section.validation is not None:
         prepared.task.hold_out(section.validation)
     resolved = prepared.config.method[0]
-    kept = _off_the_grid(method.settings, resolved.settings, grid)
+    kept = _without_axes(method.settings, resolved.settings, grid)
     whole = prepared.config.model_copy(
         update={
             "method": [resolved.model_copy(update={"settings": kept})],
@@ -427,7 +427,7 @@ def _check_rule(section: SweepSection, prepared: Prepared) -> None:
         raise unknown("metric of the selection", metric, measured)
 
 
-def _off_the_grid(
+def _without_axes(
     given: Mapping[str, Any], resolved: Mapping[str, Any], grid: Mapping[str, Any]
 ) -> dict[str, Any]:
     # a table of which an axis has one key stays as it was given

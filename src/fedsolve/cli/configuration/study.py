@@ -21,17 +21,17 @@ from fedsolve.cli.configuration.config import (
     read_toml,
 )
 from fedsolve.cli.configuration.prepare import (
+    build_grid,
     build_method,
-    checked_grid,
     metrics_of,
     prepare,
     run_options,
-    which_seeds,
+    seed_list,
     with_defaults,
     with_one_weighting,
     with_values,
 )
-from fedsolve.cli.configuration.trust import admit
+from fedsolve.cli.configuration.trust import check_trusted
 from fedsolve.config.build import inline_toml
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
@@ -110,7 +110,7 @@ class StudyConfig(Configured):
 
 def load_study(path: Path, trust: Sequence[str] | None = None) -> StudyConfig:
     config = parse_study(read_toml(path), str(path))
-    admit(config, path, trust)
+    check_trusted(config, path, trust)
     return config
 
 
@@ -142,15 +142,15 @@ def study_in(
 ) -> Study:
     """The study in a TOML file; with `check` its task and its methods at their first settings are built."""
     config = load_study(path, trust)
-    with _at(path):
-        seeds = which_seeds(config.study.seeds)
+    with _error_place(path):
+        seeds = seed_list(config.study.seeds)
         one_weighting = with_one_weighting(_as_config(config, config.method)).method
     methods: dict[str, Method] = {}
     for method, weighted in zip(config.method, one_weighting, strict=True):
-        with _at(f"{path}: method {method.shown}"):
-            grid = checked_grid(weighted, method.grid, len(seeds))
+        with _error_place(f"{path}: method {method.shown}"):
+            grid = build_grid(weighted, method.grid, len(seeds))
             methods[method.shown] = _method(weighted, grid)
-    with _at(path):
+    with _error_place(path):
         problem = _problem(config)
         if check:
             _check(config, data_dir)
@@ -168,7 +168,9 @@ def study_in(
 
 
 def _check(config: StudyConfig, data_dir: Path | None) -> None:
-    methods = [m.model_copy(update={"settings": with_values(m.settings, _first(m))}) for m in config.method]
+    methods = [
+        m.model_copy(update={"settings": with_values(m.settings, _first_setting(m))}) for m in config.method
+    ]
     prepared = prepare(_as_config(config, methods, data_dir))
     for algorithm in prepared.algorithms:
         known = metrics_of(prepared.task, algorithm)
@@ -195,8 +197,8 @@ def _task_options(config: StudyConfig, data_dir: Path | None) -> dict[str, Any]:
     return config.task_options | ({} if data_dir is None else {"data_dir": str(data_dir)})
 
 
-def _first(method: StudyMethod) -> dict[str, Any]:
-    return {axis: values[0] for axis, values in checked_grid(method, method.grid, 1).items()}
+def _first_setting(method: StudyMethod) -> dict[str, Any]:
+    return {axis: values[0] for axis, values in build_grid(method, method.grid, 1).items()}
 
 
 def _method(method: MethodSection, grid: Mapping[str, list[Any]]) -> Method:
@@ -223,7 +225,7 @@ def _problem(config: StudyConfig) -> Problem:
     def task(data_dir: Path | None) -> Task:
         return build_task(config.task, **_task_options(config, data_dir))
 
-    options = {name: getattr(run_options(config.run), name) for name in _given(config)}
+    options = {name: getattr(run_options(config.run), name) for name in _written_options(config)}
     return Problem(
         config.task,
         ", ".join(
@@ -238,7 +240,7 @@ def _problem(config: StudyConfig) -> Problem:
     )
 
 
-def _given(config: StudyConfig) -> list[str]:
+def _written_options(config: StudyConfig) -> list[str]:
     # rounds is always given: it has another default elsewhere
     given = {"rounds", *config.run.model_fields_set}
     return sorted({"sampling" if name == "participation" else name for name in given})
@@ -258,7 +260,7 @@ def _pictures(problem: Problem, methods: Mapping[str, Method]) -> dict[str, Curv
 
 
 @contextmanager
-def _at(where: object) -> Iterator[None]:
+def _error_place(where: object) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsolve.cli.configuration.config import Configured
 from fedsolve.cli.console import say
-from fedsolve.config.references import homes, is_reference, load_reference, split_reference
+from fedsolve.config.references import defining_modules, is_reference, load_reference, split_reference
 from fedsolve.core.errors import InvalidInput
 
 
@@ -32,7 +32,9 @@ def imports_document(config: Configured) -> dict[str, list[str]]:
     return {"imports": found} if found else {}
 
 
-def admit(config: Configured, origin: Path, trust: Sequence[str] | None, typed: Collection[str] = ()) -> None:
+def check_trusted(
+    config: Configured, origin: Path, trust: Sequence[str] | None, typed: Collection[str] = ()
+) -> None:
     """Import what a configuration in a file names, if it may; say what, before it is done.
 
     Args:
@@ -75,7 +77,7 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
     found = load_reference(kind, reference, wanted, folder if file is not None else None)
     if file is not None:
         _check_place(f"{kind} {reference} of {origin}", module, folder)
-    for home in homes(found):
+    for home in defining_modules(found):
         if not _is_below(home, trusted) and not _lies_in(home, folder):
             raise InvalidInput(
                 f"{kind} {reference} of {origin} is defined in {home}: "

@@ -14,7 +14,7 @@ EXAMPLE = "--grid client_lr=1e-3:1:7log --grid server_lr=0.1,1,10"
 _TEXT = re.compile(r"[A-Za-z_][\w.+:/@~-]*|(?:~|\.{0,2}/).*")
 """A word, a reference, an address or a path: no number, table or list of TOML begins so."""
 _RANGE = re.compile(r"(?P<low>[^:,]+):(?P<high>[^:,]+):(?P<count>\d{1,9})(?P<kind>log|lin|)")
-_MOST = 10_000
+_MOST_VALUES = 10_000
 _FORMS = "a:b:Nlog (N values by equal factors from a to b), a:b:N (by equal steps) or v1,v2,v3"
 
 
@@ -76,8 +76,8 @@ def axis_values(where: str, given: Any) -> list[Any]:
         raise InvalidInput(f"{where} = {given!r} must be a list of values, or text such as '1e-3:1:7log'")
     if any(isinstance(v, float) for v in values):
         values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
-    if len(values) > _MOST:
-        raise InvalidInput(f"{where}: {len(values):,} values are more than {_MOST:,}")
+    if len(values) > _MOST_VALUES:
+        raise InvalidInput(f"{where}: {len(values):,} values are more than {_MOST_VALUES:,}")
     check_different(where, values)
     return values
 
@@ -90,7 +90,7 @@ def _from_text(where: str, text: str) -> list[Any]:
         return [parse_value(part.strip(), where) for part in text.split(",")]
     low, high = (_number(match[name], where, text) for name in ("low", "high"))
     count = int(match["count"])
-    if not 1 <= count <= _MOST or (count == 1) != (low == high):
+    if not 1 <= count <= _MOST_VALUES or (count == 1) != (low == high):
         raise InvalidInput(
             f"{where}={text}: {count} values from {low:g} to {high:g} is not a range: write {_FORMS}"
         )
@@ -130,7 +130,7 @@ def parse_seeds(text: str) -> int | list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def typed_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
+def parse_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
     """A method as it is typed, `FedAvg` or with a label `slow=FedAvg`, as a configuration has it.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsolve.cli.configuration import requests as arg
+from fedsolve.cli.configuration import command_options as arg
 from fedsolve.cli.console import App, emit
 from fedsolve.cli.federation.new import new
 from fedsolve.core.errors import InvalidInput

@@ -64,7 +64,7 @@ def follow(
     while True:
         if (found := look()) is not None:
             return found
-        if interrupt.asked or (folder / STOP).exists():
+        if interrupt.stop_requested or (folder / STOP).exists():
             commands.stop_run(run)
             raise Interrupted(interrupted)
         if (folder / FAILED).exists():

@@ -28,7 +28,7 @@ from fedsolve.deploy.statistics_job import (
     summary_lines,
 )
 from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
-from fedsolve.folders.files import Interruptible, held
+from fedsolve.folders.files import Interruptible, is_locked
 from fedsolve.folders.untrusted import read_user_toml
 from fedsolve.report.style import human_time, number_writer
 from fedsolve.report.table import narrow_table
@@ -121,7 +121,7 @@ def _run(
             given = {"job": job, **config, "out": str(folder)}
             run = commands.submit(submitted.app, given, submitted.run_config)
         except FedsolveError:
-            if interrupt.asked:
+            if interrupt.stop_requested:
                 raise Interrupted("interrupted before Flower took the run") from None
             raise
         found = follow(commands, run, folder, lambda: look(folder), interrupt, what, stopped)
@@ -287,7 +287,7 @@ def _runs(folder: Path) -> Iterator[_Run]:
 
 def _state(folder: Path, clients: FederationStatus) -> tuple[str, str]:
     # How a run stands, and why it failed.
-    if held(folder):
+    if is_locked(folder):
         return "running", ""
     if (folder / FAILED).exists():
         return "failed", read_reason(folder)

@@ -26,7 +26,7 @@ from fedsolve.folders.run_folder import (
     OlderCheckpoints,
     RunFolder,
     load_tree,
-    occupied,
+    occupied_error,
     read_manifest,
     save_tree,
 )
@@ -53,7 +53,7 @@ class DeploymentCheckpoint:
                 self._manifest = self._fall_back(error)
             folder.check_same(self._older.source, self._manifest["identity"])
         elif self._older.any_exists:
-            raise occupied(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
+            raise occupied_error(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
         manifest = self._manifest or {}
         self.experiment: str = manifest.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
 

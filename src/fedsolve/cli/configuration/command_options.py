@@ -131,7 +131,7 @@ Target = Annotated[
 ]
 
 
-def names_of(metrics: str | None) -> list[str] | None:
+def metric_names(metrics: str | None) -> list[str] | None:
     return None if metrics is None else [name.strip() for name in metrics.split(",")]
 
 
@@ -214,7 +214,7 @@ class SweepRequest(OneMethodRequest):
 R = TypeVar("R", bound=Request)
 
 
-def takes(model: type[R]) -> Callable[[Callable[[typer.Context, R], None]], Callable[..., None]]:
+def with_request(model: type[R]) -> Callable[[Callable[[typer.Context, R], None]], Callable[..., None]]:
     """Let a command take the options of a model, and those of a run or of a sweep, as one object."""
 
     def decorate(command: Callable[[typer.Context, R], None]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsolve.cli.configuration.command_options import Request, SweepRequest
 from fedsolve.cli.configuration.config import (
     CONFIG,
     Config,
@@ -19,15 +20,14 @@ from fedsolve.cli.configuration.config import (
     read_toml,
     to_table,
 )
-from fedsolve.cli.configuration.requests import Request, SweepRequest
-from fedsolve.cli.configuration.trust import admit
+from fedsolve.cli.configuration.trust import check_trusted
 from fedsolve.cli.configuration.values import (
     EXAMPLE,
     check_labels,
     parse_assignments,
     parse_grid,
+    parse_method,
     parse_seeds,
-    typed_method,
 )
 from fedsolve.config.build import arguments
 from fedsolve.config.catalogue import current_name
@@ -36,57 +36,57 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.options import exclusive_options
 from fedsolve.tasks.catalogue import entry
 
-_HERE = "command line"
+_COMMAND_LINE = "command line"
 
 
 def from_options(request: Request) -> Config:
     """The configuration that a command runs: of the folder that it resumes, or of a file under what was typed."""
     swept = isinstance(request, SweepRequest)
     if request.resume is not None:
-        config = _of_folder(request.resume, request.run.get("rounds"), request.trust)
+        config = _resumed_config(request.resume, request.run.get("rounds"), request.trust)
         if swept and config.sweep is None:
             command = "run" if len(config.method) == 1 else "compare"
             raise InvalidInput(
                 f"{request.resume} holds no sweep: resume it with `fedsolve {command} --resume {request.resume}`"
             )
     else:
-        config = _swept(request) if swept else _over_file(request)
+        config = _sweep_config(request) if swept else _merged_config(request)
     if config.sweep is not None and not swept:
         given = f"--resume {request.resume}" if request.resume else f"--config {request.config}"
         raise InvalidInput(f"this is the configuration of a sweep: use `fedsolve sweep {given}`")
     return config
 
 
-def _of_folder(folder: Path, rounds: int | None, trust: Sequence[str] | None) -> Config:
+def _resumed_config(folder: Path, rounds: int | None, trust: Sequence[str] | None) -> Config:
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
     config = check_runnable(load(folder), folder)
-    admit(config, folder, trust)
+    check_trusted(config, folder, trust)
     if rounds is None:
         return config
     if rounds < config.run.rounds:
         raise InvalidInput(f"--rounds {rounds} is less than the {config.run.rounds} of the run: give more")
-    return parse(to_table(config) | {"run": {**to_table(config)["run"], "rounds": rounds}}, _HERE)
+    return parse(to_table(config) | {"run": {**to_table(config)["run"], "rounds": rounds}}, _COMMAND_LINE)
 
 
-def _over_file(request: Request) -> Config:
+def _merged_config(request: Request) -> Config:
     path = request.config
     if path is None and request.trust:
         raise InvalidInput(
             "--trust says which modules a file may name: give it with --config, or leave it out"
         )
     file = {} if path is None else read_toml(path)
-    config = _named(request, file)
+    config = _complete(request, file)
     table = to_table(config)
     task_options = {} if request.task not in (None, file.get("task")) else table.get("task_options", {})
     table["task_options"] = task_options | _typed_task_options(request, config.task)
     in_file = config.method if "method" in file else ()
-    named = [typed_method(text, [m.shown for m in in_file]) for text in request.methods]
-    methods = _chosen(in_file, named)
+    named = [parse_method(text, [m.shown for m in in_file]) for text in request.methods]
+    methods = _selected_methods(in_file, named)
     if path is not None:
         used = config.model_copy(update={"method": [MethodSection(**method) for method in methods]})
         tasks = [request.task] if request.task else []
-        admit(used, path, request.trust, [*tasks, *(method["name"] for method in named)])
+        check_trusted(used, path, request.trust, [*tasks, *(method["name"] for method in named)])
     if request.weighting is not None:
         table["weighting"] = request.weighting
         for method in methods:
@@ -95,10 +95,10 @@ def _over_file(request: Request) -> Config:
     table = _with_seeds(table | {"run": _with_run(table.get("run", {}), request.run)}, request)
     if request.validation is not None:
         table["validation"] = request.validation
-    return parse(table, _HERE)
+    return parse(table, _COMMAND_LINE)
 
 
-def _named(request: Request, file: Mapping[str, Any]) -> Config:
+def _complete(request: Request, file: Mapping[str, Any]) -> Config:
     # what a file has, and where it has none the task and the methods that were typed
     names = request.methods
     if "task" not in file and not request.task:
@@ -107,8 +107,8 @@ def _named(request: Request, file: Mapping[str, Any]) -> Config:
         raise InvalidInput(
             "no method: name one after the task or give a --config with one (see `fedsolve list algorithms`)"
         )
-    origin = _HERE if request.config is None else str(request.config)
-    methods = file.get("method") or [typed_method(text) for text in names]
+    origin = _COMMAND_LINE if request.config is None else str(request.config)
+    methods = file.get("method") or [parse_method(text) for text in names]
     table = {**file, "task": request.task or file.get("task"), "method": methods}
     return check_runnable(parse(table, origin), Path(origin))
 
@@ -133,13 +133,13 @@ def _with_seeds(table: dict[str, Any], request: Request) -> dict[str, Any]:
     return table if one is None else {key: value for key, value in table.items() if key != "seeds"}
 
 
-def _swept(request: SweepRequest) -> Config:
+def _sweep_config(request: SweepRequest) -> Config:
     grid = parse_grid(request.grid or [])
     for axis in grid:
         if axis in parse_assignments(request.settings or [], "--set"):
             raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
     # seeds and validation are of [sweep] here
-    config = _over_file(dataclasses.replace(request, seeds=None, validation=None))
+    config = _merged_config(dataclasses.replace(request, seeds=None, validation=None))
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)
         raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
@@ -153,11 +153,13 @@ def _swept(request: SweepRequest) -> Config:
         section["seeds"] = parse_seeds(request.seeds)
     typed = {name: getattr(request, name) for name in ("select", "validation", "parallel_trials")}
     section |= {name: value for name, value in typed.items() if value is not None}
-    origin = _HERE if request.config is None else str(request.config)
+    origin = _COMMAND_LINE if request.config is None else str(request.config)
     return parse(table | {"sweep": section}, origin)
 
 
-def _chosen(methods: Sequence[MethodSection], named: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+def _selected_methods(
+    methods: Sequence[MethodSection], named: Sequence[dict[str, str]]
+) -> list[dict[str, Any]]:
     # of a file that has a method, its settings are kept
     if not named:
         return [m.model_dump(exclude_none=True) for m in methods]
@@ -168,7 +170,7 @@ def _chosen(methods: Sequence[MethodSection], named: Sequence[dict[str, str]]) -
         # the label that was typed replaces the file's; the name may be a label of the file
         label = {key: value for key, value in typed.items() if key == "label"}
         chosen += [m.model_dump(exclude_none=True) | label for m in in_file] or [typed | {"name": name}]
-    check_labels(_HERE, [m.get("label") or m["name"] for m in chosen])
+    check_labels(_COMMAND_LINE, [m.get("label") or m["name"] for m in chosen])
     return chosen
 
 
@@ -177,13 +179,13 @@ def _with_settings(methods: list[dict[str, Any]], assigned: Mapping[str, Any]) -
     known = {m.get("label") or m["name"]: arguments(m["name"]) for m in methods}
     result = {m.get("label") or m["name"]: {**m, "settings": dict(m.get("settings", {}))} for m in methods}
     for key, value in assigned.items():
-        takers, name = _takers(key, known)
+        takers, name = _methods_with(key, known)
         for taker in takers:
             result[taker]["settings"][name] = value
     return list(result.values())
 
 
-def _takers(key: str, known: Mapping[str, Collection[str]]) -> tuple[list[str], str]:
+def _methods_with(key: str, known: Mapping[str, Collection[str]]) -> tuple[list[str], str]:
     label, dot, name = key.rpartition(".")
     if dot and label not in known:
         raise unknown("method of --set", label, known)
