@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -40,79 +40,42 @@ from fedsolve.tasks.task import Task
 _MOST_EVALUATIONS = 5 * 10**7  # of all trials: a column of 200 MB a metric
 
 
-@dataclass(frozen=True)
-class RequestedSweep:
-    """A sweep whose grid is checked.
-
-    Attributes:
-        task: with examples held out where the options say so.
-        axes: the grid.
-        methods: of each setting, as the user's function built them.
-        options: all else.
-    """
-
-    task: Task
-    axes: dict[str, tuple[Any, ...]]
-    methods: Sequence[Algorithm]
-    options: SweepOptions
-
-    def identity(self, trials: Trials, with_digests: bool) -> dict[str, Any]:
-        """What a folder must share with the sweep that continues it; its digests decide the bits of results, too."""
-        prepared, options = trials.prepared, self.options
-        identity = {
-            **prepared.identity,
-            "algorithm": prepared.label,
-            "grid": describe(self.axes),
-            "methods": digest(describe(self.methods)),
-            "seed": list(options.seeds),
-            "rounds": prepared.rounds,
-            "eval_every": prepared.eval_every,
-            "validation": options.validation,
-        }
-        if with_digests:
-            identity |= prepared.digests()
-            identity["held_out"] = arrays_digest(self.task.validation)
-            identity["own_measures"] = code_digest(options.diagnostics)
-        return identity
+def _identity(
+    trials: Trials, task: Task, axes: Mapping[str, Any], methods: Sequence[Algorithm], options: SweepOptions
+) -> dict[str, Any]:
+    # what a folder must share with the sweep that continues it; all of it decides the bits of results
+    prepared = trials.prepared
+    return {
+        **prepared.identity,
+        "algorithm": prepared.label,
+        "grid": describe(axes),
+        "methods": digest(describe(methods)),
+        "seed": list(options.seeds),
+        "rounds": prepared.rounds,
+        "eval_every": prepared.eval_every,
+        "validation": options.validation,
+        **prepared.digests(),
+        "held_out": arrays_digest(task.validation),
+        "own_measures": code_digest(options.diagnostics),
+    }
 
 
-def request_sweep(
-    make: Callable[..., Algorithm], task: Task, grid: Mapping[str, Sequence[Any]], options: SweepOptions
-) -> RequestedSweep:
-    """The method that `make` gives at every setting of the grid.
-
-    Raises:
-        InvalidInput: a grid, a task or a method that cannot be used.
-    """
-    axes = check_grid(grid)
-    check_size([len(values) for values in axes.values()], len(options.seeds))
-    methods = build_methods(make, axes)
-    _check_clock(options, methods)
-    trained = task if options.validation is None else task.hold_out(options.validation)
-    check_methods(methods, choose_sampling(options.run, trained), trained)
-    return RequestedSweep(trained, axes, methods, options)
-
-
-def prepare_trials(requested: RequestedSweep, label: str | None) -> Trials:
-    """What the trials share, made ready with the first method and seed, and the method of each setting.
-
-    Raises:
-        InvalidInput: as `prepare`; rates that a run cannot use; more evaluations than a table holds.
-    """
-    task, options = requested.task, requested.options
+def _prepare_trials(
+    methods: Sequence[Algorithm], task: Task, options: SweepOptions, label: str | None
+) -> Trials:
+    # what trials share is made ready once, with the first method and seed: settings differ in the method alone
     first = replace(options.run, seed=options.seeds[0], devices=1, residency="device")
-    for method in requested.methods:
+    for method in methods:
         check_rates(cast(method, first.dtype), first.rounds)
-    prepared = prepare(requested.methods[0], task, first, label)
-    trials = len(requested.methods) * len(options.seeds)
-    _check_evaluations(trials, prepared.rounds, prepared.eval_every)
+    prepared = prepare(methods[0], task, first, label)
+    _check_evaluations(len(methods) * len(options.seeds), prepared.rounds, prepared.eval_every)
     steps = prepared.program.work.equal_steps
-    cast_methods = [in_run(m.with_steps(steps), task, prepared.dtype) for m in requested.methods]
-    methods = [with_versions(m, prepared.timed) for m in cast_methods]
+    cast_methods = [in_run(m.with_steps(steps), task, prepared.dtype) for m in methods]
+    in_time = [with_versions(m, prepared.timed) for m in cast_methods]
     given = options.diagnostics
-    measured = [(*task.diagnostics, *m.diagnostics()) if given is None else tuple(given) for m in methods]
+    measured = [(*task.diagnostics, *m.diagnostics()) if given is None else tuple(given) for m in in_time]
     diagnostics = tuple(cast(d, prepared.dtype) for d in measured)
-    return Trials(prepared, tuple(methods), diagnostics, options.seeds)
+    return Trials(prepared, tuple(in_time), diagnostics, options.seeds)
 
 
 def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:
@@ -218,11 +181,16 @@ def run_sweep(
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
     check_alone("a sweep")
     check_outside(task, out, label)
-    requested = request_sweep(make, task, grid, options)
+    axes = check_grid(grid)
+    check_size([len(values) for values in axes.values()], len(options.seeds))
+    methods = build_methods(make, axes)
+    _check_clock(options, methods)
+    task = task if options.validation is None else task.hold_out(options.validation)
+    check_methods(methods, choose_sampling(options.run, task), task)
     with jax.enable_x64(options.run.dtype == "float64"):
-        trials = prepare_trials(requested, label)
+        trials = _prepare_trials(methods, task, options, label)
         prepared = trials.prepared
-        identity = requested.identity(trials, with_digests=out is not None)
+        identity = {} if out is None else _identity(trials, task, axes, methods, options)
         with (
             progress_to(progress, prepared.label) as tell,
             SweepStore.at(out, identity, resume) as store,
@@ -234,7 +202,7 @@ def run_sweep(
     return Sweep(
         label=prepared.label,
         task=prepared.task.name,
-        grid=requested.axes,
+        grid=axes,
         seeds=options.seeds,
         rounds=trials.evaluated,
         metrics=rounds.results.metrics,

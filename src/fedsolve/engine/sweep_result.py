@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +76,7 @@ class Sweep(SweepRecord, Labelled):
             raise InvalidInput(
                 f"sweep[{shown(setting)}]: give the number of a setting, 0 to {len(self) - 1}, such as sweep.best"
             )
-        return dataclasses.replace(
-            self,
-            grid={name: (value,) for name, value in self.points[setting].items()},
-            metrics={name: values[setting : setting + 1] for name, values in self.metrics.items()},
-            diverged=self.diverged[setting : setting + 1],
-        )
+        return self.at_settings([setting], {name: (value,) for name, value in self.points[setting].items()})
 
     def _columns(self, part: Part) -> dict[str, Any]:
         check_known("part of a sweep", part, ["evaluations"])  # trials keep no log of their rounds

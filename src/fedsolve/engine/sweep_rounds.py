@@ -204,12 +204,7 @@ class SweepRounds(Rounds):
         self._is_compiled = False
 
     def finish(self) -> None:
-        """All batches, from where the store is.
-
-        Raises:
-            InvalidInput: the selection's metric is not measured.
-            Interrupted: Ctrl-C, after everything was kept.
-        """
+        """All batches, from where the store is."""
         results, clock, begun = self.results, CompileClock(), Stopwatch(0.0)
         with Interruptible(self._store.where) as interrupt:
             self._restore()

@@ -238,18 +238,7 @@ def draw_map(
     lost: str | np.ndarray = DIVERGED,
     size: float = 7.5,
 ) -> Any:
-    """Draw `values` of shape (values of y, values of x), the first row at the bottom; returns the image.
-
-    Args:
-        axes: where.
-        values: what is drawn; a value that is not finite is grey.
-        x: ticks below the columns.
-        y: ticks beside the rows.
-        colours: which value has which.
-        write: the text of a finite value; None for no texts.
-        lost: the text of cells that are not finite, or one for each.
-        size: of the texts, in points.
-    """
+    """Draw `values` of shape (values of y, values of x), the first row at the bottom; returns the image."""
     from matplotlib.colors import LogNorm, Normalize
 
     low, high = sorted((colours.best, colours.worst))

@@ -80,15 +80,7 @@ def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
 def write_sweep_page(
     folder: str | Path, sweep: SweepRecord, *, title: str = "", command: str = "", draw: bool = True
 ) -> list[Path]:
-    """Write the plots (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
-
-    Args:
-        folder: where.
-        sweep: what.
-        title: the heading; default method and task.
-        command: what runs the best setting again, as one would type it.
-        draw: whether there are plots; without, matplotlib is not needed.
-    """
+    """Write the plots (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first."""
     folder = Path(folder)
     drawn = {name: (text, png(figure)) for name, (text, figure) in (pictures(sweep) if draw else {}).items()}
     files = [write_atomically(folder / f"{name}.png", image) for name, (_, image) in drawn.items()]

@@ -393,15 +393,6 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
     """The best setting by round: the mean over seeds, with a band over seeds.
 
     A sweep of one axis also shows the score at each of its values, with a band over seeds.
-
-    Args:
-        sweep: whose best setting.
-        metric: what is drawn; by default that of the selection.
-        bands: the range over seeds, or another of `Bands`.
-
-    Raises:
-        Diverged: all settings diverged.
-        InvalidInput: an unknown metric or band, or matplotlib is absent.
     """
     check_known("bands", bands, BAND_WORDS)
     name = metric or sweep.selection.metric

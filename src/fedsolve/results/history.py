@@ -302,12 +302,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 
 
 def band(values: np.ndarray, bands: Bands) -> tuple[np.ndarray, np.ndarray]:
-    """The lower and the upper end of a band over seeds, both of shape (points,).
-
-    Args:
-        values: shape (seeds, points), two seeds or more.
-        bands: which.
-    """
+    """The lower and the upper end of a band over seeds, both of shape (points,)."""
     check_known("bands", bands, get_args(Bands))
     if bands == "range":
         return values.min(axis=0), values.max(axis=0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -198,6 +198,12 @@ class SweepRecord:
         """A metric of one setting by seed and evaluation, shape (seeds, evaluations)."""
         check_known("metric of the sweep", metric, self.metrics)
         return self.metrics[metric][setting]
+
+    def at_settings(self, settings: Sequence[int], grid: Mapping[str, tuple[Any, ...]]) -> Self:
+        """The sweep of some settings alone, whose product is a smaller grid."""
+        chosen = list(settings)
+        metrics = {name: values[chosen] for name, values in self.metrics.items()}
+        return replace(self, grid=dict(grid), metrics=metrics, diverged=self.diverged[chosen])
 
     def _best_over(self, axes: tuple[int, ...]) -> np.ndarray:
         scores = self.score.reshape(self.shape)

@@ -135,12 +135,7 @@ def fixed(sweep: SweepRecord, **at: Any) -> SweepRecord:
     """The part of a sweep with these values of axes; an axis that it lacks changes nothing."""
     at = {axis: value for axis, value in at.items() if axis in sweep.grid}
     chosen = [i for i, point in enumerate(sweep.points) if all(point[a] == v for a, v in at.items())]
-    return replace(
-        sweep,
-        grid={axis: values for axis, values in sweep.grid.items() if axis not in at},
-        metrics={k: v[chosen] for k, v in sweep.metrics.items()},
-        diverged=sweep.diverged[chosen],
-    )
+    return sweep.at_settings(chosen, {axis: values for axis, values in sweep.grid.items() if axis not in at})
 
 
 def within(sweep: SweepRecord, grid: Mapping[str, tuple[Any, ...]]) -> SweepRecord:
@@ -150,10 +145,7 @@ def within(sweep: SweepRecord, grid: Mapping[str, tuple[Any, ...]]) -> SweepReco
             f"the grid of {sweep.label} that ran lacks values of {shown(missing)}: run its own"
         )
     smaller = replace(sweep, grid=dict(grid))
-    chosen = [sweep.points.index(point) for point in smaller.points]
-    return replace(
-        smaller, metrics={k: v[chosen] for k, v in sweep.metrics.items()}, diverged=sweep.diverged[chosen]
-    )
+    return sweep.at_settings([sweep.points.index(point) for point in smaller.points], grid)
 
 
 _SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"

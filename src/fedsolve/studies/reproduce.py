@@ -164,14 +164,7 @@ def _check_full(name: str, experiment: Experiment, full: bool) -> None:
 def evaluate_claims(
     name: str, folder: str | Path, *, full: bool = False, experiment: Experiment | None = None
 ) -> Sequence[Claim]:
-    """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run.
-
-    Args:
-        name: one of `fedsolve list experiments`, or `module:function` of a study.
-        folder: of the earlier run, with its `parts/` or `parts.zip`.
-        full: whether that was of the paper's size.
-        experiment: what the name stands for where `find` does not know it, such as that of a file.
-    """
+    """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run."""
     experiment = experiment or find(name)
     _check_full(name, experiment, full)
     if not has_parts(Path(folder)):

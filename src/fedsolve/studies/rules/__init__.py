@@ -1,107 +1,50 @@
 """Rules that decide a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
-from fedsolve.studies.cells import (
-    Interval,
-    alike,
-    around,
-    around_factor,
-    beyond,
-    combined,
-    correlation,
-    decided,
-    elsewhere,
-    interval,
-    intervals,
-    listed,
-)
-from fedsolve.studies.rules.comparisons import (
-    KNOWN,
-    Difference,
-    Rule,
-    all_positive,
-    at_least_as_good,
-    better,
-    better_in_each,
-    better_than_all,
-    close,
-    difference,
-    each_better,
-    few,
-    grade,
-    may_change,
-    mixed,
-    not_learnt,
-    provisional,
-    rule,
-    shown_final,
-    sooner,
-    together,
-)
-from fedsolve.studies.rules.ranks import (
-    SHARES,
-    Ranked,
-    Ranks,
-    at_round,
-    beyond_edge,
-    by_metric,
-    by_window,
-    early,
-    ends,
-    holm,
-    in_decades,
-    incomparable,
-    judged,
-    rank,
-    wins_more,
-)
-
-__all__ = [
-    "KNOWN",
-    "SHARES",
-    "Difference",
-    "Interval",
-    "Ranked",
-    "Ranks",
-    "Rule",
-    "alike",
-    "all_positive",
-    "around",
-    "around_factor",
-    "at_least_as_good",
-    "at_round",
-    "better",
-    "better_in_each",
-    "better_than_all",
-    "beyond",
-    "beyond_edge",
-    "by_metric",
-    "by_window",
-    "close",
-    "combined",
-    "correlation",
-    "decided",
-    "difference",
-    "each_better",
-    "early",
-    "elsewhere",
-    "ends",
-    "few",
-    "grade",
-    "holm",
-    "in_decades",
-    "incomparable",
-    "interval",
-    "intervals",
-    "judged",
-    "listed",
-    "may_change",
-    "mixed",
-    "not_learnt",
-    "provisional",
-    "rank",
-    "rule",
-    "shown_final",
-    "sooner",
-    "together",
-    "wins_more",
-]
+from fedsolve.studies.cells import Interval as Interval
+from fedsolve.studies.cells import alike as alike
+from fedsolve.studies.cells import around as around
+from fedsolve.studies.cells import around_factor as around_factor
+from fedsolve.studies.cells import beyond as beyond
+from fedsolve.studies.cells import combined as combined
+from fedsolve.studies.cells import correlation as correlation
+from fedsolve.studies.cells import decided as decided
+from fedsolve.studies.cells import elsewhere as elsewhere
+from fedsolve.studies.cells import interval as interval
+from fedsolve.studies.cells import intervals as intervals
+from fedsolve.studies.cells import listed as listed
+from fedsolve.studies.rules.comparisons import KNOWN as KNOWN
+from fedsolve.studies.rules.comparisons import Difference as Difference
+from fedsolve.studies.rules.comparisons import Rule as Rule
+from fedsolve.studies.rules.comparisons import all_positive as all_positive
+from fedsolve.studies.rules.comparisons import at_least_as_good as at_least_as_good
+from fedsolve.studies.rules.comparisons import better as better
+from fedsolve.studies.rules.comparisons import better_in_each as better_in_each
+from fedsolve.studies.rules.comparisons import better_than_all as better_than_all
+from fedsolve.studies.rules.comparisons import close as close
+from fedsolve.studies.rules.comparisons import difference as difference
+from fedsolve.studies.rules.comparisons import each_better as each_better
+from fedsolve.studies.rules.comparisons import few as few
+from fedsolve.studies.rules.comparisons import grade as grade
+from fedsolve.studies.rules.comparisons import may_change as may_change
+from fedsolve.studies.rules.comparisons import mixed as mixed
+from fedsolve.studies.rules.comparisons import not_learnt as not_learnt
+from fedsolve.studies.rules.comparisons import provisional as provisional
+from fedsolve.studies.rules.comparisons import rule as rule
+from fedsolve.studies.rules.comparisons import shown_final as shown_final
+from fedsolve.studies.rules.comparisons import sooner as sooner
+from fedsolve.studies.rules.comparisons import together as together
+from fedsolve.studies.rules.ranks import SHARES as SHARES
+from fedsolve.studies.rules.ranks import Ranked as Ranked
+from fedsolve.studies.rules.ranks import Ranks as Ranks
+from fedsolve.studies.rules.ranks import at_round as at_round
+from fedsolve.studies.rules.ranks import beyond_edge as beyond_edge
+from fedsolve.studies.rules.ranks import by_metric as by_metric
+from fedsolve.studies.rules.ranks import by_window as by_window
+from fedsolve.studies.rules.ranks import early as early
+from fedsolve.studies.rules.ranks import ends as ends
+from fedsolve.studies.rules.ranks import holm as holm
+from fedsolve.studies.rules.ranks import in_decades as in_decades
+from fedsolve.studies.rules.ranks import incomparable as incomparable
+from fedsolve.studies.rules.ranks import judged as judged
+from fedsolve.studies.rules.ranks import rank as rank
+from fedsolve.studies.rules.ranks import wins_more as wins_more

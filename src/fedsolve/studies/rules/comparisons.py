@@ -102,12 +102,7 @@ def difference(
 
 
 def grade(differences: Sequence[Difference], not_learnt: Collection[str] = ()) -> tuple[Verdict, str]:
-    """The verdict on differences that are all claimed to be positive, and in which it holds if in some.
-
-    Args:
-        differences: claimed together.
-        not_learnt: methods that have not: a difference between two of them decides nothing.
-    """
+    """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
     one = len({d.a for d in differences}) == 1
     named = [(d.b if one else f"{d.a} over {d.b}", d) for d in differences]
     void = [name for name, d in named if {d.a, d.b} <= set(not_learnt)]

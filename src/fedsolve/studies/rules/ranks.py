@@ -399,14 +399,6 @@ def drawn(default: Mapping[str, float], ranges: Mapping[str, Range], count: int)
     """An axis of `count` settings: the default first, the others log-uniform from the ranges, to three digits.
 
     The first hyper-parameter has the same draws whichever others there are.
-
-    Args:
-        default: hyper-parameter -> its default.
-        ranges: hyper-parameter -> its least and largest value, both above 0.
-        count: settings, the default included.
-
-    Returns:
-        One axis, whose name lists the hyper-parameters and whose values are tuples in that order.
     """
     shares = np.random.default_rng(0).random((len(default), count - 1))
     ends = np.log10([ranges[name] for name in default])
@@ -418,12 +410,7 @@ def drawn(default: Mapping[str, float], ranges: Mapping[str, Range], count: int)
 def budgeted(
     build: Callable[..., Algorithm], default: Mapping[str, float], ranges: Mapping[str, Range], count: int
 ) -> Method:
-    """A method at its default, and tuned over the axis that `drawn` makes.
-
-    Args:
-        build: from the hyper-parameters, by keyword, to the method.
-        default, ranges, count: as `drawn` takes them.
-    """
+    """A method at its default, and tuned over the axis that `drawn` makes."""
 
     def make(**axis: tuple[float, ...]) -> Algorithm:
         ((names, values),) = axis.items()
