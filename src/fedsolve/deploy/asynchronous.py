@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -12,22 +12,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.serverapp import Grid
 
 from fedsolve.core import wire
-from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.core.errors import Unavailable
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.exchange import PendingRequests, Replies, polls, send
 from fedsolve.deploy.message import TrainRequest
 from fedsolve.deploy.method_spec import to_spec
-from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server.coordinator import Accepted, Coordinator
 from fedsolve.deploy.server.rounds import FederationLoop, ReplyCollector
-from fedsolve.deploy.server.settings import Settings
-from fedsolve.deploy.status import Cause, PhaseClock
+from fedsolve.deploy.status import Cause
 from fedsolve.engine.feedback_schedules import with_reacting
-from fedsolve.engine.simulated_time import check_outermost
 from fedsolve.results.columns import Columns
 
 # The server's side of asynchronous rounds: orders of several versions of the model, and how late each reply is.
@@ -115,17 +110,9 @@ class BufferedCollector(ReplyCollector):
 
     _coordinator: BufferedCoordinator
 
-    def __init__(
-        self,
-        grid: Grid,
-        coordinator: BufferedCoordinator,
-        settings: Settings,
-        registry: ClientRegistry,
-        phases: PhaseClock,
-        log: Callable[[str], None],
-    ) -> None:
-        super().__init__(grid, coordinator, settings, registry, phases, log)
-        self._concurrency = settings.clients_per_round or settings.population
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._concurrency = self._settings.clients_per_round or self._settings.population
         self._orders: dict[int, Orders] = {}  # by node; those that were sent together are one object
         self._failed: set[int] = set()  # since the last update: the same order would fail again
 
@@ -264,24 +251,3 @@ class BufferedRounds(FederationLoop):
         self._collector.fill(replies)
         self._reports.clients.succeeded(replies.accepted)
         return replies
-
-
-def check_buffered(algorithm: Algorithm, settings: Settings) -> None:
-    """Raise `InvalidInput` unless a method with a buffer can run with these settings; others pass."""
-    check_outermost(algorithm, "on a federation")
-    if not algorithm.traits.buffer:
-        return
-    name = name_of(algorithm)
-    for option, given in (
-        ("sampling", settings.sampling),
-        ("over_select", settings.over_select),
-        ("buffers", settings.buffers),
-        ("shortfall = 'skip'", settings.shortfall == "skip"),
-    ):
-        if given:
-            raise InvalidInput(f"{name} has no synchronous rounds, which {option} is for: leave it out")
-    if algorithm.traits.buffer > settings.population:
-        raise InvalidInput(
-            f"buffer = {algorithm.traits.buffer} but the federation has {settings.population} clients, which have one "
-            f"reply in it each: choose at most {settings.population}"
-        )

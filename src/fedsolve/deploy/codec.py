@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -153,15 +153,6 @@ def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
         raise InvalidInput(f"its {sanitize(name)} has {length} bytes, not {known.nbytes}")
 
 
-def buffer_bytes(buffers: Mapping[str, np.ndarray]) -> int:
-    return sum(x.nbytes + 1024 for x in buffers.values())  # each with a header of its own
-
-
-def write_buffers(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> None:
-    if buffers:
-        record["buffers"] = ArrayRecord({name: Array(np.asarray(x)) for name, x in buffers.items()})
-
-
 FACTS_BYTES = 64 * 1024
 """Room for facts about a message."""
 _SUMS_BYTES = 512 * 1024
@@ -189,7 +180,8 @@ class Expected:
     @property
     def record_bytes(self) -> int:
         sums = _SUMS_BYTES if self.metrics else 0
-        return self.message_bytes + buffer_bytes(self.buffers) + self.facts_bytes + sums
+        buffers = sum(x.nbytes + 1024 for x in self.buffers.values())  # each with a header of its own
+        return self.message_bytes + buffers + self.facts_bytes + sums
 
 
 def to_record(message: Payload) -> RecordDict:
@@ -199,7 +191,8 @@ def to_record(message: Payload) -> RecordDict:
     for name, how in _parts(type(message)):
         value: Any = getattr(message, name)
         if how is Part.BUFFERS:
-            write_buffers(record, value)
+            if value:
+                record[name] = ArrayRecord({n: Array(np.asarray(x)) for n, x in value.items()})
         elif how is Part.METRICS:
             for part, metrics in value.items():
                 record[part] = _metrics_to_record(metrics)
@@ -246,7 +239,8 @@ def _values(kind: type[Payload], record: RecordDict, expected: Expected) -> dict
     present = record.get(kind.NAME) or ()
     facts = [(name, how) for name, how in facts if name in present or not how.is_optional]
     values = facts_of(record, kind.NAME, {name: how.kind for name, how in facts})
-    if extra := set(record) - {kind.NAME, *_part_names(parts)}:
+    names = [part for name, how in parts for part in (PARTS if how is Part.METRICS else (name,))]
+    if extra := set(record) - {kind.NAME, *names}:
         raise InvalidInput(f"it has {sanitize(sorted(extra))} besides what {with_article(kind.NAME)} has")
     for name, how in facts:
         values[name] = how.read(values[name])
@@ -261,11 +255,6 @@ def _values(kind: type[Payload], record: RecordDict, expected: Expected) -> dict
         else:
             values[name] = unpack(record, name)
     return values
-
-
-def _part_names(parts: Collection[tuple[str, Part]]) -> Iterator[str]:
-    for name, how in parts:
-        yield from PARTS if how is Part.METRICS else (name,)
 
 
 def _metrics_to_record(metrics: PartMetrics) -> ConfigRecord:

@@ -32,12 +32,12 @@ from fedsolve.data.column_replies import Request, parse_columns
 from fedsolve.data.column_statistics import Minimum, check_summable
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry
-from fedsolve.deploy.run_log import FAILED, save_client_metrics, say, write_failure
+from fedsolve.deploy.run_log import FAILED, say, write_failure
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator, Federation
-from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, Evaluation
+from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, Evaluation, save_client_metrics
 from fedsolve.deploy.server.serve import Deployment
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.status import ClientStatuses

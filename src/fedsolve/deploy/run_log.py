@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.core.errors import FedsolveError
-from fedsolve.deploy.exchange import Replies
-from fedsolve.deploy.message import PARTS
 from fedsolve.deploy.metrics import RunMetrics
 from fedsolve.deploy.server.coordinator import LARGEST, SITE, WHOSE, Coordinator
-from fedsolve.deploy.server.evaluation import EvaluationResult
-from fedsolve.deploy.site_names import SiteNames, numbered
+from fedsolve.deploy.server.evaluation import EvaluationResult, save_client_metrics
+from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.status import ClientStatuses, StatusFile
 from fedsolve.folders.logs import append_line
 from fedsolve.folders.run_folder import INTACT
-from fedsolve.folders.sealed import sealed
 from fedsolve.folders.untrusted import read_text
 from fedsolve.report.style import human_time
 from fedsolve.results.clients import CLIENT_METRICS
@@ -75,12 +72,6 @@ def read_reason(folder: Path) -> str:
         return " ".join(read_text(folder / FAILED, _LARGEST, follow=False).split())
     except (OSError, UnicodeDecodeError):
         return f"{FAILED} cannot be read"
-
-
-def save_client_metrics(path: Path, result: EvaluationResult) -> None:
-    """Add what clients measured to a file, client by client: a line for each part of their examples."""
-    for part in PARTS:
-        append_line(path, sealed(dumps(result.line(part))), INTACT)
 
 
 def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
@@ -145,32 +136,3 @@ def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) 
     clients.changed = save_status  # before the first round, too, while clients are waited for
     tell_measured = partial(save_client_metrics, folder / CLIENT_METRICS)
     return Reports(tell_round, tell_measured, say, clients, save_status, metrics)
-
-
-def traffic(replies: Replies[Any]) -> dict[str, int]:
-    return {
-        "bytes_up": replies.bytes_up,
-        "bytes_down": replies.bytes_down,
-        "rejected": len(replies.rejected),
-    }
-
-
-def round_entry(
-    round: int, rounds: int, replies: Replies[Any], logged: Mapping[str, Any], names: SiteNames
-) -> dict[str, Any]:
-    """What is reported of a round as plain data, but for its metrics and its seconds."""
-    whose = logged.get(WHOSE)
-    return {
-        "round": round,
-        "rounds": rounds,
-        "asked": replies.asked,
-        "replies": len(replies.accepted),
-        **traffic(replies),
-        "causes": {cause.value: n for cause, n in sorted(replies.causes.items())},
-        "loss": logged.get("client_loss"),
-        "epsilon": logged.get("epsilon"),
-        LARGEST: logged.get(LARGEST),
-        WHOSE: whose,
-        "reasons": [f"{names(client)}: {reason}" for client, reason in replies.rejected],
-        **({SITE: names.given[whose]} if whose in names.given else {}),
-    }

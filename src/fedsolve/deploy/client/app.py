@@ -207,11 +207,19 @@ def client_app(
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_about_columns, allowed))
+        def reply(_: int, node: NodeContext, record: RecordDict) -> RecordDict:
+            return allowed.reply(node, states_of(node.node_config), record, _log)
+
+        return answered(message, context, reply)
 
     @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_about_sums, sums, cache))
+        def answer(run: int, node: NodeContext, record: RecordDict) -> RecordDict:
+            return sums.answer(
+                node, states_of(node.node_config), record, partial(cache.borrow, run, node), _log
+            )
+
+        return answered(message, context, answer)
 
     def reply_to(
         kind: type[AnyRequest],
@@ -255,16 +263,6 @@ def _introduce(
         _print(error)
         who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
         return records.refusal(error, who, states, node.client, hides)
-
-
-def _about_columns(allowed: AllowedColumns, _: int, node: NodeContext, record: RecordDict) -> RecordDict:
-    return allowed.reply(node, states_of(node.node_config), record, _log)
-
-
-def _about_sums(
-    sums: SecureSums, cache: OracleCache, run: int, node: NodeContext, record: RecordDict
-) -> RecordDict:
-    return sums.answer(node, states_of(node.node_config), record, partial(cache.borrow, run, node), _log)
 
 
 def _train_and_evaluate(

@@ -96,10 +96,6 @@ def words_key(context: bytes, private: bytes | p.X25519PrivateKey, public: bytes
     return p.derive(p.agree(private, public), "words", context, number(client, 4))
 
 
-def word_arrays(words: bytes | bytearray | memoryview, n32: int, n64: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.frombuffer(words, "<u4", n32), np.frombuffer(words, "<u8", n64, 4 * n32)
-
-
 def secrets_of(attempt: Attempt, client: int) -> tuple[int, ...]:
     """Whom a client has secrets with, in the order in which it shares them: itself, then its neighbours."""
     return (client, *attempt.graph.neighbours(client))
@@ -136,7 +132,8 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
         secrets[other] = pair_secret(attempt, client, own, other, key.public)
     # Masks are added in place: the words are the largest thing here, and there is one copy of them.
     masked, stream = bytearray(words), p.MaskStream()
-    arrays = word_arrays(masked, attempt.n32, attempt.n64)
+    n32 = attempt.n32
+    arrays = np.frombuffer(masked, "<u4", n32), np.frombuffer(masked, "<u8", attempt.n64, 4 * n32)
     for (
         other,
         secret,

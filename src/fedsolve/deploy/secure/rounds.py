@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -118,7 +118,7 @@ class SecureSession:
         needs_all = is_new or (roster.is_drawn and not roster.coins)
         clients = range(population) if needs_all else self._registry.poll()
         # an experiment begins with all clients; one that goes on does without those that do not answer
-        ask = self._ask_all if needs_all else self._ask_some
+        ask = partial(self._ask_all, needs_all=needs_all)
         ask("roster", dict.fromkeys(clients, content), _COIN_BYTES, coins.__setitem__)
         if roster.is_drawn:
             if not roster.coins:
@@ -278,20 +278,22 @@ class SecureSession:
         gone = dict.fromkeys(set(data) - set(nodes), "not connected")
         return gone | {clients[node]: reason for node, reason in failed.items()}
 
-    def _ask_some(
-        self, step: Step, data: Mapping[int, bytes], most_bytes: int, take: Callable[[int, bytes], None]
-    ) -> None:
-        # Ask clients a question that those who take part must answer.
-        for client, reason in sorted(self._ask(step, data, most_bytes, take).items()):
-            self._log(f"{self._registry.names(client)} takes no part in secure sums: {reason}")
-
     def _ask_all(
-        self, step: Step, data: Mapping[int, bytes], most_bytes: int, take: Callable[[int, bytes], None]
+        self,
+        step: Step,
+        data: Mapping[int, bytes],
+        most_bytes: int,
+        take: Callable[[int, bytes], None],
+        needs_all: bool = True,
     ) -> None:
-        if failed := self._ask(step, data, most_bytes, take):
-            reasons = [f"{self._registry.names(client)}: {why}" for client, why in sorted(failed.items())]
+        # Ask clients a question that each of them must answer, or all that take part.
+        failed = sorted(self._ask(step, data, most_bytes, take).items())
+        reasons = [f"{self._registry.names(client)}: {why}" for client, why in failed]
+        if reasons and needs_all:
             more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
             raise Unavailable(f"secure sums need every client; {'; '.join(reasons[:_SHOWN])}{more}")
+        for client, reason in failed:
+            self._log(f"{self._registry.names(client)} takes no part in secure sums: {reason}")
 
 
 def _listed(clients: Sequence[int]) -> str:

@@ -129,10 +129,6 @@ class ServerState:
     def tracked_state(self, client: int) -> Any:
         return jax.tree.map(lambda x: x[client], self.tracked)
 
-    def store_tracked(self, client: int, state: Any) -> None:
-        """Write one client's new state in place: together they are the largest thing that a server holds."""
-        store_row(self.tracked, client, state)
-
 
 def repeated(state: Any, population: int) -> Any:
     """The tracked states at the start: every client's is this one."""
@@ -535,7 +531,7 @@ class Coordinator:
         self._lost -= set(clients)
         if self.method.tracks_clients:
             for client in clients:
-                state.store_tracked(client, self._reply_store.get(client)[1])
+                store_row(state.tracked, client, self._reply_store.get(client)[1])
         self._reply_store.clear()
         # After the outliers were taken out: they are no measure of what is usual.
         usual = usual_after(accepted, state.usual) if self._compares_norms else state.usual

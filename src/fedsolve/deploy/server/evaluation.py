@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -28,9 +29,13 @@ from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.status import Cause, PhaseClock
 from fedsolve.engine.evaluation.eval_sets import as_part, client_percentiles
+from fedsolve.folders.logs import append_line
+from fedsolve.folders.run_folder import INTACT
+from fedsolve.folders.sealed import sealed
 from fedsolve.methods.robust.reductions import FACTOR, usual_norm
 from fedsolve.report.style import human_time
 from fedsolve.results.clients import ClientMetrics
+from fedsolve.results.columns import dumps
 
 # What clients measured of a model: as columns of the record, client by client, and which are far beyond the others.
 #
@@ -202,6 +207,12 @@ def _other_kinds(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, st
             if kind != most
         }
     return outliers
+
+
+def save_client_metrics(path: Path, result: EvaluationResult) -> None:
+    """Add what clients measured to a file, client by client: a line for each part of their examples."""
+    for part in PARTS:
+        append_line(path, sealed(dumps(result.line(part))), INTACT)
 
 
 def first_means(evaluations: Mapping[str, Any]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from flwr.app import RecordDict
@@ -16,14 +16,15 @@ from fedsolve.deploy.codec import Expected, record_to_reply
 from fedsolve.deploy.exchange import Exchange, PendingRequests, Replies, send_and_wait
 from fedsolve.deploy.message import TRAIN, TrainReply, TrainRequest
 from fedsolve.deploy.registry import ClientRegistry
-from fedsolve.deploy.run_log import Reports, round_entry, traffic
+from fedsolve.deploy.run_log import Reports
 from fedsolve.deploy.sanitize import reading
 from fedsolve.deploy.secure.primitives import RoundIsOver, SumNotOpened
 from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.server.coordinator import Accepted, Coordinator, largest_update
+from fedsolve.deploy.server.coordinator import LARGEST, SITE, WHOSE, Accepted, Coordinator, largest_update
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation, first_means
 from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.site_names import SiteNames
 from fedsolve.deploy.status import Cause, PhaseClock
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
 from fedsolve.engine.record import Recorder
@@ -264,8 +265,8 @@ class FederationLoop(RecordedRounds):
 
     def record(self, logs: tuple[Replies[Accepted], dict[str, float]]) -> None:
         replies, entry = logs
-        self.recorder.entry({"round": self.done, **entry, **traffic(replies)})
-        self._last = round_entry(self.done, self.rounds, replies, entry, self._names)
+        self.recorder.entry({"round": self.done, **entry, **_traffic(replies)})
+        self._last = _round_entry(self.done, self.rounds, replies, entry, self._names)
 
     def evaluate(self) -> str:
         """Evaluate the model now, or with the orders of the next round where nothing asks for it before."""
@@ -397,3 +398,32 @@ class FederationLoop(RecordedRounds):
             accepted.clear()
             # Without replies: keys and cohorts go on, so that the next round is another one.
             return self._coordinator.finish_round(accepted, drawn)
+
+
+def _traffic(replies: Replies[Any]) -> dict[str, int]:
+    return {
+        "bytes_up": replies.bytes_up,
+        "bytes_down": replies.bytes_down,
+        "rejected": len(replies.rejected),
+    }
+
+
+def _round_entry(
+    round: int, rounds: int, replies: Replies[Any], logged: Mapping[str, Any], names: SiteNames
+) -> dict[str, Any]:
+    """What is reported of a round as plain data, but for its metrics and its seconds."""
+    whose = logged.get(WHOSE)
+    return {
+        "round": round,
+        "rounds": rounds,
+        "asked": replies.asked,
+        "replies": len(replies.accepted),
+        **_traffic(replies),
+        "causes": {cause.value: n for cause, n in sorted(replies.causes.items())},
+        "loss": logged.get("client_loss"),
+        "epsilon": logged.get("epsilon"),
+        LARGEST: logged.get(LARGEST),
+        WHOSE: whose,
+        "reasons": [f"{names(client)}: {reason}" for client, reason in replies.rejected],
+        **({SITE: names.given[whose]} if whose in names.given else {}),
+    }

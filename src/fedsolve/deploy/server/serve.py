@@ -16,7 +16,7 @@ from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds, check_buffered
+from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.metrics import RunMetrics, metrics_server
 from fedsolve.deploy.run_log import FAILED, reports_of, say, write_failure
@@ -26,7 +26,7 @@ from fedsolve.deploy.secure.rounds import SecureCoordinator, check_secure
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator, Federation, ReplyStore
 from fedsolve.deploy.server.rounds import FederationLoop
-from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.server.settings import Settings, check_buffered
 from fedsolve.deploy.signature import signature
 from fedsolve.engine.checks.methods import check_rates
 from fedsolve.engine.feedback_schedules import rate_changes

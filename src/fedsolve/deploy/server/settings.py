@@ -27,6 +27,7 @@ from fedsolve.core.trees import as_array
 from fedsolve.core.types import Params
 from fedsolve.deploy.metrics import check_address
 from fedsolve.deploy.reply_checks import check_metric_names, check_unprotected
+from fedsolve.engine.simulated_time import check_outermost
 from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.results.callbacks import Callback, check_callbacks
 
@@ -338,3 +339,24 @@ class Settings:
                     f"{name} = {value} but {reduction!r} protects rounds of at least {fewest} replies: "
                     f"give at least {fewest}"
                 )
+
+
+def check_buffered(algorithm: Algorithm, settings: Settings) -> None:
+    """Raise `InvalidInput` unless a method with a buffer can run with these settings; others pass."""
+    check_outermost(algorithm, "on a federation")
+    if not algorithm.traits.buffer:
+        return
+    name = name_of(algorithm)
+    for option, given in (
+        ("sampling", settings.sampling),
+        ("over_select", settings.over_select),
+        ("buffers", settings.buffers),
+        ("shortfall = 'skip'", settings.shortfall == "skip"),
+    ):
+        if given:
+            raise InvalidInput(f"{name} has no synchronous rounds, which {option} is for: leave it out")
+    if algorithm.traits.buffer > settings.population:
+        raise InvalidInput(
+            f"buffer = {algorithm.traits.buffer} but the federation has {settings.population} clients, which have one "
+            f"reply in it each: choose at most {settings.population}"
+        )
