@@ -14,7 +14,7 @@ import fedsolve as fs
 import fedsolve.engine.compute.round as rounds
 from fedsolve.engine import placement as plan
 from fedsolve.engine.compute import layout
-from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core, step_bytes
+from fedsolve.engine.compute.layout import LocalStep, chunk_size, cohort_size, is_on_one_core, step_bytes
 from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
@@ -48,7 +48,8 @@ def task(loss, params, shape, clients=60):
 
 
 def chosen(task, params, sampling, chunk=None, devices=1):
-    return chunk_size(chunk, task, params, FLOAT, batch_size=4, sampling=sampling, devices=devices)
+    step = LocalStep.of(task, params, FLOAT, batch_size=4)
+    return chunk_size(chunk, step, sampling, task.data.num_clients, devices)
 
 
 def test_what_a_step_writes_decides_and_not_the_model():
@@ -153,7 +154,7 @@ def test_loops_stay_on_one_core_where_clients_are_small_or_each_core_is_a_device
     work = task(linear, weight, (900,))
 
     def on_one_core(chunk, devices=1, state=0):
-        return is_on_one_core(chunk, devices, work, weight, FLOAT, batch_size=4, state_bytes=state)
+        return is_on_one_core(chunk, devices, LocalStep.of(work, weight, FLOAT, 4), state_bytes=state)
 
     monkeypatch.setattr(layout, "cores", lambda: 4)
     most = 6 * 2**20 // (4 * 4 * 900 + step_bytes(work.loss, weight, work.data.examples, 4))
@@ -182,9 +183,8 @@ def test_bits_do_not_depend_on_how_many_cores_share_a_loop(method, monkeypatch):
     for on_one_core in (True, False):
         monkeypatch.setattr(plan, "is_on_one_core", lambda *_, answer=on_one_core, **options: answer)
         setup = prepare(method, work, options)
-        rounds = compiled_advance(setup.program.on_one_core).lower(
-            *setup._inputs(setup.shared), setup.state, 1
-        )
+        given = (setup.program, setup.algorithm, setup.sampling, setup.shared, setup.key, setup.state)
+        rounds = compiled_advance(setup.program.on_one_core).lower(*given, 1)
         divided = re.search(r'"outer_dimension_partitions":\["\d', rounds.compile().as_text())
         assert bool(divided) == (not on_one_core)
         found.append(setup.advance(setup.state, 3))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.engine.checks.traffic import Traffic
 from fedsolve.engine.compute.round import SENT
-from fedsolve.engine.record import RECORD, Recorder, RecordFile, Rows, Traffic
+from fedsolve.engine.record import RECORD, Recorder, RecordFile, Rows
 from harness import make_clients, make_task
 
 TRAFFIC = Traffic((8, 3), 5)

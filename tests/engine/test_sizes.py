@@ -8,7 +8,7 @@ from collections import namedtuple
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.checks import methods as sizes
+from fedsolve.engine.compute import layout as sizes
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from harness import make_clients, make_task

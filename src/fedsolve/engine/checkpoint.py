@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
-from fedsolve.engine.checks.methods import Need, check_disk
+from fedsolve.engine.compute.layout import Need, check_disk
 from fedsolve.engine.compute.round import RunState, shard_state
 from fedsolve.engine.compute.sharding import StateSharding, check_alone, is_first, whole
 from fedsolve.engine.record import EvaluationSetup, Recorder, RecordFile

@@ -15,10 +15,18 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.engine.checks.methods import Need, check_buffers, check_memory, check_rates
+from fedsolve.engine.checks.methods import check_buffers, check_rates
+from fedsolve.engine.checks.traffic import Traffic, traffic
 from fedsolve.engine.compute.casting import cast, in_run, in_type, on_types, run_key, start_key
 from fedsolve.engine.compute.clients import PackedClients
-from fedsolve.engine.compute.layout import chunk_size, cohort_size, is_on_one_core
+from fedsolve.engine.compute.layout import (
+    LocalStep,
+    Need,
+    check_memory,
+    chunk_size,
+    cohort_size,
+    is_on_one_core,
+)
 from fedsolve.engine.compute.round import client_state_bytes
 from fedsolve.engine.compute.sharding import (
     CLIENT_AXIS,
@@ -29,7 +37,6 @@ from fedsolve.engine.compute.sharding import (
     several,
     works_by_size,
 )
-from fedsolve.engine.record import Traffic, traffic
 from fedsolve.engine.resolve import Requested
 from fedsolve.engine.simulated_time import Timed, schedule_cohorts, with_versions
 from fedsolve.engine.streaming import Population, Stream, place_clients
@@ -157,11 +164,9 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
     # what is static in a round: how many clients train side by side, in which groups, on which devices
     task, options, work = requested.task, requested.options, requested.work
     devices, counts = requested.mesh.shape[CLIENT_AXIS], task.data.counts
-    batch_size = options.local_work["batch_size"]
-    model = (task, with_buffers(placed.params, task.buffers), jnp.dtype(options.dtype))
-    side_by_side = partial(
-        chunk_size, options.chunk, *model, batch_size=batch_size, sampling=sampling, devices=devices
-    )
+    model = with_buffers(placed.params, task.buffers)
+    step = LocalStep.of(task, model, jnp.dtype(options.dtype), options.local_work["batch_size"])
+    side_by_side = partial(chunk_size, options.chunk, step, sampling, len(counts), devices)
     chunk = side_by_side()
     works = works_by_size(work, counts, requested.steps)
     longest = min(requested.eval_every, options.rounds, LONGEST_CALL)
@@ -172,13 +177,7 @@ def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: i
         requested.mesh,
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
-        on_one_core=is_on_one_core(
-            chunk,
-            len(own_devices(requested.mesh)),
-            *model,
-            batch_size=batch_size,
-            state_bytes=placed.state_bytes,
-        ),
+        on_one_core=is_on_one_core(chunk, len(own_devices(requested.mesh)), step, placed.state_bytes),
     )
     return replace(program, state_sharding=_state_sharding(program, placed, sampling))
 

@@ -21,6 +21,7 @@ from fedsolve.core.xla.compiler import clear_caches_near_mapping_limit, use_comp
 from fedsolve.data.stored import StoredData
 from fedsolve.engine.checks.methods import check_round, divergence_hint, largest_value, rates
 from fedsolve.engine.checks.preflight import on_solvers
+from fedsolve.engine.checks.traffic import Traffic
 from fedsolve.engine.compute.casting import in_run, start_params
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_devices, one_round, start
@@ -31,7 +32,7 @@ from fedsolve.engine.feedback_schedules import has_feedback, rate_changes, with_
 from fedsolve.engine.identity import arrays_digest, as_written, code_digest, function_name, versions
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import Placed, budget, place, plan
-from fedsolve.engine.record import Recorder, Traffic
+from fedsolve.engine.record import Recorder
 from fedsolve.engine.resolve import Requested, check_methods, choose_sampling, request
 from fedsolve.tasks.task import Task
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
@@ -22,7 +23,7 @@ from fedsolve.engine.checks.losses import calls_host
 from fedsolve.engine.checks.methods import check_method
 from fedsolve.engine.compute.casting import start_key
 from fedsolve.engine.compute.clients import LocalWork, local_work
-from fedsolve.engine.compute.layout import devices_by_layout, mesh_of
+from fedsolve.engine.compute.layout import LocalStep, devices_by_layout, mesh_of
 from fedsolve.engine.compute.sharding import MODEL_AXIS, several
 from fedsolve.engine.identity import describe
 from fedsolve.engine.options import RunOptions
@@ -126,7 +127,9 @@ def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple
             params = with_buffers(_model_shapes(task, options.seed, dtype), task.buffers)
             alone = calls_host(task, params, dtype)
             if not (given or alone or several()):
-                return devices_by_layout(task, params, dtype, batch_size, sampling)
+                step = LocalStep.of(task, params, dtype, batch_size)
+                size = trees.nbytes(task.data.examples)
+                return devices_by_layout(step, sampling, task.data.num_clients, size)
     except (TypeError, ValueError, AttributeError, LookupError, NotImplementedError):
         alone = False  # the steps that follow say what is wrong with the model, the loss or the examples
     if alone and (given or several()):

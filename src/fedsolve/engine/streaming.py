@@ -27,9 +27,8 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, replace
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.checks.methods import size
 from fedsolve.engine.compute.clients import PackedClients, Window, on_device, pack
-from fedsolve.engine.compute.layout import free_bytes, total_bytes
+from fedsolve.engine.compute.layout import free_bytes, size, total_bytes
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.compute.sharding import (
     MODEL_AXIS,

@@ -24,7 +24,7 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.casting import start_key
-from fedsolve.engine.compute.layout import chunk_size, mesh_of
+from fedsolve.engine.compute.layout import LocalStep, chunk_size, mesh_of
 from fedsolve.engine.compute.sharding import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.resolve import choose_devices, choose_sampling
@@ -242,14 +242,11 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
     if options.sampling is None and options.clients_per_round is None:
         options = dataclasses.replace(options, clients_per_round=task.data.num_clients)
     with jax.enable_x64(options.dtype == "float64"):
+        shapes, dtype = _shapes(task, options.dtype), jnp.dtype(options.dtype)
+        step = LocalStep.of(task, shapes, dtype, options.local_work["batch_size"])
+        devices = mesh_of(options.devices, options.mesh).shape[CLIENT_AXIS]
         chunk = chunk_size(
-            options.chunk,
-            task,
-            _shapes(task, options.dtype),
-            jnp.dtype(options.dtype),
-            batch_size=None if options.batch_size == "full" else options.batch_size,
-            sampling=choose_sampling(options, task),
-            devices=mesh_of(options.devices, options.mesh).shape[CLIENT_AXIS],
+            options.chunk, step, choose_sampling(options, task), task.data.num_clients, devices
         )
     return run.model_copy(update={k: v for k, v in vars(options).items() if k in _KEYS} | {"chunk": chunk})
 

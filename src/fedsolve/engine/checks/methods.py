@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +24,6 @@ from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module
 from fedsolve.engine.compute.casting import argument_name
 from fedsolve.engine.compute.clients import LocalWork
-from fedsolve.engine.compute.layout import free_bytes, total_bytes
 from fedsolve.engine.compute.train import reduce_stacked
 from fedsolve.engine.identity import describe
 from fedsolve.tasks.loss_arguments import asked
@@ -258,61 +255,6 @@ def is_schedule(node: Any) -> bool:
 @jax.jit
 def _rates(schedule: Schedule, rounds: Int[Array, " rounds"]) -> Array:
     return jax.vmap(lambda t: jnp.asarray(schedule(t), float))(rounds)
-
-
-# What a run needs at least of memory and of disk, compared with what there is before anything is compiled.
-#
-# Lower bounds from shapes: a run is refused where it cannot fit, with what makes it smaller, in place of being killed.
-
-
-_LITTLE = 20  # a run that needs less than so small a part of the memory says nothing of it
-
-
-class Need(NamedTuple):
-    """A part of what a run needs.
-
-    Attributes:
-        what: in words.
-        bytes: at least.
-        remedy: what makes it smaller.
-    """
-
-    what: str
-    bytes: int
-    remedy: str
-
-
-def check_memory(needs: Sequence[Need], there: int) -> str:
-    """What is to be said of a run's memory, '' if it needs little."""
-    # needs: what is not in memory yet
-    needed, free = sum(need.bytes for need in needs), free_bytes()
-    if needed > free:
-        largest = max(needs, key=lambda need: need.bytes)
-        raise InvalidInput(
-            f"the run needs {size(needed)} of memory at least ({size(largest.bytes)} for {largest.what}), and "
-            f"{size(free)} are free: take {largest.remedy}"
-        )
-    if there + needed < total_bytes() // _LITTLE:
-        return ""
-    parts = [("examples", there), *((need.what, need.bytes) for need in needs)]
-    words = ", ".join(f"{size(bytes)} for {what}" for what, bytes in parts if bytes)
-    return f"it needs {size(there + needed)} of {size(total_bytes())} of memory at least: {words}"
-
-
-def check_disk(folder: Path, needs: Sequence[Need]) -> None:
-    """Raise `InvalidInput` if a folder's disk has no room for what a run will surely write there."""
-    needed, free = sum(need.bytes for need in needs), shutil.disk_usage(folder).free
-    if needed > free:
-        largest = max(needs, key=lambda need: need.bytes)
-        raise InvalidInput(
-            f"the run needs {size(needed)} of disk at least ({size(largest.bytes)} for {largest.what}), and the disk "
-            f"of {folder} has {size(free)} free: free space, choose another folder, or take {largest.remedy}"
-        )
-
-
-def size(bytes: int) -> str:
-    """Bytes as people read them."""
-    return f"{bytes / 1e9:.1f} GB" if bytes >= 1e9 else f"{bytes / 1e6:.1f} MB"
 
 
 # Why a run diverged, in words: what the first evaluation, the method's rates and the data's sizes tell.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -45,61 +48,82 @@ _COPIES = 4  # model, gradient, client update, message
 _ONE_CORE_BYTES = 6 * 2**20  # measured as well: of clients side by side
 
 
+@dataclass(frozen=True)
+class LocalStep:
+    """What a layout depends on of a client's local step: a loss of a model and of rows, all by their shapes.
+
+    Attributes:
+        loss: of a minibatch.
+        params: the parameters that train, with buffers where there are some; `frozen` those that do not.
+        examples: of all clients, in the run's type.
+        batch_size: examples of a minibatch, None for all of a client's.
+        largest: examples of the largest client.
+    """
+
+    loss: Callable[..., Any]
+    params: Params
+    frozen: Params
+    examples: Batch
+    batch_size: int | None
+    largest: int
+
+    @classmethod
+    def of(cls, task: Task, params: Params, dtype: Any, batch_size: int | None) -> LocalStep:
+        rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
+        return cls(task.loss, params, task.frozen, rows, batch_size, int(task.data.counts.max()))
+
+    @property
+    def model_bytes(self) -> int:
+        return trees.nbytes(self.params)
+
+    def written(self, largest: int | None = None) -> int:
+        """`step_bytes` of a minibatch, of a client of so many examples where each step sees all of them."""
+        largest = largest or self.largest
+        batch = largest if self.batch_size is None else min(self.batch_size, largest)
+        return step_bytes(self.loss, with_frozen(self.params, self.frozen), self.examples, batch)
+
+
 def chunk_size(
     chunk: int | None,
-    task: Task,
-    params: Params,
-    dtype: Any,
-    *,
-    batch_size: int | None,
+    step: LocalStep,
     sampling: Sampling,
+    population: int,
     devices: int,
+    *,
     largest: int | None = None,
 ) -> int:
     """Clients trained side by side: as asked, else by what a client's local step writes and the kind of device."""
     # a model of work and no timing, so that the same run has the same layout, hence the same bits, on a busy
     # machine
     # chunk: what the user asks for, None to choose
-    # params: the model, or its shapes
-    # batch_size: examples of a local step, None for all of a client's
-    # largest: examples of the largest client that is trained so, None for that of the task
-    cohort = -(-cohort_size(sampling, task.data.num_clients) // devices)
+    # devices: that share a cohort
+    # largest: examples of the largest client that is trained so, None for that of all
+    cohort = -(-cohort_size(sampling, population) // devices)
     if chunk is not None:
         return min(check_integer("chunk", chunk, 1), cohort)
-    model, step = trees.nbytes(params), _task_step_bytes(task, params, dtype, batch_size, largest)
+    model, written = step.model_bytes, step.written(largest)
     most_step, room = _limits()
-    if model + step > most_step:
+    if model + written > most_step:
         return 1
-    chunks = -(-cohort // max(1, room // (_COPIES * model + step)))
+    chunks = -(-cohort // max(1, room // (_COPIES * model + written)))
     return -(-cohort // chunks)  # as many in each, since absent clients of the last would be trained too
 
 
-def is_on_one_core(
-    chunk: int,
-    devices: int,
-    task: Task,
-    params: Params,
-    dtype: Any,
-    *,
-    batch_size: int | None,
-    state_bytes: int,
-) -> bool:
+def is_on_one_core(chunk: int, devices: int, step: LocalStep, state_bytes: int) -> bool:
     """Whether a CPU computes each loop of a device's rounds on one core."""
     # it does where each core is a device. On fewer devices XLA may divide a loop among the cores. Clients side
     # by side that keep no states are faster without that while their models and steps are small: a core then
     # finds in its own cache what it wrote before, and the others are free for other seeds and methods. The bits
     # are the same either way.
     # chunk: clients trained side by side; loops of one alone are divided
-    # params: the model, or its shapes
-    # batch_size: examples of a local step, None for all of a client's
+    # devices: of this process, whose machine has the cores
     if jax.default_backend() != "cpu":
         return False
     if devices >= cores():
         return True
     if chunk == 1 or state_bytes:
         return False
-    step = _task_step_bytes(task, params, dtype, batch_size)
-    return chunk * (_COPIES * trees.nbytes(params) + step) <= _ONE_CORE_BYTES
+    return chunk * (_COPIES * step.model_bytes + step.written()) <= _ONE_CORE_BYTES
 
 
 def _limits() -> tuple[float, int]:
@@ -112,35 +136,22 @@ def _limits() -> tuple[float, int]:
     return of_kind.get("step_bytes") or math.inf, of_kind.get("bytes") or total_bytes() // _ACCELERATOR_SHARE
 
 
-def _task_step_bytes(
-    task: Task, params: Params, dtype: Any, batch_size: int | None, largest: int | None = None
-) -> int:
-    # `step_bytes` of a task's minibatch, of all of the largest client's examples where no size is given
-    largest = largest or int(task.data.counts.max())
-    rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
-    batch = largest if batch_size is None else min(batch_size, largest)
-    return step_bytes(task.loss, with_frozen(params, task.frozen), rows, batch)
-
-
 def devices_by_layout(
-    task: Task, params: Params, dtype: Any, batch_size: int | None, sampling: Sampling
+    step: LocalStep, sampling: Sampling, population: int, example_bytes: int
 ) -> tuple[int, str]:
     """Devices of a run that names none, and what is to be said of it ('' if nothing)."""
     # on a CPU where clients train one after another, each core trains some of them: its share of a cohort is a
     # device's. Like `chunk_size` a model of work and no timing. One device where clients train side by side,
     # where the cohort is one client, and where a copy of the examples for each core is much of the memory that
     # the machine has.
-    # params: the shapes of the model; batch_size: examples of a local step, None for all of a client's
-    wanted = min(cores(), cohort_size(sampling, task.data.num_clients))
+    wanted = min(cores(), cohort_size(sampling, population))
     if several() or jax.default_backend() != "cpu" or wanted == 1:
         return 1, ""
-    if wanted * trees.nbytes(task.data.examples) > total_bytes() // _COPIED_SHARE:
+    if wanted * example_bytes > total_bytes() // _COPIED_SHARE:
         return 1, ""
-    model = trees.nbytes(params)
-    if (
-        model <= _CPU_STEP_BYTES
-        and model + _task_step_bytes(task, params, dtype, batch_size) <= _CPU_STEP_BYTES
-    ):
+    # a model that is larger by itself spares the trace of its loss
+    model = step.model_bytes
+    if model <= _CPU_STEP_BYTES and model + step.written() <= _CPU_STEP_BYTES:
         return 1, ""
     found = len(jax.devices())
     if found >= wanted or is_number_given():
@@ -238,6 +249,64 @@ def _meminfo(name: str) -> int:
             return next(1024 * int(line.split()[1]) for line in file if line.startswith(name))
     except (OSError, StopIteration):
         return 4 * 2**30  # not Linux
+
+
+# What a run needs at least of memory and of disk, compared with what there is before anything is compiled.
+#
+# Lower bounds from shapes: a run is refused where it cannot fit, with what makes it smaller, in place of being killed.
+
+
+_LITTLE = 20  # a run that needs less than so small a part of the memory says nothing of it
+
+
+class Need(NamedTuple):
+    """A part of what a run needs.
+
+    Attributes:
+        what: in words.
+        bytes: at least.
+        remedy: what makes it smaller.
+    """
+
+    what: str
+    bytes: int
+    remedy: str
+
+
+def check_memory(needs: Sequence[Need], there: int) -> str:
+    """What is to be said of a run's memory, '' if it needs little."""
+    # needs: what is not in memory yet
+    needed, free = sum(need.bytes for need in needs), free_bytes()
+    if needed > free:
+        largest = max(needs, key=lambda need: need.bytes)
+        raise InvalidInput(
+            f"the run needs {size(needed)} of memory at least ({size(largest.bytes)} for {largest.what}), and "
+            f"{size(free)} are free: take {largest.remedy}"
+        )
+    if there + needed < total_bytes() // _LITTLE:
+        return ""
+    parts = [("examples", there), *((need.what, need.bytes) for need in needs)]
+    words = ", ".join(f"{size(bytes)} for {what}" for what, bytes in parts if bytes)
+    return f"it needs {size(there + needed)} of {size(total_bytes())} of memory at least: {words}"
+
+
+def check_disk(folder: Path, needs: Sequence[Need]) -> None:
+    """Raise `InvalidInput` if a folder's disk has no room for what a run will surely write there."""
+    needed, free = sum(need.bytes for need in needs), shutil.disk_usage(folder).free
+    if needed > free:
+        largest = max(needs, key=lambda need: need.bytes)
+        raise InvalidInput(
+            f"the run needs {size(needed)} of disk at least ({size(largest.bytes)} for {largest.what}), and the disk "
+            f"of {folder} has {size(free)} free: free space, choose another folder, or take {largest.remedy}"
+        )
+
+
+def size(bytes: int) -> str:
+    """Bytes as people read them."""
+    return f"{bytes / 1e9:.1f} GB" if bytes >= 1e9 else f"{bytes / 1e6:.1f} MB"
+
+
+# The devices of a run.
 
 
 def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
