@@ -70,9 +70,6 @@ def build_geometry(where: str, value: Any) -> Blocks | Any:
     A table has `name`, the parameters, and optionally `on`, a pattern of leaves that each get their own;
     without it the whole parameter vector is meant.
 
-    Raises:
-        InvalidInput: an unknown name or parameter (the nearest match is named), or a value it refuses.
-
     >>> build_geometry("psi", {"name": "L1Ball", "radius": 10.0, "on": "weight"}).parts[0].pattern
     'weight'
     """

@@ -276,11 +276,7 @@ def any_geometry(psi: Geometry | None) -> Any:
 
 
 def require(who: str, psi: Any, operation: str, instead: str) -> Blocks:
-    """Blocks that support an operation.
-
-    Raises:
-        InvalidInput: they lack it; names the part, what it has and what would work instead.
-    """
+    """Blocks that support an operation."""
     blocks = as_blocks(psi)
     for part in blocks.parts:
         if operation not in part.psi.operations:
@@ -292,11 +288,7 @@ def require(who: str, psi: Any, operation: str, instead: str) -> Blocks:
 
 
 def check_start(who: str, constraint: Blocks, params: Params) -> None:
-    """Whether a method can start from a model: it must lie in the set.
-
-    Raises:
-        InvalidInput: it does not; offers the projection where there is one.
-    """
+    """Whether a method can start from a model: it must lie in the set."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, constraint))):
         return
     outside = float(constraint.violation(params))

@@ -67,14 +67,8 @@ class MomentMessage:
 class AggregatedMoments(Algorithm):
     """Base class: clients begin with the mean of the last cohort's moments v, and the server adds their updates.
 
-        client i in S:  y = x, v_i = v;   K times:   y, v_i <- step(y, v_i, g, d)
-        server:         D = mean over S of (y - x),   x <- x + D,   d <- D / (K eta_l),   v <- mean over S of v_i
-
-    Args:
-        lr: eta_l > 0, a number or a schedule by round.
-
-    Raises:
-        InvalidInput: a rate that is not positive.
+    client i in S:  y = x, v_i = v;   K times:   y, v_i <- step(y, v_i, g, d)
+    server:         D = mean over S of (y - x),   x <- x + D,   d <- D / (K eta_l),   v <- mean over S of v_i
     """
 
     weighting: ClassVar[Weighting] = "uniform"
@@ -140,14 +134,7 @@ class AggregatedMoments(Algorithm):
 class AdaptiveMoments(AggregatedMoments):
     """Base class of local steps with Adam's moments: of m too, which begins anew in each round.
 
-        m <- b1 m + (1 - b1) g,   y, v_i <- adaptive_step(y, m, v_i, g, d)            (m starts at 0)
-
-    Args:
-        beta1: decay of m, in [0, 1).
-        beta2: decay of v, in [0, 1).
-
-    Raises:
-        InvalidInput: a number out of its range.
+    m <- b1 m + (1 - b1) g,   y, v_i <- adaptive_step(y, m, v_i, g, d)            (m starts at 0)
     """
 
     _: KW_ONLY
@@ -195,11 +182,7 @@ Partition = Literal["tensor", "row", "entry"]
 
 @module
 class LocalAdamW(AdaptiveMoments):
-    """FedAdamW: see `FedAdamW`, also for what each argument is.
-
-    Raises:
-        InvalidInput: a number out of its range, an unknown partition.
-    """
+    """FedAdamW: see `FedAdamW`, also for what each argument is."""
 
     name: ClassVar[str] = "FedAdamW"
 
@@ -310,11 +293,7 @@ def FedAdamW(
 
 @module
 class LocalAMSGrad(AdaptiveMoments):
-    """FedLADA: see `FedLADA`, also for what each argument is.
-
-    Raises:
-        InvalidInput: a number out of its range.
-    """
+    """FedLADA: see `FedLADA`, also for what each argument is."""
 
     name: ClassVar[str] = "FedLADA"
 

@@ -61,17 +61,8 @@ class ReweightedMessage:
 class Reweighted(Algorithm):
     """Base class: any local solver, whose updates clients weight, and a server optimiser that steps along their mean.
 
-        client:  D_i = local(w) - w,   sends u_i D_i and one number s_i
-        server:  D = c sum_i p_i u_i D_i,   w <- step(w, D),   c follows from sum_i p_i s_i
-
-    Args:
-        local: the clients' solver, such as `client.SGD(0.1)`.
-        server_optimizer: steps along D; one that asks clients for nothing else.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a server optimiser that asks clients for more, an
-            unknown weighting.
+    client:  D_i = local(w) - w,   sends u_i D_i and one number s_i
+    server:  D = c sum_i p_i u_i D_i,   w <- step(w, D),   c follows from sum_i p_i s_i
     """
 
     sends_client_update: ClassVar[bool] = False
@@ -150,17 +141,7 @@ class AgnosticClient:
 
 @module
 class Agnostic(Reweighted):
-    """AFL with any local solver and any server optimiser that steps along a mean client update: see `AFL`.
-
-    Args:
-        local: the clients' solver, such as `client.SGD(0.1)`.
-        dual_lr: eta_d of the weights, > 0, a number or a schedule by round, in units of an inverse loss.
-        server_optimizer: steps along D; one that asks clients for nothing else.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a rate that is not positive, a server optimiser that
-            asks clients for more.
-    """
+    """AFL with any local solver and any server optimiser that steps along a mean client update: see `AFL`."""
 
     name: ClassVar[str] = "AFL"
     weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -239,17 +220,7 @@ def AFL(
 
 @module
 class SnapshotAgnostic(Agnostic):
-    """DRFA with any local solver and any server optimiser that steps along a mean client update: see `DRFA`.
-
-    Args:
-        local: the clients' solver, such as `client.SGD(0.1)`; it starts anew after the snapshot.
-        dual_lr: eta_d of the weights, > 0, a number or a schedule by round, in units of an inverse loss.
-        server_optimizer: steps along D; one that asks clients for nothing else.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a rate that is not positive, a server optimiser that
-            asks clients for more.
-    """
+    """DRFA with any local solver and any server optimiser that steps along a mean client update: see `DRFA`."""
 
     name: ClassVar[str] = "DRFA"
 
@@ -336,18 +307,7 @@ def DRFA(
 
 @module
 class FairAveraging(Reweighted):
-    """q-FedAvg around local SGD, with any server optimiser that steps along a mean client update: see `QFedAvg`.
-
-    Args:
-        local: the clients' `client.SGD`, whose rate is 1 / L.
-        q: exponent of the losses, at least 0.
-        server_optimizer: steps along D; one that asks clients for nothing else.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: clients that do not run SGD, a negative q, an unknown weighting, a server optimiser that asks
-            clients for more.
-    """
+    """q-FedAvg around local SGD, with any server optimiser that steps along a mean client update: see `QFedAvg`."""
 
     name: ClassVar[str] = "QFedAvg"
 
@@ -423,19 +383,7 @@ def QFedAvg(
 
 @module
 class TiltedAveraging(Reweighted):
-    """TERM with any local solver and any server optimiser that steps along a mean client update: see `TERM`.
-
-    Args:
-        local: the clients' solver, such as `client.SGD(0.1)`.
-        t: the tilt, finite, in units of an inverse loss.
-        smoothing: lambda, share of the new cohort in the running mean, in (0, 1].
-        server_optimizer: steps along D; one that asks clients for nothing else.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a number out of its range, an unknown weighting, a
-            server optimiser that asks clients for more.
-    """
+    """TERM with any local solver and any server optimiser that steps along a mean client update: see `TERM`."""
 
     name: ClassVar[str] = "TERM"
 

@@ -105,9 +105,6 @@ def chosen_leaves(params: Params, patterns: Sequence[str], rank: int) -> Params:
     """The leaves that have factors: matrices that a pattern matches, and that are larger than their factors.
 
     A leaf is the matrix of its first axis and all others.
-
-    Raises:
-        InvalidInput: a pattern that matches no leaf, or patterns that match vectors and numbers alone.
     """
     paths, leaves = named_leaves(params)
     matched = all_matching("leaves", paths, patterns)
@@ -171,12 +168,7 @@ def of_chosen(function: Callable[..., Any], chosen: Params, tree: Params) -> Par
 
 @dataclass(frozen=True)
 class FactorOracle(WrappedOracle):
-    """A client's loss as a function of factors.
-
-    Attributes:
-        inner: the oracle of the whole model.
-        whole: factors -> the model; linear in each factor.
-    """
+    """A client's loss as a function of factors."""
 
     whole: Callable[[Params], Params]
 
@@ -209,17 +201,7 @@ _NAMES = {"both": "LoRA", "A": "FFA-LoRA", "exact": "FedEx-LoRA", "stack": "FLoR
 class Factored(Wrapper):
     """Base class of `LowRank`: its arguments, its factors and the model that they stand for.
 
-        W = W0 + s B A,   s = alpha / rank,   B = 0 and A random at the start
-
-    Args:
-        inner: the method of the factors.
-        rank: of the factors.
-        average: how they are averaged.
-        leaves: which leaves have factors.
-        alpha: None is the rank, for s = 1.
-
-    Raises:
-        InvalidInput: as `LowRank`.
+    W = W0 + s B A,   s = alpha / rank,   B = 0 and A random at the start
     """
 
     inner: Algorithm

@@ -32,12 +32,7 @@ class MomentumMessage:
 
 @module
 class AlignedMuon(MuonRule, AggregatedMoments):
-    """FedMuon: see `FedMuon`, also for what each argument is.
-
-    Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
-            model without a matrix.
-    """
+    """FedMuon: see `FedMuon`, also for what each argument is."""
 
     name: ClassVar[str] = "FedMuon"
     message: ClassVar[Any] = MomentumMessage

@@ -201,20 +201,7 @@ class ClusterMessage:
 
 @module
 class Clusters(Algorithm):
-    """IFCA with any local solver: see `IFCA`.
-
-    Args:
-        local: the clients' solver, such as `client.SGD(0.1)`.
-        clusters: k, how many models there are, at least 1.
-        averaging: `models` or `gradients`.
-        first_rounds: rounds at the beginning in which clients are in clusters by their number, at least 0.
-        server_lr: eta_g > 0, a number or a schedule by round.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a number out of its range, an unknown averaging or
-            weighting.
-    """
+    """IFCA with any local solver: see `IFCA`."""
 
     name: ClassVar[str] = "IFCA"
     personal: ClassVar[bool] = True

@@ -30,11 +30,7 @@ class AdaptedClient:
 
 
 class Adapts(OwnModels):
-    """Base class: clients keep a model of their own, at first that of the first round.
-
-    Raises:
-        InvalidInput: an `inner` that is no method, has models of its clients' own already or begins with older models.
-    """
+    """Base class: clients keep a model of their own, at first that of the first round."""
 
     parts: ClassVar[tuple[type, ...]] = (AdaptedClient,)
     inner: Algorithm

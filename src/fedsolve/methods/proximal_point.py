@@ -63,17 +63,9 @@ class CenterMessage:
 class ControlledProximal(Algorithm):
     """Base class: proximal clients whose control variates are exact at a centre, which takes two rounds of a run.
 
-        round 1, client:  sends grad f_i(c)                           server:  g = sum_i p_i grad f_i(c)
-        round 2, client:  h_i = grad f_i(c) - g
-                          x_i ~ argmin_y f_i(y) - <h_i, y> + (lam / 2) |y - c|^2,   sends x_i - c
-
-    Args:
-        local: the clients' solver of local problems, such as `client.SGD(0.1)`.
-        lam: weight of the proximal term, at least 0, in units of the loss per squared parameter.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a negative lam, an unknown weighting.
+    round 1, client:  sends grad f_i(c)                           server:  g = sum_i p_i grad f_i(c)
+    round 2, client:  h_i = grad f_i(c) - g
+                      x_i ~ argmin_y f_i(y) - <h_i, y> + (lam / 2) |y - c|^2,   sends x_i - c
     """
 
     sends_client_update: ClassVar[bool] = False
@@ -149,17 +141,7 @@ class ControlledProximal(Algorithm):
 
 @module
 class DoublyRegularized(ControlledProximal):
-    """FedRed with local SGD: see `FedRed`.
-
-    Args:
-        local: the clients' `client.SGD`, whose rate is 1 / eta.
-        lam: weight of the proximal term, at least 0, in units of the loss per squared parameter.
-        p: probability that a local step is the last, in (0, 1].
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: clients that do not run SGD, a number out of its range, an unknown weighting.
-    """
+    """FedRed with local SGD: see `FedRed`."""
 
     name: ClassVar[str] = "FedRed"
 
@@ -229,18 +211,7 @@ def FedRed(
 
 @module
 class Stabilized(ControlledProximal):
-    """S-DANE with any local solver: see `SDANE` and `AccSDANE`.
-
-    Args:
-        local: the clients' solver of local problems, such as `client.SGD(0.1)` or `client.ConjugateGradient()`.
-        lam: weight of the proximal term, > 0, in units of the loss per squared parameter.
-        mu: strong convexity of the losses, at least 0, in the same units.
-        accelerated: whether the centre is extrapolated.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: no local solver or one that keeps a state, a number out of its range, an unknown weighting.
-    """
+    """S-DANE with any local solver: see `SDANE` and `AccSDANE`."""
 
     _: KW_ONLY
     lam: Scalar = number(default=1.0, above=0)

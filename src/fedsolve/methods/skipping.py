@@ -61,15 +61,7 @@ class SkippingMessage:
 
 @module
 class ProbabilisticSkipping(Algorithm):
-    """Scaffnew with local SGD: see `Scaffnew`.
-
-    Args:
-        local: the clients' `client.SGD`, without momentum.
-        p: probability that a local step is the last, in (0, 1].
-
-    Raises:
-        InvalidInput: clients that do not run SGD or have momentum, a p out of its range.
-    """
+    """Scaffnew with local SGD: see `Scaffnew`."""
 
     name: ClassVar[str] = "Scaffnew"
     weighting: ClassVar[Weighting] = "uniform"
@@ -181,17 +173,7 @@ class CodedMessage:
 
 @module
 class CompressedSkipping(ProbabilisticSkipping):
-    """FedComLoc with local SGD: see `FedComLoc`.
-
-    Args:
-        local: the clients' `client.SGD`, without momentum.
-        compressor: of `fedsolve.compression`.
-        p: probability that a local step is the last, in (0, 1].
-        smallest: leaves with fewer entries are sent as they are.
-
-    Raises:
-        InvalidInput: as `FedComLoc`.
-    """
+    """FedComLoc with local SGD: see `FedComLoc`."""
 
     name: ClassVar[str] = "FedComLoc"
 

@@ -98,9 +98,6 @@ class ZerothOrderSGD(LocalSolver):
         lr: client learning rate, a number or a schedule by round; > 0.
         directions: P, at least 1.
         mu: smoothing, > 0, in units of the parameters.
-
-    Raises:
-        InvalidInput: one of them out of its range.
     """
 
     lr: Rate = checked(as_rate, name="client_lr")
@@ -177,16 +174,6 @@ class RebuiltModel(Algorithm):
     """Base class: clients send slopes along directions that everybody can draw.
 
     They are sent scalars, from which they rebuild the model, or the model.
-
-    Args:
-        client_lr: eta > 0, a number or a schedule by round.
-        mu: smoothing, > 0, in units of the parameters.
-        most_steps: local steps of a client at most, None for as many as all clients take.
-        down: what clients are sent, `scalars` or the `model`.
-        weighting: p_i, `uniform` or by `examples`.
-
-    Raises:
-        InvalidInput: a number out of its range, an unknown choice.
     """
 
     sends_client_update: ClassVar[bool] = False
@@ -205,11 +192,7 @@ class RebuiltModel(Algorithm):
 
     @property
     def steps_sent(self) -> int:
-        """Local steps that a message has slopes for.
-
-        Raises:
-            InvalidInput: their number is not known.
-        """
+        """Local steps that a message has slopes for."""
         if self.most_steps is None:
             raise InvalidInput(
                 f"{self.traits.name} sends slopes for each local step: set most_steps, the local steps of a client at "

@@ -56,16 +56,6 @@ class DouglasRachford(Algorithm):
     Down: xbar. Up: the change of xhat_i. Kept: x_i, y_i, xhat_i; all start at the initial model x^0.
     xtilde stays the mean of all xhat_i, whoever takes part, and is not overwritten by xbar. F weighs clients
     alike, F = (1/n) sum f_i; psi may be a penalty or a set (its projection).
-
-    Args:
-        psi: penalty or set.
-        local: solves min f_i(x) + |x - y_i|^2 / (2 eta), from the last x_i: `client.SGD(lr)` inexactly, by the
-            run's local steps; `client.ConjugateGradient()` exactly where f_i is quadratic.
-        eta: step of both proximal operators, > 0.
-        alpha: relaxation in (0, 2); the authors' experiments take 1.95, 1 is stable.
-
-    Raises:
-        InvalidInput: psi has no prox; no local solver, or one that keeps a state; eta or alpha out of range.
     """
 
     weighting: ClassVar[Weighting] = "uniform"

@@ -51,13 +51,6 @@ class DynamicRegularization(Algorithm):
     Down: theta. Up: theta_i - theta. Kept: g_i; g_i and h start at 0, so that h stays the mean of all g_i. Where the
     local problems are solved, g_i is f_i's gradient at theta_i, and a fixed point minimises F = (1/N) sum f_i. Local
     work starts at theta. Clipping and weight decay act on the gradient of f_i and the quadratic, before g_i.
-
-    Args:
-        local: solves the local problem: `client.SGD(lr)` inexactly, by the run's local steps.
-        alpha: weight of the regularisation, > 0, in units of the loss per squared parameter.
-
-    Raises:
-        InvalidInput: no local solver, or one that keeps a state; an alpha that is not positive.
     """
 
     weighting: ClassVar[Weighting] = "uniform"

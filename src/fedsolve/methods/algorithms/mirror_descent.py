@@ -37,20 +37,7 @@ EUCLIDEAN = Euclidean()
 
 @module
 class MirroredMethod(Algorithm):
-    """The hyper-parameters of both methods, their checks, and what does not depend on where clients average.
-
-    Args:
-        psi: penalty or set of `fedsolve.geometry` with a prox.
-        client_lr: eta_c > 0, a number or a schedule by round.
-        server_lr: eta_s > 0, a number or a schedule by round.
-        mirror: h.
-        weighting: p_i, `uniform` or by `examples`.
-        server_only: the OSP form: the clients' steps do without psi.
-
-    Raises:
-        InvalidInput: psi has no prox, or no closed form with the mirror map; a rate that is not positive;
-            a start outside the mirror map's domain.
-    """
+    """The hyper-parameters of both methods, their checks, and what does not depend on where clients average."""
 
     title: ClassVar[str] = ""
 

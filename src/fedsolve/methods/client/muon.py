@@ -59,10 +59,6 @@ class MuonRule:
             decomposition of each matrix in each step: for small ones.
         vectors: further leaves that step by AdamW, by patterns of their paths: embeddings and heads in the public code,
             such as `("embedding", "output.weight")`.
-
-    Raises:
-        InvalidInput: a number out of its range, patterns that are none. When a run begins: one that matches no leaf, a
-            model without a matrix.
     """
 
     lr: Rate = checked(as_rate)
@@ -76,11 +72,7 @@ class MuonRule:
     )
 
     def matrices(self, params: Params) -> list[bool]:
-        """Whether each leaf is a matrix: it has two axes or more, and no pattern of `vectors` matches it.
-
-        Raises:
-            InvalidInput: a pattern matches no leaf, or no leaf is a matrix.
-        """
+        """Whether each leaf is a matrix: it has two axes or more, and no pattern of `vectors` matches it."""
         paths, leaves = named_leaves(params)
         excluded = all_matching("vectors", paths, self.vectors)
         chosen = [jnp.ndim(x) > 1 and i not in excluded for i, x in enumerate(leaves)]

@@ -96,11 +96,7 @@ CLIENT_OPTIONS = tuple(ClientOptions.__annotations__)
 
 
 def local_sgd(client_lr: Rate, options: ClientOptions) -> SGD:
-    """The clients' SGD with its options.
-
-    Raises:
-        InvalidInput: an option that there is not, or a value out of its range.
-    """
+    """The clients' SGD with its options."""
     for option in options:
         if option not in CLIENT_OPTIONS:
             raise unknown("argument", option, (*CLIENT_OPTIONS, "client_lr", "server_lr", "weighting"))

@@ -156,9 +156,6 @@ def encode_leaves(
         smallest: leaves with fewer entries stay as they are.
         title: of the method, for an error.
         shrinks: see above.
-
-    Raises:
-        InvalidInput: no leaf is large enough.
     """
     leaves, structure = jax.tree.flatten(update)
     chosen = [x.size >= smallest and compressor.fits(x.shape) for x in leaves]
@@ -566,11 +563,7 @@ def decoded_squared_norm(update: Any, common: Any) -> Scalar:
 
 
 def with_squared_norm(message: Any, value: Any) -> Any:
-    """A message with `value` in each field that claims to be |D_i|^2.
-
-    Raises:
-        InvalidInput: there is none.
-    """
+    """A message with `value` in each field that claims to be |D_i|^2."""
     changed, count = _replaced(message, value)
     if not count:
         raise InvalidInput(

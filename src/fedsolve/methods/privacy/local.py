@@ -38,11 +38,7 @@ _RENAMED = {"elapsed": "rate_sum"}
 
 
 def as_bounds(scalars: Mapping[str, float] | Bounds | None) -> Bounds:
-    """Bounds as pairs in the order of their names.
-
-    Raises:
-        InvalidInput: a bound that is no number of at least 0.
-    """
+    """Bounds as pairs in the order of their names."""
     if not isinstance(scalars, Mapping | tuple | None):
         raise InvalidInput(f"scalars = {scalars!r} must be bounds by name, such as {{'measured.loss': 5.0}}")
     pairs = tuple(sorted(dict(scalars or ()).items()))
@@ -70,11 +66,7 @@ def join(message: Any, delta: Params, scalars: Mapping[str, Any]) -> Any:
 
 
 def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) -> dict[str, Any]:
-    """The bound of each scalar of a message (arrays or their shapes) of `method`; 0 where it is left out.
-
-    Raises:
-        InvalidInput: a message that is more than a client update and scalars with bounds, with the remedy.
-    """
+    """The bound of each scalar of a message (arrays or their shapes) of `method`; 0 where it is left out."""
     name = name_of(method)
     if trees.has_codes(message) or not hasattr(message, "delta"):
         raise InvalidInput(

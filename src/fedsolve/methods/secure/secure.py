@@ -139,9 +139,6 @@ def layout(
         shapes: of its leaves, None of those that are sent otherwise.
         entries: of the model.
         limits: of numbers and clients.
-
-    Raises:
-        InvalidInput: a bound for a field that the message does not have.
     """
     numbered = structure.unflatten(range(structure.num_leaves))
     names, bounds, found = _names(numbered), limits.bounds, []
@@ -480,11 +477,7 @@ SMALLEST, LARGEST = 1e-12, 1e12
 
 
 def as_pairs(bounds: Any) -> tuple[tuple[str, float], ...]:
-    """Bounds as pairs in the order of their names.
-
-    Raises:
-        InvalidInput: no bounds by name.
-    """
+    """Bounds as pairs in the order of their names."""
     if not isinstance(bounds, Mapping | tuple | None):
         raise InvalidInput(f"bounds = {bounds!r} must be bounds by name, such as {{'loss': 100.0}}")
     pairs = tuple(sorted(dict(bounds or ()).items()))

@@ -36,17 +36,7 @@ class EstimateState:
 
 @module
 class AdamByDistance(ServerOptimizer):
-    """Base class of Adam on the server with an estimated distance in the place of a rate.
-
-    Attributes:
-        initial_distance: the estimate before the first round, d_0 > 0, in units of a parameter (1e-6).
-        beta1: decay of m, in [0, 1) (0.9).
-        beta2: decay of v, in [0, 1) (0.999).
-        eps: added to sqrt(v), at least 0 (1e-8).
-
-    Raises:
-        InvalidInput: a number out of its range.
-    """
+    """Base class of Adam on the server with an estimated distance in the place of a rate."""
 
     _: KW_ONLY
     initial_distance: Scalar = number(default=1e-6, above=0)

@@ -133,9 +133,5 @@ def compose(
     weighting: Weighting,
     options: ClientOptions,
 ) -> FedOpt:
-    """`FedOpt` with local SGD: what the named methods are.
-
-    Raises:
-        InvalidInput: a rate, an option or a weighting that there is not.
-    """
+    """`FedOpt` with local SGD: what the named methods are."""
     return FedOpt(local_sgd(client_lr, options), server_optimizer, weighting=weighting, name=name)

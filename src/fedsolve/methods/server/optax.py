@@ -89,9 +89,6 @@ class OptaxLossRule(OptaxRule):
     D is the negative gradient of the mean of tau_i f_i, tau_i the sum of the rates that client i applied, and `value`
     is that mean (see `Polyak`, which `optax.polyak_sgd` is). Each client evaluates f_i(w) on all of its examples and
     sends one number more.
-
-    Raises:
-        InvalidInput: in a `FedOpt` with clients whose update is not a sum of gradients.
     """
 
     needs: ClassVar[Needs] = "sums_gradients"

@@ -112,9 +112,6 @@ class Asynchronous(Wrapper):
     Attributes:
         inner: the method; its server must need no more of a client than how far the model moved.
         buffer: messages of an update.
-
-    Raises:
-        InvalidInput: an `inner` whose messages mean something only together with the newest model.
     """
 
     of_model_shape: ClassVar[bool] = True

@@ -69,13 +69,6 @@ class KeepsBuffers(Wrapper):
 
     Losses alone (trials of a line search) and passes over all examples read b_i and leave it. Parameters, weights and
     steps are `inner`'s: nothing of b enters them but through the loss.
-
-    Args:
-        inner: the method.
-        initial: b of the first round.
-
-    Raises:
-        InvalidInput: a private method, whose guarantee is of what it sends itself.
     """
 
     title: ClassVar[str] = "buffers"
@@ -147,13 +140,6 @@ class KeepsLocalBuffers(KeepsBuffers):
         client:  each minibatch gradient of `inner`'s local work replaces b_i by what the loss returns; b_i is kept
 
     All b_i begin as the task's. The server's model has those, too: what a client that never trained is measured with.
-
-    Args:
-        inner: the method.
-        initial: b_i of the first round.
-
-    Raises:
-        InvalidInput: a private method, whose guarantee is of what it sends itself.
     """
 
     parts: ClassVar[tuple[type, ...]] = (BesideServer, BesideClient)

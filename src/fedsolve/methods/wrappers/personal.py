@@ -28,11 +28,7 @@ from fedsolve.methods.wrappers.wrapper import OwnModels
 
 
 def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
-    """The leaves that no pattern matches, and those that one does (patterns as of `fedsolve.core.trees`).
-
-    Raises:
-        InvalidInput: a pattern that matches no leaf, or patterns that match all.
-    """
+    """The leaves that no pattern matches, and those that one does (patterns as of `fedsolve.core.trees`)."""
     paths, leaves = named_leaves(params)
     chosen = all_matching("leaves", paths, patterns)
     if len(chosen) == len(leaves):

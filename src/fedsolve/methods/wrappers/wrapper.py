@@ -132,11 +132,7 @@ class Wrapper(Algorithm):
 
 
 class OwnModels(Wrapper):
-    """A wrapper whose clients keep a model of their own, or parts of one, with which they are measured.
-
-    Raises:
-        InvalidInput: an `inner` whose clients begin with older models.
-    """
+    """A wrapper whose clients keep a model of their own, or parts of one, with which they are measured."""
 
     personal: ClassVar[bool] = True
 
