@@ -82,7 +82,7 @@ def bounded(claim: MessageBounds) -> Any:
     return dataclasses.field(metadata={"claim": claim})
 
 
-def given(*, converter: Callable[[Any], Any]) -> Any:
+def converted(*, converter: Callable[[Any], Any]) -> Any:
     """A field that is given as one type and kept as another: to type checkers it takes what `converter` takes."""
     return dataclasses.field()
 
@@ -96,7 +96,7 @@ def reported(warn: str = "") -> Any:
 @dataclass_transform(
     frozen_default=True,
     field_specifiers=(
-        static, checked, number, integer, choice, flag, reduced, bounded, reported, given, dataclasses.field
+        static, checked, number, integer, choice, flag, reduced, bounded, reported, converted, dataclasses.field
     ),
 )  # fmt: skip
 def module(cls: type[T]) -> type[T]:

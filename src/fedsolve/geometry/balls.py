@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool
 from fedsolve.core import trees
 from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput, check_range
-from fedsolve.core.types import Scalar, given, module
+from fedsolve.core.types import Scalar, converted, module
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
 from fedsolve.geometry.simplex import first_largest, onto_simplex
@@ -160,8 +160,8 @@ class Box(ProjectableSet):
         InvalidInput: a bound that is not finite, or lower not below upper.
     """
 
-    lower: Any = given(converter=_bound)
-    upper: Any = given(converter=_bound)
+    lower: Any = converted(converter=_bound)
+    upper: Any = converted(converter=_bound)
     separable: ClassVar[bool] = True
     propagates_nan: ClassVar[bool] = False
 

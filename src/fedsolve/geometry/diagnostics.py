@@ -12,7 +12,7 @@ from fedsolve.core import trees
 from fedsolve.core.building import number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import chosen_leaves
-from fedsolve.core.types import Params, Scalar, given, module, static
+from fedsolve.core.types import Params, Scalar, converted, module, static
 from fedsolve.core.xla.products import singular_values
 from fedsolve.geometry.blocks import Blocks, as_blocks
 from fedsolve.geometry.regularizer import any_geometry, require, with_lmo, with_prox
@@ -86,7 +86,7 @@ class FrankWolfeGap(Diagnostic):
         InvalidInput: a set without one.
     """
 
-    constraint: Any = given(converter=with_lmo)
+    constraint: Any = converted(converter=with_lmo)
     needs_gradient = True
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Feasibility(Diagnostic):
         InvalidInput: it is no set of `fedsolve.geometry`.
     """
 
-    constraint: Any = given(converter=any_geometry)
+    constraint: Any = converted(converter=any_geometry)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "constraint", as_blocks(self.constraint))
@@ -134,7 +134,7 @@ class Objective(Diagnostic):
         InvalidInput: it is no penalty of `fedsolve.geometry`.
     """
 
-    penalty: Any = given(converter=any_geometry)
+    penalty: Any = converted(converter=any_geometry)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "penalty", as_blocks(self.penalty))
@@ -155,7 +155,7 @@ class ProxGradient(Diagnostic):
         InvalidInput: a psi without a prox, a step that is not positive.
     """
 
-    psi: Any = given(converter=with_prox)
+    psi: Any = converted(converter=with_prox)
     step: Scalar = number(default=1.0, above=0, name="step of ProxGradient")
     needs_gradient = True
 
@@ -177,7 +177,7 @@ class Suboptimality(Diagnostic):
         optimum: the smallest value of F + psi.
     """
 
-    psi: Any = given(converter=any_geometry)
+    psi: Any = converted(converter=any_geometry)
     optimum: Scalar
 
     def __post_init__(self) -> None:

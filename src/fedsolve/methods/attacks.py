@@ -207,7 +207,7 @@ class _Collude:
 
     @property
     def fewest(self) -> Scalar:
-        """As of `then`."""
+        """Of the reduction that follows."""
         return self.then.fewest
 
     def __call__(self, messages: Any, weight: Array, used: Array) -> Any:

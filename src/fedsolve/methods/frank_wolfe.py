@@ -21,7 +21,7 @@ from fedsolve.core.errors import InvalidInput, check_range, is_one_of, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, Schedule, as_rate, rate_at
 from fedsolve.core.trees import as_array
-from fedsolve.core.types import Params, Scalar, Weighting, given, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, converted, module, static
 from fedsolve.core.wire import OneOf
 from fedsolve.geometry.diagnostics import Diagnostic, Feasibility, FrankWolfeGap
 from fedsolve.geometry.regularizer import WithLmo, check_start, require, with_lmo
@@ -342,7 +342,7 @@ class FrankWolfe(Algorithm):
     weighting: ClassVar[Weighting] = "uniform"
     only_mean: ClassVar[str] = "xbar must stay the mean of all clients' x_i"
 
-    constraint: Any = given(converter=with_lmo)
+    constraint: Any = converted(converter=with_lmo)
     _: KW_ONLY
     steps: FrankWolfeSteps = Convex()
     split: SplitSets | None = None

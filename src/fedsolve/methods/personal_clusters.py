@@ -17,7 +17,7 @@ from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
-from fedsolve.methods.client.solver import LocalSolver, SomeSteps, refuse_stateful
+from fedsolve.methods.client.solver import LocalSolver, StepWindow, refuse_stateful
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.personal import Personal, PersonalClient, split
 
@@ -242,7 +242,7 @@ class Clusters(Algorithm):
         start = _row(broadcast.models, chosen)
         if self.averaging == "gradients":
             one = 1 if isinstance(oracle.steps, int) else jnp.minimum(oracle.steps, 1)
-            oracle = SomeSteps(oracle, 0, one, 1)
+            oracle = StepWindow(oracle, 0, one, 1)
         solution = self.local.solve(start, oracle, broadcast.round)
         delta = trees.sub(solution.params, start)
         return ClusterReply(delta, chosen, jnp.asarray(solution.loss)), ClusterClient(start)

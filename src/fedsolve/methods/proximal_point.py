@@ -19,7 +19,7 @@ from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace
 from fedsolve.methods.client.line_search import ConjugateGradient
 from fedsolve.methods.client.sgd import SGD, ClientOptions, local_sgd
-from fedsolve.methods.client.solver import LocalSolver, Solution, SomeSteps, refuse_stateful, tosses
+from fedsolve.methods.client.solver import LocalSolver, Solution, StepWindow, geometric_draw, refuse_stateful
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.proximal import ProximalOracle
 from fedsolve.methods.wrappers.wrapper import Wrapper
@@ -157,8 +157,8 @@ class DoublyRegularized(ControlledProximal):
         # steps with both regularisers: SGD with the rate 1 / (eta + lam), as many as the coin allows
         lr = rate_at(self.local.lr, round)  # pyright: ignore[reportAttributeAccessIssue]
         shorter = MappedOracle(problem, lambda y, g: trees.scale(1 / (1 + self.lam * lr), g))
-        steps, bound = (jnp.minimum(tosses(round, self.p), x) for x in (problem.steps, problem.bound))
-        return self.local.solve(center, SomeSteps(shorter, 0, steps, bound), round)
+        steps, bound = (jnp.minimum(geometric_draw(round, self.p), x) for x in (problem.steps, problem.bound))
+        return self.local.solve(center, StepWindow(shorter, 0, steps, bound), round)
 
     def move(self, server: CenterServer, message: CenterMessage) -> CenterServer:
         return replace(server, params=trees.add(server.params, message.vector))

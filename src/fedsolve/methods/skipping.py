@@ -16,7 +16,7 @@ from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, module, reduced
 from fedsolve.methods.client.sgd import SGD
-from fedsolve.methods.client.solver import SomeSteps, tosses
+from fedsolve.methods.client.solver import StepWindow, geometric_draw
 from fedsolve.methods.compression.compressors import (
     Compressor,
     check_compressor,
@@ -87,8 +87,10 @@ class ProbabilisticSkipping(Algorithm):
     def train(self, broadcast: SkippingBroadcast, client: SkippingClient, oracle: Oracle) -> tuple[Any, Any]:
         # as many corrected steps as the coin says, and the change of c_i
         start, correction = broadcast.params, trees.sub(broadcast.control, client.control)
-        steps, bound = (jnp.minimum(tosses(broadcast.round, self.p), x) for x in (oracle.steps, oracle.bound))
-        corrected = CorrectedOracle(SomeSteps(oracle, 0, steps, bound), correction, start)
+        steps, bound = (
+            jnp.minimum(geometric_draw(broadcast.round, self.p), x) for x in (oracle.steps, oracle.bound)
+        )
+        corrected = CorrectedOracle(StepWindow(oracle, 0, steps, bound), correction, start)
         solution = self.local.solve(start, corrected, broadcast.round)
         numbers = [jnp.asarray(x, trees.dtype_of(start)) for x in (steps, solution.loss)]
         message, delta = self.sent(solution.params, broadcast, oracle.client, numbers)

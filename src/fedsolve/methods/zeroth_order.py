@@ -20,7 +20,7 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, reported, static
 from fedsolve.core.wire import Index, Initial
-from fedsolve.methods.client.solver import LocalSolver, Solution, SomeSteps, local_loop, mean_loss
+from fedsolve.methods.client.solver import LocalSolver, Solution, StepWindow, local_loop, mean_loss
 from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.server.sgd import ServerSGD
 
@@ -80,7 +80,7 @@ def first_steps(oracle: Oracle, most: int) -> Oracle:
     """An oracle whose client takes no more than so many local steps."""
     if isinstance(oracle.steps, int) and oracle.steps <= most:
         return oracle
-    return SomeSteps(oracle, 0, jnp.minimum(oracle.steps, most), jnp.minimum(oracle.bound, most))
+    return StepWindow(oracle, 0, jnp.minimum(oracle.steps, most), jnp.minimum(oracle.bound, most))
 
 
 # FedZO (Fang et al. 2022): FedAvg whose clients estimate gradients from losses.

@@ -11,7 +11,7 @@ from fedsolve.core.building import by_name, number
 from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Params, Scalar, Weighting, given, module
+from fedsolve.core.types import Params, Scalar, Weighting, converted, module
 from fedsolve.geometry.blocks import as_blocks
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.regularizer import WithProx, require, with_prox
@@ -62,7 +62,7 @@ class DouglasRachford(Algorithm):
     name: ClassVar[str] = "FedDR"
     only_mean: ClassVar[str] = "xtilde must stay the mean of all clients' xhat_i"
 
-    psi: Any = given(converter=with_prox)
+    psi: Any = converted(converter=with_prox)
     local: LocalSolver
     _: KW_ONLY
     eta: Scalar = number(default=1.0, above=0)

@@ -21,7 +21,7 @@ from fedsolve.core.types import (
     Traced,
     Weighting,
     bounded,
-    given,
+    converted,
     module,
     static,
 )
@@ -41,7 +41,7 @@ class MirroredMethod(Algorithm):
 
     title: ClassVar[str] = ""
 
-    psi: Annotated[Any, Geometry] = given(converter=with_prox)
+    psi: Annotated[Any, Geometry] = converted(converter=with_prox)
     client_lr: Rate = checked(as_rate, default=0.1)
     _: KW_ONLY
     server_lr: Rate = checked(as_rate, default=1.0)

@@ -13,7 +13,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.building import class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import is_not_traced
-from fedsolve.core.types import Params, Scalar, Traced, given, module, reported
+from fedsolve.core.types import Params, Scalar, Traced, converted, module, reported
 from fedsolve.methods.robust.vectors import Reduction
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -65,7 +65,7 @@ class Robust(Wrapper):
     title: ClassVar[str] = "Robust"
     parts: ClassVar[tuple[type, ...]] = (RobustServer,)
     inner: Algorithm
-    reduction: Annotated[Any, Reduction] = given(converter=_reduction)
+    reduction: Annotated[Any, Reduction] = converted(converter=_reduction)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ from fedsolve.core.algorithm import Algorithm, round_of
 from fedsolve.core.building import by_name, checked, choice, class_by_name, number
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate
-from fedsolve.core.types import Params, Scalar, Weighting, given, module
+from fedsolve.core.types import Params, Scalar, Weighting, converted, module
 from fedsolve.geometry.blocks import Blocks, Geometry
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.regularizer import require, with_subgradient
@@ -200,7 +200,7 @@ class Subgradient(Wrapper):
 
     title: ClassVar[str] = "Subgradient"
     inner: Algorithm
-    psi: Annotated[Any, Geometry] = given(converter=with_subgradient)
+    psi: Annotated[Any, Geometry] = converted(converter=with_subgradient)
     _: KW_ONLY
     weighting: Weighting = choice("uniform", "examples", default="uniform")
 
