@@ -9,8 +9,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.placement import place, plan
-from fedsolve.engine.resolve import request
+from fedsolve.engine.placement import plan, put_on_devices
+from fedsolve.engine.resolve import resolve
 from fedsolve.geometry import L1, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 
@@ -43,7 +43,7 @@ def test_bytes_of_a_client(row, task):
     """The row's two numbers are the sizes of the message and of the broadcast."""
     (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
     up, down = (int(cell.replace(",", "")) for cell in re.findall(r"\| +([\d,]+) +(?=\|)", line)[-2:])
-    requested = request(ROWS[row](), task, RunOptions(rounds=1, local_steps=1), None)
-    sent = plan(requested, place(requested)).traffic
+    requested = resolve(ROWS[row](), task, RunOptions(rounds=1, local_steps=1), None)
+    sent = plan(requested, put_on_devices(requested)).traffic
     assert sent.up == (up,)
     assert sent.down == down

@@ -16,22 +16,22 @@ from fedsolve.engine.compute.casting import in_run
 from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.placement import Budget, Placed, Plan, budget, place, plan
-from fedsolve.engine.resolve import Requested, request
+from fedsolve.engine.placement import Budget, DeviceData, Plan, budget, plan, put_on_devices
+from fedsolve.engine.resolve import ResolvedRun, resolve
 from harness import EPOCHS, FEATURES, SIZES, make_clients, make_task
 
 TASK = make_task(make_clients())
 
 
-def steps(method: fs.Algorithm, **options: Any) -> tuple[Requested, Placed, Plan, Budget]:
+def steps(method: fs.Algorithm, **options: Any) -> tuple[ResolvedRun, DeviceData, Plan, Budget]:
     """All records of a run."""
-    requested = request(method, TASK, RunOptions(rounds=3, **options))
-    placed = place(requested)
+    requested = resolve(method, TASK, RunOptions(rounds=3, **options))
+    placed = put_on_devices(requested)
     planned = plan(requested, placed)
     return requested, placed, planned, budget(placed, planned)
 
 
-@pytest.mark.parametrize("record", [Requested, Placed, Plan, Budget])
+@pytest.mark.parametrize("record", [ResolvedRun, DeviceData, Plan, Budget])
 def test_records_are_frozen(record):
     """No later step can change what an earlier one decided."""
     assert record.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
@@ -40,7 +40,7 @@ def test_records_are_frozen(record):
 def test_what_is_requested_has_every_default_filled_in():
     """Local work and the interval between evaluations are the task's; the method and its numbers are the user's."""
     method = fs.FedAvg(0.1)
-    requested = request(method, TASK, RunOptions(rounds=100))
+    requested = resolve(method, TASK, RunOptions(rounds=100))
     assert requested.algorithm is method
     assert requested.label == "FedAvg"
     assert (requested.options.epochs, requested.options.local_steps) == (EPOCHS, None)
@@ -50,7 +50,7 @@ def test_what_is_requested_has_every_default_filled_in():
     assert requested.sampling == fs.sampling.Uniform(len(SIZES))
     assert requested.steps.tolist() == [EPOCHS * -(-size // 4) for size in SIZES]
     assert requested.identity["algorithm"].startswith("FedOpt(")
-    assert request(method, TASK, RunOptions(rounds=1), "mine").label == "mine"
+    assert resolve(method, TASK, RunOptions(rounds=1), "mine").label == "mine"
 
 
 def test_a_request_places_nothing(monkeypatch):
@@ -58,7 +58,7 @@ def test_a_request_places_nothing(monkeypatch):
     monkeypatch.setattr(jax, "device_put", None)
     monkeypatch.setattr(jnp, "asarray", None)
     with pytest.raises(fs.InvalidInput, match="choose at most 5"):
-        request(fs.FedAvg(0.1), TASK, RunOptions(rounds=1, clients_per_round=len(SIZES) + 1))
+        resolve(fs.FedAvg(0.1), TASK, RunOptions(rounds=1, clients_per_round=len(SIZES) + 1))
 
 
 def test_what_is_placed_is_in_the_type_of_the_run():

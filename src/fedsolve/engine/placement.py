@@ -37,13 +37,13 @@ from fedsolve.engine.compute.sharding import (
     several,
     works_by_size,
 )
-from fedsolve.engine.resolve import Requested
+from fedsolve.engine.resolve import ResolvedRun
 from fedsolve.engine.simulated_time import Timed, schedule_cohorts, with_versions
 from fedsolve.engine.streaming import Population, Stream, place_clients
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class DeviceData:
     """A run's method, model and clients, all numbers in the run's type.
 
     Attributes:
@@ -67,20 +67,20 @@ class Placed:
     remarks: tuple[str, ...]
 
 
-def place(requested: Requested) -> Placed:
+def put_on_devices(resolved: ResolvedRun) -> DeviceData:
     """Method, model and clients of a run, put where they belong."""
-    task, options = requested.task, requested.options
+    task, options = resolved.task, resolved.options
     dtype = jnp.dtype(options.dtype)
-    algorithm = in_run(requested.algorithm.with_steps(requested.work.equal_steps), task, dtype)
+    algorithm = in_run(resolved.algorithm.with_steps(resolved.work.equal_steps), task, dtype)
     given = task.init(start_key(options.seed))
     params = in_type(task, given, dtype)
-    sampling = cast(requested.sampling, dtype)
+    sampling = cast(resolved.sampling, dtype)
     check_rates(algorithm, options.rounds)
     state_bytes = client_state_bytes(algorithm, params, task.data.num_clients)
-    clients, population, where = place_clients(requested, dtype, state_bytes)
+    clients, population, where = place_clients(resolved, dtype, state_bytes)
     model = clients.first_model(params, task.buffers)
-    check_buffers(task, requested.work, model, clients.examples)
-    return Placed(
+    check_buffers(task, resolved.work, model, clients.examples)
+    return DeviceData(
         algorithm=algorithm,
         sampling=sampling,
         params=params,
@@ -128,15 +128,15 @@ class Plan:
         return late | {"chunk": self.program.chunk}
 
 
-def plan(requested: Requested, placed: Placed) -> Plan:
+def plan(resolved: ResolvedRun, placed: DeviceData) -> Plan:
     """The rounds of a run."""
-    options = requested.options
+    options = resolved.options
     server = jax.eval_shape(placed.algorithm.init, placed.params)
-    sent = traffic(placed.algorithm, requested.work, placed.clients, placed.key, server, placed.params)
-    timed = _timed(requested, placed, sent)
+    sent = traffic(placed.algorithm, resolved.work, placed.clients, placed.key, server, placed.params)
+    timed = _timed(resolved, placed, sent)
     sampling = placed.sampling if timed is None else timed.sampling
-    cohort = cohort_size(sampling, requested.task.data.num_clients)
-    program = _program(requested, placed, sampling, cohort, len(sent.up))
+    cohort = cohort_size(sampling, resolved.task.data.num_clients)
+    program = _program(resolved, placed, sampling, cohort, len(sent.up))
     stream = None
     if placed.population is not None:
         given = (placed.population, program, sampling, placed.key)
@@ -152,37 +152,39 @@ def plan(requested: Requested, placed: Placed) -> Plan:
     )
 
 
-def _timed(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
+def _timed(resolved: ResolvedRun, placed: DeviceData, sent: Traffic) -> Timed | None:
     # what the clock of the run's fleet makes of it; None without one
-    if requested.fleet is None:
+    if resolved.fleet is None:
         return None
     method = (placed.algorithm, placed.sampling)
-    return schedule_cohorts(requested.fleet, *method, requested.options, placed.key, requested.steps, sent)
+    return schedule_cohorts(resolved.fleet, *method, resolved.options, placed.key, resolved.steps, sent)
 
 
-def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: int, variants: int) -> Program:
+def _program(
+    resolved: ResolvedRun, placed: DeviceData, sampling: Sampling, cohort: int, variants: int
+) -> Program:
     # what is static in a round: how many clients train side by side, in which groups, on which devices
-    task, options, work = requested.task, requested.options, requested.work
-    devices, counts = requested.mesh.shape[CLIENT_AXIS], task.data.counts
+    task, options, work = resolved.task, resolved.options, resolved.work
+    devices, counts = resolved.mesh.shape[CLIENT_AXIS], task.data.counts
     model = with_buffers(placed.params, task.buffers)
     step = LocalStep.of(task, model, jnp.dtype(options.dtype), options.local_work["batch_size"])
     side_by_side = partial(chunk_size, options.chunk, step, sampling, len(counts), devices)
     chunk = side_by_side()
-    works = works_by_size(work, counts, requested.steps)
-    longest = min(requested.eval_every, options.rounds, LONGEST_CALL)
+    works = works_by_size(work, counts, resolved.steps)
+    longest = min(resolved.eval_every, options.rounds, LONGEST_CALL)
     program = Program(
         work,
         chunk,
         longest,
-        requested.mesh,
+        resolved.mesh,
         variants,
         group_clients(works, counts, cohort / devices, side_by_side),
-        on_one_core=is_on_one_core(chunk, len(own_devices(requested.mesh)), step, placed.state_bytes),
+        on_one_core=is_on_one_core(chunk, len(own_devices(resolved.mesh)), step, placed.state_bytes),
     )
     return replace(program, state_sharding=_state_sharding(program, placed, sampling))
 
 
-def _state_sharding(program: Program, placed: Placed, sampling: Sampling) -> StateSharding | None:
+def _state_sharding(program: Program, placed: DeviceData, sampling: Sampling) -> StateSharding | None:
     # which device keeps which client's state, where several share a cohort and none has to have clients by size
     ordered = bool(program.groups) or not (program.work.in_step or program.chunk == 1)
     alone = program.num_shards == 1 or program.is_sharded or several()
@@ -214,7 +216,7 @@ class Budget:
     remark: str
 
 
-def budget(placed: Placed, plan: Plan) -> Budget:
+def budget(placed: DeviceData, plan: Plan) -> Budget:
     """The memory that a run needs at least."""
     stream = plan.stream
     slots = placed.clients.population if stream is None else stream.num_slots
@@ -223,7 +225,7 @@ def budget(placed: Placed, plan: Plan) -> Budget:
     return Budget(needed, examples, slots, check_memory(needed, examples))
 
 
-def _needs(placed: Placed, plan: Plan, slots: int) -> tuple[Need, ...]:
+def _needs(placed: DeviceData, plan: Plan, slots: int) -> tuple[Need, ...]:
     # what a run needs beside the clients that lie on its first device
     program, method, stream = plan.program, plan.algorithm, plan.stream
     # CPU devices share one memory

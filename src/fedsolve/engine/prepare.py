@@ -31,9 +31,9 @@ from fedsolve.engine.evaluation.evaluate import RunEvaluation
 from fedsolve.engine.feedback_schedules import has_feedback, rate_changes, with_current_rates
 from fedsolve.engine.identity import arrays_digest, as_written, code_digest, function_name, versions
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.placement import Placed, budget, place, plan
+from fedsolve.engine.placement import DeviceData, budget, plan, put_on_devices
 from fedsolve.engine.record import Recorder
-from fedsolve.engine.resolve import Requested, check_methods, choose_sampling, request
+from fedsolve.engine.resolve import ResolvedRun, check_methods, choose_sampling, resolve
 from fedsolve.tasks.task import Task
 
 _NOBODY = "no client took part in any round: the model is the initial one"
@@ -198,52 +198,52 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     """A run made ready; call it with 64-bit types enabled where the run's type needs them."""
     use_compile_cache()
     clear_caches_near_mapping_limit()
-    requested = request(algorithm, task, options, label)
-    placed = place(requested)
-    sets, on_sets = choose_eval_sets(requested, placed)
-    planned = plan(requested, placed)
+    resolved = resolve(algorithm, task, options, label)
+    placed = put_on_devices(resolved)
+    sets, on_sets = choose_eval_sets(resolved, placed)
+    planned = plan(resolved, placed)
     memory = budget(placed, planned)
     clients = placed.clients
     state = start(planned.algorithm, placed.params, task.data.num_clients, planned.program, memory.slots)
     if not (planned.program.is_sharded or planned.algorithm.traits.personal):
-        sets = sets.sharded_over(requested.mesh, task.loss, clients.first_model(placed.params, task.buffers))
-    on_one_device = requested.mesh.size == 1 or planned.stream is not None
+        sets = sets.sharded_over(resolved.mesh, task.loss, clients.first_model(placed.params, task.buffers))
+    on_one_device = resolved.mesh.size == 1 or planned.stream is not None
     return PreparedRun(
         algorithm=planned.algorithm,
         sampling=planned.sampling,
         task=task,
-        label=requested.label,
-        method=as_written(requested.algorithm),
-        options=requested.options,
+        label=resolved.label,
+        method=as_written(resolved.algorithm),
+        options=resolved.options,
         program=planned.program,
         packed=clients,
-        shared=clients if on_one_device else replicate(clients, requested.mesh),
+        shared=clients if on_one_device else replicate(clients, resolved.mesh),
         stream=planned.stream,
         params=placed.params,
         state=state,
         key=placed.key,
         traffic=planned.traffic,
         timed=planned.timed,
-        identity=requested.identity | planned.identity,
+        identity=resolved.identity | planned.identity,
         remarks=(
             *task.notes,
-            *requested.remarks,
+            *resolved.remarks,
             *placed.remarks,
             *([memory.remark] if memory.remark else []),
             *on_sets,
-            *_on_method(requested, placed),
+            *_on_method(resolved, placed),
         ),
         **vars(sets),
     )
 
 
-def _on_method(requested: Requested, placed: Placed) -> Iterator[str]:
+def _on_method(resolved: ResolvedRun, placed: DeviceData) -> Iterator[str]:
     # what is to be said of the method, the fleet that it is on or is not on, and its solver
-    algorithm, options = placed.algorithm, requested.options
+    algorithm, options = placed.algorithm, resolved.options
     if algorithm.traits.personal:
         yield _OWN.format(name_of(algorithm))
     if options.systems is None and algorithm.traits.buffer:
         yield _NOBODY_LATE.format(name_of(algorithm))
     if isinstance(options.systems, str):
         yield f"time is on the clock of the fleet {options.systems} ({PROFILES[options.systems].source})"
-    yield from on_solvers(algorithm, placed.params, int(requested.steps.max()), options.rounds)
+    yield from on_solvers(algorithm, placed.params, int(resolved.steps.max()), options.rounds)

@@ -37,7 +37,7 @@ _ON_ONE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Requested:
+class ResolvedRun:
     """What a run is asked for.
 
     Attributes:
@@ -91,7 +91,7 @@ class Requested:
         }
 
 
-def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> Requested:
+def resolve(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> ResolvedRun:
     sampling = choose_sampling(options, task)
     devices, remark = choose_devices(options, task, sampling)
     mesh = mesh_of(devices, options.mesh)
@@ -99,7 +99,7 @@ def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     resolved = replace(options.with_defaults(task), devices=mesh.size, mesh=None)
     work, steps = local_work(task.data.counts, task.loss, **resolved.local_work)
     systems, clients = options.systems, task.data.num_clients
-    return Requested(
+    return ResolvedRun(
         algorithm=algorithm,
         task=task,
         options=resolved,

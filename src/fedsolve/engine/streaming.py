@@ -40,7 +40,7 @@ from fedsolve.engine.compute.sharding import (
     replicate,
 )
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.resolve import Requested
+from fedsolve.engine.resolve import ResolvedRun
 from fedsolve.folders.logs import RowFile
 
 # Where clients live: on the device, or on the host and on disk, from where a few at a time are packed for it.
@@ -75,17 +75,17 @@ class Population:
 
 
 def place_clients(
-    requested: Requested, dtype: Any, state_bytes: int
+    resolved: ResolvedRun, dtype: Any, state_bytes: int
 ) -> tuple[PackedClients, Population | None, str]:
     """Clients on the device, the population where only some lie there, and what is to be said of it."""
-    task, options, mesh = requested.task, requested.options, requested.mesh
+    task, options, mesh = resolved.task, resolved.options, resolved.mesh
     streamed, remark = is_streamed(options, task.data, dtype, state_bytes)
     frozen = on_device(task.frozen, dtype)
     if not streamed:
         return pack(task.data, task.loss, dtype, **options.local_work, frozen=frozen)[0], None, remark
     if MODEL_AXIS in mesh.shape:
         raise InvalidInput("mesh: sharded models train clients on the device: give residency = 'device'")
-    population = Population(task.data, requested.steps, dtype, frozen, mesh)
+    population = Population(task.data, resolved.steps, dtype, frozen, mesh)
     return first_clients(population), population, remark
 
 

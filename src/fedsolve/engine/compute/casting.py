@@ -56,6 +56,7 @@ def cast(module: Any, dtype: Any) -> Any:
     limits = jnp.finfo(dtype)
 
     def leaf(path: Any, x: Any) -> Any:
+        # integers and booleans keep their type; Python's numbers become scalars () of the run's
         keep = hasattr(x, "dtype") and not jnp.issubdtype(x.dtype, jnp.floating)
         number = 0.0 if keep or not trees.is_not_traced(x) else _largest(x)
         least = float(limits.tiny) if np.ndim(x) == 0 else 0.0  # the small ones of an array may vanish
@@ -95,6 +96,7 @@ def run_key(seed: int) -> Any:
 
 
 def _key(seed: int) -> Any:
+    # named, so that JAX's default generator does not decide a run's bits
     return jax.random.key(seed, impl="threefry2x32")
 
 
@@ -114,7 +116,8 @@ def in_type(task: Task, given: Params, dtype: Any) -> Params:
         refuse_halves(f"the model of task {task.name}", leaves)
 
     def leaf(x: Any) -> Any:
-        with np.errstate(over="ignore"):  # said below
+        # NumPy's warning would come beside the error
+        with np.errstate(over="ignore"):
             array = jnp.asarray(x, dtype)
         if isinstance(x, np.ndarray | float) and np.isfinite(x).all() and not np.isfinite(array).all():
             raise InvalidInput(

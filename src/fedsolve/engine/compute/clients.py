@@ -171,8 +171,10 @@ def local_work(
             "take fewer, and more rounds"
         )
     steps = np.full_like(counts, local_steps) if local_steps is not None else (epochs or 1) * per_epoch
+    # passes are shuffled orders; a client of one batch sees all of its examples in each step and needs none
     many = per_epoch > 1
     passes = math.ceil((steps[many] / per_epoch[many]).max()) if many.any() else 0
+    # then no minibatch is padded, and losses need no mask
     even = bool((counts == rows).all()) and rows % batch == 0
     work = LocalWork(loss, batch, rows, int(steps.max()), passes, even, bool((steps == steps.max()).all()))
     return work, steps
@@ -230,6 +232,7 @@ def mean_loss(
             return each, buffers
     else:
         each, buffers = _each(loss, params, batch, key, buffers)
+    # (n,) each; where, and not a product: padding may have a loss that is not finite
     return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype), buffers
 
 

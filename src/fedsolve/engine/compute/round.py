@@ -63,6 +63,7 @@ def start(
     """The state before the first round, on all devices; every client is enrolled, `slots` of them on the devices."""
     server, one = _first(algorithm, params, population)
     mesh, state_sharding = program.mesh, program.state_sharding
+    # rows of clients' states: of the devices' blocks and spare rows, of all clients, or of a window of them
     slots = state_sharding.rows if state_sharding else population if slots is None else slots
     _check_room(trees.nbytes(one), slots, 1 if state_sharding else len(own_devices(mesh)))
     state = _enrolled(algorithm, server, one, slots)
@@ -141,7 +142,7 @@ def _advance(on_one_core: bool) -> Any:
     return jax.jit(
         partial(on_all_devices, simulate),
         static_argnums=0,
-        donate_argnums=5,
+        donate_argnums=5,  # the state: clients' states are in memory once
         compiler_options=compiler_options(on_one_core),
     )
 
@@ -194,6 +195,7 @@ def simulate(
 ) -> tuple[RunState, dict[str, Array]]:
     """`rounds` rounds (at most `program.capacity`) on one device, with logs; stops if all clients fail."""
     one = partial(one_round, program, algorithm, sampling, packed, key)
+    # the logs' shapes are those of one entry, with an axis (capacity,) for rounds: rows after `rounds` stay zeros
     entry = log_entry(state.server, 0, 0, jnp.zeros(program.variants, jnp.int32))
     logs = jax.tree.map(lambda x: jnp.zeros((program.capacity, *x.shape), x.dtype), entry)
     first = state.round
@@ -208,6 +210,7 @@ def simulate(
         state, _ = carry
         return (state.round - first < rounds) & (state.failed < 0)
 
+    # a loop with a traced number of rounds: calls of every length share one program
     return lax.while_loop(unfinished, body, (state, logs))
 
 
@@ -221,19 +224,24 @@ def one_round(
 ) -> tuple[RunState, dict[str, Array]]:
     """One round: all randomness follows from the run's key and the round's number."""
     population = packed.population
+    # keys follow from the round's number, not from the rounds before: a resumed run draws the same
     key = jax.random.fold_in(key, state.round)
+    # (capacity,) both: places among the packed clients, and whether somebody is there
     slots, present = packed.cohort(sampling, key, state.round)
     drawn = jnp.sum(present)
     own = jax.random.fold_in(key, TAG_SERVER)
     started = sampling.started(state.round)
     broadcast = algorithm.broadcast(state.server, Cohort(state.round, drawn, population, own, started))
+    # `totals` are of all devices: what follows is computed on each of them, with the same bits
     totals, clients = train_cohort(program, algorithm, packed, key, broadcast, state.clients, slots, present)
     size = totals.size
+    # the server counts the clients whose results are used, which the broadcast could not know
     cohort = Cohort(state.round, size, population, own, started)
     server = algorithm.update(state.server, totals.reduce(), cohort)
     some = size > 0
     if not (sampling.never_empty or algorithm.traits.updates_when_empty):  # nobody there leaves all as it was
         server = trees.where(some, server, state.server)
+    # an empty round is no failure; one whose clients all gave what is not finite is
     failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
     new = RunState(
         server,

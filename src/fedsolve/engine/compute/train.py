@@ -78,6 +78,7 @@ def sum_messages(message: Any, weight: Array, used: Array, variant: Array, prese
             return jnp.max(jnp.where(keep, x, -jnp.inf), axis=0)
         if by == "sum":
             return jnp.sum(jnp.where(keep, x, 0), axis=0, dtype=x.dtype)
+        # (clients,) times (clients, ...): zeros first, since 0 * nan is nan
         w = (weight if by == "mean" else used).astype(x.dtype)
         return jnp.tensordot(w, jnp.where(keep, x, 0), 1, precision=lax.Precision.HIGHEST)
 
@@ -111,6 +112,7 @@ def all_reduce(totals: Totals, axis: str) -> Totals:
         totals.size.astype(totals.weight.dtype),
         totals.sent.astype(totals.weight.dtype),
     )
+    # counts travel in the type of the weights: exact up to 2^24 clients in float32
     flat, unravel = ravel_pytree(sums)
     message, weight, size, sent = unravel(_sum_in_order(flat, axis))
     message = jax.tree.map(
@@ -222,12 +224,14 @@ def train_cohort(
     # where the algorithm has a reduction of its own, messages are not summed as they come but kept, those of
     # all devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the
     # packed clients and among `clients`, their states.
+    # everyone: ids and presence of all devices, (devices, places) each; below, those of this device, (places,)
     *everyone, state_rows, chunk = shards(program, packed, ids, present)
     ids, present = own_shard(program, *everyone)
     rows = ids  # of their states
     if state_rows is not None:
         rows, clients = own_shard(program, state_rows.rows, everyone[1])[0], fetch_states(clients, state_rows)
     shared = _Shared(algorithm, packed, key, broadcast)
+    # sums need the memory of one message, a reduction of the method's own that of the cohort's messages
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
@@ -257,6 +261,7 @@ def train_cohort(
         # from a copy of all (JAX 0.10.2, CPU; `python benchmarks/bench.py w4`, FedFW over an l2 ball)
         return _gather(clients, lax.dynamic_slice_in_dim(rows, start, 1)) if group.chunk == 1 else None
 
+    # clients' states after the round: written chunk by chunk into `updated`, or all at once from the rows `states`
     states = None
     if not program.groups and len(ids) == chunk:
         totals, states = train(program.work, ids, present, _gather(clients, rows))
@@ -340,6 +345,7 @@ def _train_one(
     oracle = client_oracle(work, packed, key, number, bound, slot)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
+    # an absent client trains too, on whatever its place holds: its results are masked, its state stays
     used = present & algorithm.is_finite(sent, after)
     dtype = trees.dtype_of(message)
     weight = jnp.where(

@@ -27,8 +27,8 @@ from fedsolve.engine.evaluation.averaged_iterates import both_iterates, of_each
 from fedsolve.engine.evaluation.batched_eval import Blocks, EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
-from fedsolve.engine.placement import Placed
-from fedsolve.engine.resolve import Requested
+from fedsolve.engine.placement import DeviceData
+from fedsolve.engine.resolve import ResolvedRun
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.losses.weights import nothing_counts
@@ -156,10 +156,10 @@ class EvalSets:
         return replace(self, divided=divided)
 
 
-def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tuple[str, ...]]:
+def choose_eval_sets(resolved: ResolvedRun, placed: DeviceData) -> tuple[EvalSets, tuple[str, ...]]:
     """What the model is evaluated on, and what is to be said of it."""
-    task, packed, population = requested.task, placed.clients, placed.population
-    dtype, frozen = jnp.dtype(requested.options.dtype), placed.clients.frozen
+    task, packed, population = resolved.task, placed.clients, placed.population
+    dtype, frozen = jnp.dtype(resolved.options.dtype), placed.clients.frozen
     test = None if task.test is None else on_device(task.test, dtype, "row {} of the test set".format)
     mixing, notes = check_task(task, placed.params, packed, test)
     remarks = [*notes, *(_MIXING.format(name, seen) for name, seen in mixing.items())]
