@@ -35,15 +35,15 @@ _REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
 
 def columns_digest(requests: Mapping[str, Request], run_config: Mapping[str, Any]) -> bytes:
     """What every client of a sum is asked about its columns, in 32 bytes (`request_digest` of other requests)."""
-    asked = [_written(requests), json.dumps(dict(run_config), sort_keys=True)]
+    asked = [_to_json(requests), json.dumps(dict(run_config), sort_keys=True)]
     return hashlib.sha256(json.dumps(asked).encode()).digest()
 
 
-def _written(messages: Mapping[str, Any]) -> str:
+def _to_json(messages: Mapping[str, Any]) -> str:
     return json.dumps({name: {"kind": type(m).__name__, **asdict(m)} for name, m in messages.items()})
 
 
-def _read(text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+def _from_json(text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
     # Messages by column; each field is of the type that its class says.
     messages = loads(text)
     if not isinstance(messages, dict) or len(messages) > _MOST_COLUMNS:
@@ -70,7 +70,7 @@ def _value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _read_requests(text: str) -> dict[str, Request]:
-    requests = _read(text, _REQUESTS)
+    requests = _from_json(text, _REQUESTS)
     for request in requests.values():
         if isinstance(request, Measure):
             in_range = -LARGEST <= request.low < request.high <= LARGEST
@@ -81,7 +81,7 @@ def _read_requests(text: str) -> dict[str, Request]:
 
 def _read_replies(text: str) -> Replies:
     # Replies by column; whether their numbers can be believed is not known yet.
-    replies = _read(text, _REPLIES).items()
+    replies = _from_json(text, _REPLIES).items()
     return {
         name: Refused(sanitize(reply.reason)) if isinstance(reply, Refused) else reply
         for name, reply in replies
@@ -98,7 +98,7 @@ class ColumnsRequest(Payload):
     """
 
     NAME = "request"
-    columns: Mapping[str, Request] = field(metadata={"travels": Fact(str, _written, _read_requests)})
+    columns: Mapping[str, Request] = field(metadata={"travels": Fact(str, _to_json, _read_requests)})
     experiment: str = field(default="", metadata={"travels": Fact(str, is_optional=True)})
     masks: bytes | None = field(default=None, metadata={"travels": Part.OPTIONAL_BYTES})
 
@@ -109,7 +109,7 @@ class ColumnsReply(Payload):
 
     NAME, LABEL = "columns", "reply"
     client: int = field(metadata={"travels": Fact(int)})
-    columns: Replies = field(metadata={"travels": Fact(str, _written, _read_replies)})
+    columns: Replies = field(metadata={"travels": Fact(str, _to_json, _read_replies)})
     site: str = field(default="", metadata={"travels": Fact(str, read=check_site, is_optional=True)})
 
 

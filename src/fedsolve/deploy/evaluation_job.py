@@ -144,7 +144,7 @@ def evaluate_model(grid: Grid, deployment: Deployment, job: Job) -> History:
     with job_folder(deployment.folder), watched_engine(grid):
         begun = time.perf_counter()
         coordinator, rounds = saved_coordinator(deployment, job.model)
-        metrics = _measured(grid, deployment, coordinator, job.model)
+        metrics = _evaluate_on_clients(grid, deployment, coordinator, job.model)
         recorder = Recorder()
         recorder.seconds = time.perf_counter() - begun
         recorder.evaluation(rounds, recorder.seconds, {"train_loss": float("nan"), **metrics})
@@ -159,7 +159,9 @@ def evaluate_model(grid: Grid, deployment: Deployment, job: Job) -> History:
         return history
 
 
-def _measured(grid: Grid, deployment: Deployment, coordinator: Coordinator, model: Path) -> dict[str, float]:
+def _evaluate_on_clients(
+    grid: Grid, deployment: Deployment, coordinator: Coordinator, model: Path
+) -> dict[str, float]:
     # The metrics of the coordinator's model, on the clients that are connected and on the server.
     folder, settings = deployment.folder, deployment.settings
     if (bound := model / BINDINGS).is_file():  # a number belongs to the node that had it in that run
@@ -211,7 +213,7 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
         )
     identity = _run_identity(deployment, path if path.is_dir() else path.parent)
     if identity is not None and path.is_dir():
-        return _of_run(deployment, path, identity)
+        return _coordinator_of_run(deployment, path, identity)
     if deployment.algorithm.traits.personal:
         raise InvalidInput(
             f"{name_of(deployment.algorithm)} has personal models on the clients, and {path} is no folder of a run: "
@@ -219,7 +221,7 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
         )
     history = read_history(path) if path.is_dir() else None
     rounds = 0 if history is None else int(history.evaluations["round"][-1])
-    return _of_file(deployment, path / MODEL if path.is_dir() else path), rounds
+    return _coordinator_of_file(deployment, path / MODEL if path.is_dir() else path), rounds
 
 
 def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None:
@@ -239,7 +241,9 @@ def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None
     return here
 
 
-def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tuple[Coordinator, int]:
+def _coordinator_of_run(
+    deployment: Deployment, path: Path, identity: dict[str, str]
+) -> tuple[Coordinator, int]:
     checkpoint = DeploymentCheckpoint(RunFolder.seen(path, DEPLOYMENT, identity), deployment.label)
     coordinator = deployment.coordinator(checkpoint.experiment)
     checkpoint.restore(coordinator)
@@ -255,7 +259,7 @@ def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tup
     return coordinator, coordinator.state.round
 
 
-def _of_file(deployment: Deployment, path: Path) -> Coordinator:
+def _coordinator_of_file(deployment: Deployment, path: Path) -> Coordinator:
     arrays, beside = read_model(path)
     params = like(arrays, deployment.params, str(path))
     known = dict(deployment.settings.buffers or {})

@@ -107,7 +107,7 @@ def settings(
     {'loss: a_min': array('0', dtype='<U1')}
     """
     found = {}
-    for path, value in _held(function):
+    for path, value in _settings_by_path(function):
         bytes_ = of_tensor(value.detach()) if of_tensor and hasattr(value, "detach") else value
         found |= {f"{name}: {path}": x for x in _array(bytes_)}
     return found
@@ -128,10 +128,10 @@ def layer_settings(module: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def _held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _settings_by_path(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, functools.partial):
         parts: dict[str, Any] = {**{str(i): a for i, a in enumerate(value.args)}, **value.keywords}
-        yield from _held(value.func, path)
+        yield from _settings_by_path(value.func, path)
     elif hasattr(value, "named_modules"):
         parts = {**value._parameters, **value._buffers, **value._modules, **_attributes(value)}
     elif is_dataclass(value) and not isinstance(value, type):
@@ -143,7 +143,7 @@ def _held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield path, value
         return
     for name, part in parts.items():
-        yield from _held(part, f"{path}.{name}" if path else name)
+        yield from _settings_by_path(part, f"{path}.{name}" if path else name)
 
 
 def _attributes(module: Any) -> dict[str, Any]:

@@ -100,14 +100,14 @@ def _number(value: Any) -> Any:
 def summary_lines(found: Statistics) -> Iterator[str]:
     for name, column in found.columns.items():
         rows = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing"
-        yield f"{rows}; {_words(column)}"
+        yield f"{rows}; {_description(column)}"
     for name, why in found.unreported.items():
         yield f"{name} is not reported: {why}"
     for note in found.notes:
         yield f"note: {note}"
 
 
-def _words(column: ColumnStatistics) -> str:
+def _description(column: ColumnStatistics) -> str:
     if isinstance(column, CategoryStatistics):
         shown = [f"{name} {rows:,}" for name, rows in list(column.counts.items())[:_SHOWN]]
         left = len(column.counts) - len(shown)
@@ -326,7 +326,7 @@ def collect_statistics(
         found = (
             summed_statistics(grid, settings, job, run_config or {})
             if job.secure
-            else _read_statistics(grid, settings, job)
+            else _plain_statistics(grid, settings, job)
         )
         for line in summary_lines(found):
             say(line)
@@ -335,7 +335,7 @@ def collect_statistics(
         return found
 
 
-def _read_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
+def _plain_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
     # Statistics from each client's replies; a node says in its reply which client it is.
     names, population = SiteNames(), settings.population
     replies: dict[int, Replies] = {}

@@ -65,7 +65,7 @@ def train(
     with problem.failing_plainly():
         message, after, is_finite = jax.block_until_ready(_compiled(_train)(around, down, before, oracle))
         if not is_finite:
-            why = _at_start(around, down, before, oracle, problem.beside)
+            why = _why_not_finite_at_start(around, down, before, oracle, problem.beside)
             remedy = why or "lower the client's rate"
             raise InvalidInput(f"the update of client {request.client} is not finite: {remedy}")
     if problem.beside is not None:
@@ -103,33 +103,35 @@ class _WithoutNoise(WrappedOracle):
         return gradient
 
 
-class _Began(Exception):
+class _FirstGradient(Exception):
     """Raised by the first gradient that local work asks for: at which model, of which step."""
 
 
 @dataclass(frozen=True)
-class _Beginning(WrappedOracle):
+class _StopAtFirstGradient(WrappedOracle):
     """An oracle that ends local work where it begins."""
 
     def __call__(self, params: Any, step: Any) -> Any:
-        raise _Began(params, step)
+        raise _FirstGradient(params, step)
 
-    def remembering(self, memory: Any) -> _Beginning:
+    def remembering(self, memory: Any) -> _StopAtFirstGradient:
         return self
 
 
-def _at_start(algorithm: Any, broadcast: Any, before: Any, oracle: Any, buffers: Any) -> str | None:
+def _why_not_finite_at_start(
+    algorithm: Any, broadcast: Any, before: Any, oracle: Any, buffers: Any
+) -> str | None:
     # What is not finite at the model that local work begins from; None where all is, or it begins otherwise.
     try:
         with jax.disable_jit():  # the model is then an array, also inside a loop
-            algorithm.train(broadcast, before, _Beginning(oracle))
-    except _Began as began:
-        loss, gradient = _compiled(_first)(oracle, buffers, *began.args)
+            algorithm.train(broadcast, before, _StopAtFirstGradient(oracle))
+    except _FirstGradient as began:
+        loss, gradient = _compiled(_first_gradient)(oracle, buffers, *began.args)
         return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
     return None
 
 
-def _first(oracle: Any, buffers: Any, params: Any, step: Any) -> Any:
+def _first_gradient(oracle: Any, buffers: Any, params: Any, step: Any) -> Any:
     if buffers is not None:
         oracle = oracle.remembering(Memory(jax.tree.map(jnp.asarray, buffers)))
     return oracle(params, step)
@@ -214,7 +216,7 @@ class Worker:
                 self.folder, order, summed.to_words(parts), Counts(0, summed.width), self.log
             )
             return EvaluateReply(request.experiment, request.round, request.client, request.steps, {}, masked)
-        in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
+        in_order = {part: _in_requested_order(metrics, request.metrics) for part, metrics in parts.items()}
         return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
 
     def _method(self, request: Request) -> Algorithm:
@@ -240,7 +242,7 @@ class Worker:
             try:
                 before = states.load(request.last_used_round, before)
             except StateLost as lost:
-                before = self._in_place_of(lost, request, algorithm, broadcast, before)
+                before = self._replacement_state(lost, request, algorithm, broadcast, before)
         if request.buffers:
             self.problem.load_buffers(request.buffers)
         given = self.problem.buffers if protects(method) else {}
@@ -272,7 +274,7 @@ class Worker:
         digest = request_digest(request, self.run_config, *more)
         return SumOrder(request.experiment, request.client, kind, request.round, digest, request.masks)
 
-    def _in_place_of(
+    def _replacement_state(
         self, lost: StateLost, request: TrainRequest, algorithm: Algorithm, broadcast: Any, initial: Any
     ) -> Any:
         """The state that takes the place of one that was lost: the server's, or a new one as if the client joined now.
@@ -309,7 +311,7 @@ class Worker:
         return algorithm.own_model(model, self._states(request).load(request.last_used_round, initial))
 
 
-def _in_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
+def _in_requested_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
     names = tuple(name for name in names if name not in metrics.sums)
     means, counts = ({name: kind[name] for name in names} for kind in (metrics.means, metrics.counts))
     return PartMetrics(metrics.examples, means, counts, metrics.sums)

@@ -58,7 +58,7 @@ def _of_margins(loss: Callable[[Array], Array]) -> ExampleLoss:
         own = loss(_signs(outputs, y) * outputs)
         if weights is not None:
             several = outputs.shape[1] > 1
-            own = own * (jnp.where(_is_own(outputs, y), weights, 1) if several else weights[y][:, None])
+            own = own * (jnp.where(_label_mask(outputs, y), weights, 1) if several else weights[y][:, None])
         return jnp.sum(own, axis=1)
 
     return each
@@ -81,13 +81,13 @@ def squared(outputs: Array, y: Array, weights: Array | None) -> Array:
     return 0.5 * jnp.square(outputs[:, 0] - y)
 
 
-def _is_own(outputs: Array, y: Array) -> Array:
+def _label_mask(outputs: Array, y: Array) -> Array:
     # Which output is the label's; of two classes there is one output, of the second.
     return y[:, None] == (jnp.arange(outputs.shape[1]) if outputs.shape[1] > 1 else 1)
 
 
 def _signs(outputs: Array, y: Array) -> Array:
-    return jnp.where(_is_own(outputs, y), 1, -1).astype(outputs.dtype)
+    return jnp.where(_label_mask(outputs, y), 1, -1).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
@@ -203,14 +203,14 @@ def parameter_notes(estimator: Any) -> tuple[str, ...]:
             )
     notes = []
     if _penalises(given):
-        own = _listed(given, [p for p in PENALTY if p in given and given[p] not in (None, "deprecated")])
+        own = _assignments(given, [p for p in PENALTY if p in given and given[p] not in (None, "deprecated")])
         notes.append(
             f"{name} has a penalty of its own ({own}), which is not part of what is minimised: a method brings one, "
             "such as FedDualAvg(L1(...)) or weight decay"
         )
     idle = [p for p in sorted(SOLVER & given.keys()) if given[p] != defaults[p]]
     if idle:
-        notes.append(f"the solver of {name} does not run: {_listed(given, idle)} has no effect")
+        notes.append(f"the solver of {name} does not run: {_assignments(given, idle)} has no effect")
     return tuple(notes)
 
 
@@ -223,7 +223,7 @@ def _penalises(given: Mapping[str, Any]) -> bool:
     return "alpha" in given and bool(np.any(np.asarray(given["alpha"]) != 0))
 
 
-def _listed(given: Mapping[str, Any], names: list[str]) -> str:
+def _assignments(given: Mapping[str, Any], names: list[str]) -> str:
     return ", ".join(f"{name} = {shown(given[name])}" for name in names)
 
 

@@ -91,7 +91,7 @@ class SummedMetrics:
                 raise InvalidInput(f"it is asked for metrics of {part} examples, and has none")
             numbers.append(parts[part].examples)
             for name, kind in zip(self.names, self.measured.kinds, strict=True):
-                numbers += _own(parts[part], name, kind)
+                numbers += _metric_numbers(parts[part], name, kind)
         exact = np.array(numbers, np.float64)
         clipped = np.clip(exact, -_LARGEST, _LARGEST)
         whole = np.round(np.append(clipped, np.count_nonzero(clipped != exact)) * 2.0**_FRACTION_BITS)
@@ -138,7 +138,7 @@ def _check_sums(metrics: PartMetrics, part: str, clients: int, counts_alike: boo
             raise InvalidInput(f"{part} {name} is a mean over {count:g} of {metrics.examples} examples")
 
 
-def _own(metrics: PartMetrics, name: str, kind: SumMetric | None) -> list[float]:
+def _metric_numbers(metrics: PartMetrics, name: str, kind: SumMetric | None) -> list[float]:
     given = metrics.sums[name].metric if name in metrics.sums else None
     if given != kind:
         raise InvalidInput(

@@ -99,9 +99,9 @@ class EvaluationResult:
     def _columns(self, measured: Mapping[int, PartMetrics]) -> list[_Column]:
         answers = list(measured.values())
         by_metric = [
-            _of_sums(name, [answer.sums[name] for answer in answers])
+            _sum_columns(name, [answer.sums[name] for answer in answers])
             if answers and name in answers[0].sums
-            else [_of_means(name, answers)]
+            else [_mean_column(name, answers)]
             for name in self.metrics
         ]
         return [column for columns in by_metric for column in columns]
@@ -122,7 +122,7 @@ class _Column(NamedTuple):
     known: np.ndarray
 
 
-def _of_means(name: str, answers: Sequence[PartMetrics]) -> _Column:
+def _mean_column(name: str, answers: Sequence[PartMetrics]) -> _Column:
     # A mean over something, or what is no mean, whose values of several clients make none (NaN).
     own, counts = (
         np.array([x[name] for x in column], float)
@@ -135,7 +135,7 @@ def _of_means(name: str, answers: Sequence[PartMetrics]) -> _Column:
     return _Column(name, pooled, own, known)
 
 
-def _of_sums(name: str, sums: Sequence[Sums]) -> list[_Column]:
+def _sum_columns(name: str, sums: Sequence[Sums]) -> list[_Column]:
     # The columns of a metric of `fs.metrics`, from each client's sums.
     metric, values = sums[0].metric, np.stack([one.values for one in sums])
     with jax.enable_x64(True):
@@ -163,7 +163,7 @@ def find_metric_outliers(
     outliers: dict[int, str] = {}
     for part in PARTS:
         of_part = {client: parts[part] for client, parts in sorted(answers.items()) if part in parts}
-        outliers |= _far_examples(part, of_part) | _other_kinds(part, of_part)
+        outliers |= _example_count_outliers(part, of_part) | _metric_kind_outliers(part, of_part)
         for name in {name: None for measured in of_part.values() for name in measured.means}:
             sizes = {client: abs(measured.means[name]) for client, measured in of_part.items()}
             known = {client: x for client, x in sizes.items() if x < math.inf}
@@ -181,7 +181,7 @@ def find_metric_outliers(
     return outliers
 
 
-def _far_examples(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
+def _example_count_outliers(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
     # The clients that claim far more examples than is usual, each with the reason.
     if not measured:
         return {}
@@ -195,7 +195,7 @@ def _far_examples(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, s
     }
 
 
-def _other_kinds(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
+def _metric_kind_outliers(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
     # The clients that have another metric under a name than most, each with the reason.
     outliers = {}
     for name in {name: None for metrics in measured.values() for name in (*metrics.means, *metrics.sums)}:
@@ -261,14 +261,14 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         self._first, self._save = first, save
         self._times = 0
         self._last: EvaluationResult | None = None
-        self._under_way: Callable[[], EvaluationResult] | None = None
+        self._carried_result: Callable[[], EvaluationResult] | None = None
 
     def _read(self, request: EvaluateRequest, record: RecordDict) -> Metrics:
         return read_metrics(request, record, self._coordinator.declared.get(request.client))
 
     def prepare(self) -> PendingRequests[EvaluateRequest, Metrics]:
         """The requests of the next `evaluate`, for a caller that sends them beside others before it asks for that."""
-        pending, self._under_way = self._prepare(0, None)
+        pending, self._carried_result = self._prepare(0, None)
         return pending
 
     def evaluate(self, steps: int = 0, solver: Any = None) -> EvaluationResult:
@@ -279,8 +279,8 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         if steps:
             return self._ask(steps, solver)
         # Carried by the orders of this round, whose replies have come.
-        if self._under_way is not None:
-            self._last, self._under_way = self._under_way(), None
+        if self._carried_result is not None:
+            self._last, self._carried_result = self._carried_result(), None
         if self._last is None or self._last.round != self._coordinator.state.round:
             self._last = self._ask(0, None)
         return self._last

@@ -189,7 +189,8 @@ class FederationLoop(RecordedRounds):
         self._coordinator, self._settings, self._checkpoint = coordinator, settings, checkpoint
         self._result, self._reports, self._log = result, reports, reports.log
         self._void_rounds = 0  # in a row: after each the model would not have been finite
-        self._is_due = checkpoint.evaluation_is_due  # the last evaluation, which the next orders carry
+        # the last evaluation, which the next orders carry
+        self._eval_is_due = checkpoint.evaluation_is_due
         self._phases = PhaseClock()
         self.measures_loss = False
         self._registry = ClientRegistry.of(
@@ -241,13 +242,14 @@ class FederationLoop(RecordedRounds):
             Unavailable: too few clients.
         """
         self._watch = Stopwatch(self.recorder.seconds)
-        if self.done < self.rounds or self._is_due:
+        if self.done < self.rounds or self._eval_is_due:
             settings = self._settings
             self._reports.status()
             self._registry.wait_for_quorum(settings.quorum or settings.population, settings.connect_seconds)
             if self._secure is not None:
                 self._secure.session.load_or_enrol(settings.population, settings.connect_seconds)
-        if self._is_due and not self._is_carried:  # by other settings than those that it was put off with
+        # put off by a run whose settings let it be carried, which these do not
+        if self._eval_is_due and not self._is_carried:
             return self._evaluate()
         if self.recorder.evaluated:
             return self._react()
@@ -270,7 +272,7 @@ class FederationLoop(RecordedRounds):
 
     def evaluate(self) -> str:
         """Evaluate the model now, or with the orders of the next round where nothing asks for it before."""
-        self._is_due = True
+        self._eval_is_due = True
         return "" if self._is_carried else self._evaluate()
 
     @property
@@ -286,9 +288,9 @@ class FederationLoop(RecordedRounds):
             # Without an evaluation the record has the losses of local steps, the last that are known.
             losses = self.recorder.rounds.columns.get("client_loss") or [float("nan")]
             # A carried evaluation is of the model before this round: it has the time of that model.
-            seconds = self.recorder.seconds if self._is_carried and self._is_due else self._watch.seconds
+            seconds = self.recorder.seconds if self._is_carried and self._eval_is_due else self._watch.seconds
             self.recorder.evaluation(self.done, seconds, {"train_loss": losses[-1], **metrics})
-            self._is_due = False
+            self._eval_is_due = False
             return self._react()
 
     def _react(self) -> str:
@@ -307,7 +309,7 @@ class FederationLoop(RecordedRounds):
     def save(self) -> None:
         with self._phases.during("checkpoint"):
             self.recorder.seconds = self._watch.seconds
-            self._checkpoint.save(self._coordinator, self.recorder, evaluation_is_due=self._is_due)
+            self._checkpoint.save(self._coordinator, self.recorder, evaluation_is_due=self._eval_is_due)
             self._reports.status()
 
     def report(self) -> None:
@@ -351,9 +353,9 @@ class FederationLoop(RecordedRounds):
         if self._secure is not None:  # masks are of one attempt, which asks its whole cohort
             replies.accepted.clear()
         missing = [client for client in cohort if client not in replies.accepted]
-        beside = self._by_clients.prepare if self._is_due else None
+        beside = self._by_clients.prepare if self._eval_is_due else None
         self._collector.collect(missing, replies, is_retry, beside)
-        if self._is_due:
+        if self._eval_is_due:
             self._evaluate()  # what the replies to these requests say
         # After all came, since what is usual follows from the round itself.
         for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
