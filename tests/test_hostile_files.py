@@ -28,7 +28,7 @@ from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.secure.keys import read_peers
 from fedsolve.deploy.statistics_job import read_statistics, statistics_json
 from fedsolve.deploy.status import read_status
-from fedsolve.engine.running_page import standing
+from fedsolve.engine.running_page import run_status
 from fedsolve.folders.files import is_locked, locked
 from fedsolve.folders.logs import AppendLog, RowFile, append_line
 from fedsolve.folders.run_folder import load_tree, read_manifest, save_tree
@@ -275,7 +275,7 @@ def test_a_pipe_in_a_run_holds_nobody_up(tmp_path, name):
     (tmp_path / "diverged.txt").unlink()
     os.mkfifo(tmp_path / name)
     with contextlib.suppress(InvalidInput):
-        assert standing("FedAvg", "FedAvg", tmp_path, "digits", 1).status == "waiting"
+        assert run_status("FedAvg", "FedAvg", tmp_path, "digits", 1).status == "waiting"
 
 
 SHAPES = [[3, 6148914691236517206], [2, *[1] * 71], [0, 2**62, 4], [10**400], [1e400], [-1], "x"]

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.fedfw.linear import problem
 from fedsolve.studies import Cells, Decision, Problem
 from fedsolve.studies.author import describe
-from fedsolve.studies.cells import Which
+from fedsolve.studies.cells import SettingKind
 from fedsolve.studies.rules import (
     beyond,
     correlation,
@@ -33,7 +33,7 @@ def data(name: str, ball: str, of: str, **options: Any) -> Problem:
 
 @rule
 def ordered(
-    cells: Cells, problems: Sequence[str], labels: Sequence[str], rising: bool, which: Which
+    cells: Cells, problems: Sequence[str], labels: Sequence[str], rising: bool, which: SettingKind
 ) -> Decision:
     """On each problem the metric rises (or falls) along the methods: by its rank correlation on each data set."""
     found, words, metric = {}, [], describe(cells.problem(problems[0]).metric)
@@ -53,7 +53,7 @@ def ordered(
     return Decision(ours, held, "; ".join(filter(None, (reason, *turns))), "; ".join(filter(None, weak)))
 
 
-def _turns(cells: Cells, name: str, labels: Sequence[str], which: Which) -> str:
+def _turns(cells: Cells, name: str, labels: Sequence[str], which: SettingKind) -> str:
     """That F, the mean of all methods, ends above its least by more than chance: models unlearn; "" if it does not."""
     curves = [cells.curve(name, label, which, "train_loss") for label in labels]
     rounds, losses = curves[0][0], np.mean([values for _, values in curves], axis=0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
-from fedsolve.studies.cells import Which
+from fedsolve.studies.cells import SettingKind
 from fedsolve.studies.rules import (
     Rule,
     better_than_all,
@@ -28,7 +28,7 @@ _BESIDE = "at the end"
 
 @rule
 def times_lower(
-    cells: Cells, problem: str, a: str, b: str, factor: float, which: Which = "tuned"
+    cells: Cells, problem: str, a: str, b: str, factor: float, which: SettingKind = "tuned"
 ) -> Decision:
     """The error of `a` at the end is less than 1/`factor` of the error of `b`, by the interval of their ratio."""
     ours, theirs = (cells.final(problem, name, which) for name in (a, b))

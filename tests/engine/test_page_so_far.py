@@ -135,7 +135,7 @@ def test_seeds_are_cut_where_the_shortest_ends(tmp_path):
 def test_one_that_diverged_says_so(tmp_path):
     write_run(tmp_path / "a", 25, [0.9, 0.5, 0.3])
     places = [("FedAvg", tmp_path / "a")]
-    history = so_far.standing("FedAvg", "FedAvg", tmp_path / "a", "t", 100).history
+    history = so_far.run_status("FedAvg", "FedAvg", tmp_path / "a", "t", 100).history
     write_failure(tmp_path / "a", history, "round 26")
     assert outcome(page_after(tmp_path, places, fs.Diverged("round 26"))).endswith(": FedAvg: diverged.")
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedsolve.report import plots
 from fedsolve.report.page import page_data
-from fedsolve.results.history import History, over_seeds
+from fedsolve.results.history import History, group_by_seed
 
 
 def run(seed, loss, label="A", rounds=(0, 2, 4), sent=(1, 1, 1, 1)):
@@ -28,7 +28,7 @@ RUNS = [run(0, [1, 2, 3]), run(0, [9, 9, 9], "B"), run(2, [3, 4, 8], sent=(2, 2,
 
 
 def test_means_and_ranges_by_round():
-    first, second = over_seeds(RUNS)
+    first, second = group_by_seed(RUNS)
     assert (first.several, second.several) == (True, False)
     assert second.history is RUNS[1]
     history = first.history
@@ -42,22 +42,22 @@ def test_means_and_ranges_by_round():
 
 
 def test_a_seed_that_diverged_ends_the_mean():
-    (both,) = over_seeds([RUNS[0], run(5, [3, np.nan], rounds=(0, 3), sent=(1, 1, 1))])
+    (both,) = group_by_seed([RUNS[0], run(5, [3, np.nan], rounds=(0, 3), sent=(1, 1, 1))])
     assert both.history.evaluations["round"].tolist() == [0, 2, 3, 4]
     np.testing.assert_array_equal(both.history.evaluations["train_loss"], [2, np.nan, np.nan, np.nan])
 
 
 def test_same_seeds_or_other_tasks_are_not_one():
-    assert len(over_seeds([RUNS[0], RUNS[0]])) == 2
+    assert len(group_by_seed([RUNS[0], RUNS[0]])) == 2
     other = History("A", "u", {"seed": 1}, RUNS[0].evaluations, RUNS[0].rounds)
-    assert len(over_seeds([RUNS[0], other])) == 2
+    assert len(group_by_seed([RUNS[0], other])) == 2
 
 
 def test_other_settings_are_another_method_whatever_the_seed():
     fast = replace(RUNS[2], settings={"seed": 2, "algorithm": "FedAvg(lr=1)"})
-    assert len(over_seeds([RUNS[0], fast])) == 2
+    assert len(group_by_seed([RUNS[0], fast])) == 2
     elsewhere = replace(RUNS[2], settings={"seed": 2, "devices": 2, "chunk": 5})
-    assert len(over_seeds([RUNS[0], elsewhere])) == 1
+    assert len(group_by_seed([RUNS[0], elsewhere])) == 1
 
 
 def test_the_page_draws_the_range_of_the_seeds():

@@ -8,7 +8,7 @@ import fedsolve as fs
 from experiments.fedfw.ablations import ROUNDS, data, ordered
 from experiments.fedfw.columns import BALLS
 from fedsolve.studies import Cells, Decision, Method, Statement, Study
-from fedsolve.studies.cells import Which
+from fedsolve.studies.cells import SettingKind
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import (
     Difference,
@@ -44,7 +44,7 @@ def _of_share(name: str, p: float) -> Method:
 NAMES = tuple(f"p = {p:g}" for p in SHARES)
 
 
-def _falls(problems: Iterable[str], metric: str, which: Which = "published") -> Rule:
+def _falls(problems: Iterable[str], metric: str, which: SettingKind = "published") -> Rule:
     """F or the gap falls as more clients take part; accuracy rises."""
     return by_metric(metric, ordered(tuple(problems), NAMES, metric == "test_accuracy", which))
 

@@ -42,7 +42,7 @@ from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.sharding import is_first
 from fedsolve.engine.prepare import check_all_begin
-from fedsolve.engine.running_page import ended
+from fedsolve.engine.running_page import final_history
 from fedsolve.engine.scheduler import RunPlan, scheduled_runs
 from fedsolve.engine.sweep import run_sweep
 from fedsolve.folders.files import locked
@@ -130,7 +130,7 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
 
 def _earlier_outcome(config: Config, places: Mapping[str, Path]) -> Outcome | None:
     # None where a run of it has not ended
-    histories = [ended(place, config.run.rounds) for place in places.values()]
+    histories = [final_history(place, config.run.rounds) for place in places.values()]
     known = [history for history in histories if history is not None]
     if len(known) < len(histories):
         return None

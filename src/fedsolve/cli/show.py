@@ -19,13 +19,13 @@ from fedsolve.cli.folders import FLOWER, command_of, document, how_to_resume, pr
 from fedsolve.cli.progress import Lines
 from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.engine.results import Result, Results
-from fedsolve.engine.running_page import Standing, standing
+from fedsolve.engine.running_page import RunStatus, run_status
 from fedsolve.engine.scheduler import RunPlan, WaitForResults, run_single
 from fedsolve.folders.files import locked_within
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.table import result_rows
 from fedsolve.report.trackers import tracker
-from fedsolve.results.history import History, over_seeds
+from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import summary
 from fedsolve.results.record_files import read_history
 from fedsolve.results.sweep import SUMMARY
@@ -77,25 +77,25 @@ def show_command(
             raise InvalidInput(f"{folder} holds a sweep: --metrics and --target are for runs and comparisons")
         show_sweep(config, folder, as_json)
         return (folder / SUMMARY).exists()
-    standings = [
-        standing(name, label, place, config.task, config.run.rounds)
+    runs = [
+        run_status(name, label, place, config.task, config.run.rounds)
         for label, places in run_folders(folder, config).items()
         for name, place in places.items()
     ]
-    over = all(s.status in ("finished", "diverged") for s in standings)
+    over = all(s.status in ("finished", "diverged") for s in runs)
     if as_json:
-        about = _document(folder, config.task, config.run.rounds, standings, shown)
+        about = _document(folder, config.task, config.run.rounds, runs, shown)
         emit_json(about | imports_document(config))
         return over
-    histories = [s.history for s in standings if s.history is not None]
+    histories = [s.history for s in runs if s.history is not None]
     title = f"{config.task}, {config.run.rounds} rounds"
-    print_result(histories, _lines(config, folder, standings), folder, title, *shown)
+    print_result(histories, _lines(config, folder, runs), folder, title, *shown)
     return over
 
 
-def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]:
-    lines = [_line(s, config.run.rounds) for s in standings if s.status != "finished"]
-    statuses = {s.status for s in standings}
+def _lines(config: Config, folder: Path, runs: list[RunStatus]) -> list[str]:
+    lines = [_line(s, config.run.rounds) for s in runs if s.status != "finished"]
+    statuses = {s.status for s in runs}
     if statuses & {"unfinished", "waiting"} and "running" not in statuses:
         demo = (folder / FLOWER).is_dir()
         again = "a demo cannot be resumed: start a new one with `fedsolve federate demo`"
@@ -112,21 +112,19 @@ def _show_record(folder: Path, history: History, as_json: bool, shown: Shown) ->
     # a finished record alone, as a deployment leaves it
     rounds = int(history.evaluations["round"][-1])
     if as_json:
-        standings = [Standing(history.label, "finished", history)]
-        emit_json(_document(folder, history.task, rounds, standings, shown))
+        runs = [RunStatus(history.label, "finished", history)]
+        emit_json(_document(folder, history.task, rounds, runs, shown))
     else:
         print_result([history], [], folder, f"{history.task}, {rounds} rounds", *shown)
 
 
-def _line(of: Standing, rounds: int) -> str:
+def _line(of: RunStatus, rounds: int) -> str:
     if of.status == "diverged":
         return f"{of.label}: diverged: {of.message}"
     return f"{of.label}: {of.status}, {of.done} of {rounds} rounds"
 
 
-def _document(
-    folder: Path, task: str, rounds: int, standings: list[Standing], shown: Shown
-) -> dict[str, Any]:
+def _document(folder: Path, task: str, rounds: int, runs: list[RunStatus], shown: Shown) -> dict[str, Any]:
     methods = [
         {
             "label": s.label,
@@ -135,9 +133,9 @@ def _document(
             "result": None if s.history is None else result_rows([s.history], shown.target, shown.metrics)[0],
             "error": s.message or None,
         }
-        for s in standings
+        for s in runs
     ]
-    statuses = {s.status for s in standings}
+    statuses = {s.status for s in runs}
     status = "finished" if statuses == {"finished"} else "running" if "running" in statuses else "unfinished"
     return document(status, folder, task, rounds, methods=methods)
 
@@ -171,7 +169,7 @@ def finish_method(
         diverged = "diverged" if len(runs) == 1 else f"{len(results.failures)} of {len(runs)} seeds diverged"
         display.end(label, diverged, done=False)
     else:
-        (method_found,) = over_seeds(results.histories)
+        (method_found,) = group_by_seed(results.histories)
         final: dict[str, Any] = {name: x[-1] for name, x in method_found.history.evaluations.items()}
         display.end(label, f"finished, {summary(final)}")
     return results

@@ -7,7 +7,13 @@ from typing import Any
 
 from fedsolve.core.errors import InvalidInput, check_path, shown
 from fedsolve.engine.results import Result, Results, Seeds
-from fedsolve.engine.stored_task import StoredTask, as_trained, in_task, is_personal, of_module
+from fedsolve.engine.stored_task import (
+    StoredTask,
+    as_trained,
+    inference_from_module,
+    is_personal,
+    restore_for_task,
+)
 from fedsolve.engine.sweep_result import Sweep
 from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import read_user_toml
@@ -68,11 +74,11 @@ def _run(folder: Path, task: Task | None, module: Any) -> Result:
     history, params, buffers = read_result(folder)
     personal = is_personal(folder) or None
     if module is not None:
-        inference = of_module(folder, module, params, buffers, history.task)
+        inference = inference_from_module(folder, module, params, buffers, history.task)
         return Result(params, history, buffers, inference, client_models=personal)
     if task is None:
         return Result(params, history, buffers, StoredTask(folder), client_models=personal)
-    model, own = in_task(folder, task, params, buffers)
+    model, own = restore_for_task(folder, task, params, buffers)
     return Result(model, history, own, as_trained(folder, task.inference), client_models=personal)
 
 

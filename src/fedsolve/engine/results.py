@@ -13,10 +13,10 @@ from fedsolve.core.errors import Diverged, InvalidInput, check_path, is_integer,
 from fedsolve.core.fleets import Timeline
 from fedsolve.core.types import Params
 from fedsolve.engine.evaluation.client_metrics import ClientModels
-from fedsolve.engine.stored_task import StoredTask, facts_of
+from fedsolve.engine.stored_task import StoredTask, model_metadata
 from fedsolve.report.figures import waiting
 from fedsolve.report.records import Records
-from fedsolve.results.history import History, over_seeds, same_columns
+from fedsolve.results.history import History, group_by_seed, same_columns
 from fedsolve.results.record_files import (
     HISTORY,
     method_folders,
@@ -223,7 +223,7 @@ class Result(Records):
         if self.failure:
             write_failure(path, self.history, self.failure)
         else:
-            about = facts_of(self.inference, self.client_models is not None)
+            about = model_metadata(self.inference, self.client_models is not None)
             write_record(path, self.history, self.params, self.buffers, about)
         return path
 
@@ -244,7 +244,7 @@ class Several(Records):
     @property
     def failures(self) -> tuple[str, ...]:
         """Why runs diverged, a line for each that did."""
-        several = {m.history.label for m in over_seeds(self.histories) if m.several}
+        several = {m.history.label for m in group_by_seed(self.histories) if m.several}
         lines = []
         for run in self.runs:
             name, seed = run.history.label, run.history.settings.get("seed")
@@ -277,7 +277,7 @@ class Seeds(Several):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", _checked_runs(self.runs))
-        if len(over_seeds(self.histories)) > 1:
+        if len(group_by_seed(self.histories)) > 1:
             raise not_seeds(self.histories[0].label)
 
     def __repr__(self) -> str:
@@ -589,6 +589,6 @@ def _one_method(found: Sequence[Result | Seeds]) -> Result | Seeds:
     if len(found) == 1:
         return found[0]
     runs = tuple(run for part in found for run in part.runs)
-    if len(over_seeds([run.history for run in runs])) > 1:
+    if len(group_by_seed([run.history for run in runs])) > 1:
         raise not_seeds(runs[0].history.label)
     return Seeds(runs)

@@ -28,13 +28,13 @@ def finished(folder: Path, rounds: int) -> History | None:
     return history if history is not None and history.evaluations["round"][-1] >= rounds else None
 
 
-def ended(folder: Path, rounds: int) -> History | None:
+def final_history(folder: Path, rounds: int) -> History | None:
     """The record of a run that is finished or has diverged; None where it would go on."""
     return read_history(folder) if read_failure(folder) is not None else finished(folder, rounds)
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """Where a run stands: finished, diverged, running, unfinished or waiting; its record so far, if any."""
 
     label: str
@@ -47,19 +47,19 @@ class Standing:
         return 0 if self.history is None else len(self.history.rounds["round"])
 
 
-def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> Standing:
+def run_status(name: str, method: str, folder: Path, task: str, rounds: int) -> RunStatus:
     """Where a run of a method stands, by its own name and the method's."""
     done = finished(folder, rounds)
     if done is not None:
-        return Standing(name, "finished", done)
+        return RunStatus(name, "finished", done)
     failure = read_failure(folder)
     if failure is not None:
-        return Standing(name, "diverged", read_history(folder), failure)
+        return RunStatus(name, "diverged", read_history(folder), failure)
     history = None
     if (folder / RUN.file).exists():
         history = record_so_far(folder / RUN.file, method, task)
     status = "running" if is_locked(folder) else "waiting" if history is None else "unfinished"
-    return Standing(name, status, history)
+    return RunStatus(name, status, history)
 
 
 def record_so_far(path: Path, label: str, task: str) -> History:
@@ -91,9 +91,9 @@ def page_so_far(
     def write(goes_on: bool) -> bool:
         if goes_on and not any(is_locked(place) for _, place in places):
             return False  # none has begun, or it is refused
-        by_label: dict[str, list[Standing]] = {}
+        by_label: dict[str, list[RunStatus]] = {}
         for label, place in places:
-            by_label.setdefault(label, []).append(standing(label, label, place, task, rounds))
+            by_label.setdefault(label, []).append(run_status(label, label, place, task, rounds))
         histories = [history for runs in by_label.values() for history in _alike(runs)]
         now = [goes_on, [[(run.status, run.done) for run in runs] for runs in by_label.values()]]
         if not histories or now == last:
@@ -120,7 +120,7 @@ def page_of_methods(
     return page_so_far(Path(out), places, title, task.name, options.rounds)
 
 
-def _words(label: str, runs: Sequence[Standing], rounds: int) -> str:
+def _words(label: str, runs: Sequence[RunStatus], rounds: int) -> str:
     # how far the runs of a method are
     if all(run.status == "diverged" for run in runs):
         return f"{label}: diverged"
@@ -130,7 +130,7 @@ def _words(label: str, runs: Sequence[Standing], rounds: int) -> str:
     return f"{label}: {done:,} of {len(runs) * rounds:,} rounds of {len(runs)} seeds"
 
 
-def _alike(runs: Sequence[Standing]) -> list[History]:
+def _alike(runs: Sequence[RunStatus]) -> list[History]:
     # the records of a method's runs, cut where the shortest of those that go on ends: a mean has no gaps
     known = [(run, run.history) for run in runs if run.history is not None]
     ends = [h.evaluations["round"][-1] for run, h in known if run.status != "diverged"]

@@ -24,7 +24,7 @@ _CLASSES = "classes"
 _TASK, _PREDICTS, _PERSONAL, _COLUMNS = "made_by", "predicts", "personal", "columns"
 
 
-def facts_of(inference: Any, personal: bool) -> dict[str, Any]:
+def model_metadata(inference: Any, personal: bool) -> dict[str, Any]:
     """What a model's file says of how the model predicts, beside its arrays."""
     facts: dict[str, Any] = {_PERSONAL: True} if personal else {}
     if not isinstance(inference, Inference):
@@ -73,7 +73,7 @@ class StoredTask:
         return _TASK in model_facts(self.folder / MODEL)
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
-        model, own = in_task(self.folder, self.task, params, buffers)
+        model, own = restore_for_task(self.folder, self.task, params, buffers)
         return self.task.predict(model, x, buffers=own, scores=scores)
 
     def module(self, params: Params, buffers: Any = None) -> Any:
@@ -85,7 +85,7 @@ class StoredTask:
         )
 
 
-def in_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params, Any]:
+def restore_for_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params, Any]:
     """A stored model and its buffers in the structure that a task gives them."""
     if (buffers is None) != (task.buffers is None):
         has = "has no" if buffers is None else "has"
@@ -97,7 +97,7 @@ def in_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params
     return like(params, given, str(folder / MODEL)), restored
 
 
-def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -> Inference:
+def inference_from_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -> Inference:
     """How a stored model predicts through a PyTorch module of the same layers."""
     require("torch", "module= needs", "torch", "PyTorch")
     from torch import nn

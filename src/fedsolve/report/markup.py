@@ -17,7 +17,7 @@ from fedsolve.report.plots import png
 from fedsolve.report.style import distinct_names, line_styles, show_number
 from fedsolve.report.table import Cell, ResultTable, long_class, result_table
 from fedsolve.results.clients import ClientMetrics
-from fedsolve.results.history import History, over_seeds
+from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import describe
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def clients_table(histories: Sequence[History]) -> str:
     if not names:
         return ""
     head = ["Method", *(describe(c).title.removeprefix("Client loss, ").capitalize() for c in names)]
-    rows, means = [], [m.history for m in over_seeds(histories)]
+    rows, means = [], [m.history for m in group_by_seed(histories)]
     for name, h in zip(distinct_names(means), means, strict=True):
         values = [h.final(c) if c in h.evaluations and c not in too_few(h) else None for c in names]
         rows.append([name, *(None if v is None else Cell(show_number(v), v) for v in values)])
@@ -121,7 +121,7 @@ def too_few(history: History) -> tuple[str, ...]:
 
 def settings_html(histories: Sequence[History]) -> str:
     """Resolved settings: those that all runs share as a list, those that differ as a table."""
-    histories = [m.history for m in over_seeds(histories)]
+    histories = [m.history for m in group_by_seed(histories)]
     settings = [_as_written(h.settings) for h in histories]
     names = list(dict.fromkeys(name for each in settings for name in each))
     first = settings[0]
@@ -178,7 +178,7 @@ def _line_samples(histories: Sequence[History]) -> list[str]:
         '<svg class="sample" viewBox="0 0 26 8" aria-hidden="true"><line x1="1" y1="4" x2="25" y2="4" '
         f'stroke="var(--series-{styles[h.label].colour})" '
         f'stroke-dasharray="{" ".join(map(str, styles[h.label].dash))}"/></svg>'
-        for h in (m.history for m in over_seeds(histories))
+        for h in (m.history for m in group_by_seed(histories))
     ]
 
 

@@ -39,7 +39,7 @@ from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_sty
 from fedsolve.report.table import headline, outcome
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import plain
-from fedsolve.results.history import History, over_seeds
+from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
 
     Of several seeds the columns are means, and `low` and `high` the range.
     """
-    styles, methods = line_styles(histories), over_seeds(histories)
+    styles, methods = line_styles(histories), group_by_seed(histories)
     runs = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
         h, style = method.history, styles[method.history.label]
@@ -228,7 +228,7 @@ def script_json(value: Any) -> str:
 
 def _notes(histories: Sequence[History]) -> list[str]:
     # the remarks of all runs, those of several seeds once
-    methods = over_seeds(histories)
+    methods = group_by_seed(histories)
     notes = [f"{m.history.label}: {note}" for m in methods for note in m.history.notes]
     drawn = [len(m.history.evaluations["round"]) * (3 if m.several else 1) for m in methods]
     if max(drawn) * len(methods) > _MOST_POINTS:

@@ -18,14 +18,14 @@ from fedsolve.core.errors import InvalidInput, check_known, require, unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles, wrapped
 from fedsolve.report.table import headline
-from fedsolve.results.history import BAND_WORDS, Bands, History, OverSeeds, band, over_seeds
+from fedsolve.results.history import BAND_WORDS, Bands, History, SeedGroup, band, group_by_seed
 from fedsolve.results.metrics import describe, wants_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Line = tuple[OverSeeds, np.ndarray, np.ndarray]
+Line = tuple[SeedGroup, np.ndarray, np.ndarray]
 """A method, its x and its y values, both of shape (points,)."""
 _MARKERS = "os^Dv"
 _DPI = 130
@@ -104,7 +104,7 @@ def comparison(histories: Sequence[History]) -> Figure:
     figure = new_figure(10.5, 8.2)
     panels = figure.subplots(2, 2)
     differ = focus(
-        [m.history.evaluations[main] for m in over_seeds(histories) if main in m.history.evaluations]
+        [m.history.evaluations[main] for m in group_by_seed(histories) if main in m.history.evaluations]
     )
     drawn = (
         _draw(panels[0, 0], histories, main),
@@ -133,7 +133,7 @@ def comparison(histories: Sequence[History]) -> Figure:
 
 def _context(histories: Sequence[History], bands: Bands = "range") -> str:
     # what the runs have in common, and what bands are where there are some
-    several = any(method.several for method in over_seeds(histories))
+    several = any(method.several for method in group_by_seed(histories))
     return context(histories) + (f" · bands: {BAND_WORDS[bands]}" if several else "")
 
 
@@ -224,7 +224,7 @@ def _draw(
     described = describe(metric)
     styles = line_styles(histories)
     lines = []
-    for method in over_seeds(histories):
+    for method in group_by_seed(histories):
         if (seeds := method.values(metric)) is None:
             continue
         seeds = seeds * described.scale
@@ -242,7 +242,7 @@ def _draw(
     return f"{described.title} against {_ALONG[x]}"
 
 
-def _along(method: OverSeeds, x: str) -> np.ndarray:
+def _along(method: SeedGroup, x: str) -> np.ndarray:
     return method.history.megabytes() if x == "megabytes" else method.history.evaluations[x]
 
 

@@ -17,7 +17,7 @@ from fedsolve.report.plots import curves
 from fedsolve.report.style import LIGHT, context, line_styles
 from fedsolve.report.table import ResultTable, headline, result_table
 from fedsolve.results.columns import csv_text, frame
-from fedsolve.results.history import Bands, History, over_seeds
+from fedsolve.results.history import Bands, History, group_by_seed
 from fedsolve.results.metrics import describe, wants_log
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Records(Labelled):
         metric, styles = headline(self.histories), line_styles(self.histories)
         curves = [
             sparkline(m.history, metric, LIGHT[styles[m.history.label].colour])
-            for m in over_seeds(self.histories)
+            for m in group_by_seed(self.histories)
         ]
         table = result_table(self.histories)
         return table.notebook(f"{context(self.histories)}. {table.note}", ("By round", curves))

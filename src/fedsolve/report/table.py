@@ -27,7 +27,7 @@ from fedsolve.report.style import (
     number_writer,
     plus_minus,
 )
-from fedsolve.results.history import History, mean_and_deviation, over_seeds
+from fedsolve.results.history import History, group_by_seed, mean_and_deviation
 from fedsolve.results.metrics import AVERAGED, describe
 
 Row = dict[str, Any]
@@ -220,7 +220,7 @@ def result_rows(
     key, goal = headline(histories), _target(target)
     names = chosen_metrics(histories, metrics)
     aimed = names[0] if metrics else key
-    methods = over_seeds(histories)
+    methods = group_by_seed(histories)
     rows: list[Row] = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
         of_runs = [_measured(h, key, names) | _reached(h, aimed, goal) for h in method.runs]
@@ -329,7 +329,7 @@ def result_table(
 
 def spread_words(histories: Sequence[History]) -> str:
     """What ± means in the table of these runs; '' if no method has several seeds."""
-    counts = {len(m.runs) for m in over_seeds(histories) if m.several}
+    counts = {len(m.runs) for m in group_by_seed(histories) if m.several}
     which = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds"
     return f"Mean ± sample standard deviation (n - 1) over {which}." if counts else ""
 

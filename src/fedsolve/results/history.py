@@ -203,7 +203,7 @@ BAND_WORDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class OverSeeds:
+class SeedGroup:
     """The runs of one method on one task.
 
     Attributes:
@@ -238,7 +238,7 @@ def method_of(history: History) -> tuple[object, ...]:
     return (history.label, history.task, *(str(history.settings.get(name)) for name in METHOD))
 
 
-def over_seeds(histories: Sequence[History]) -> list[OverSeeds]:
+def group_by_seed(histories: Sequence[History]) -> list[SeedGroup]:
     """The runs by method, in order: those that share `method_of`, if they have different seeds."""
     by_method: dict[tuple[object, ...], list[History]] = {}
     for history in histories:
@@ -247,19 +247,19 @@ def over_seeds(histories: Sequence[History]) -> list[OverSeeds]:
     for runs in by_method.values():
         seeds = [h.settings.get("seed") for h in runs]
         if len(runs) > 1 and len(set(seeds)) == len(runs) and None not in seeds:
-            methods.append(_together(tuple(runs)))
+            methods.append(_mean_over_seeds(tuple(runs)))
         else:
-            methods += [OverSeeds((run,), run) for run in runs]
+            methods += [SeedGroup((run,), run) for run in runs]
     return methods
 
 
-def _together(runs: tuple[History, ...]) -> OverSeeds:
+def _mean_over_seeds(runs: tuple[History, ...]) -> SeedGroup:
     stacks = same_columns([h.evaluations | {"megabytes": h.megabytes()} for h in runs])
     rounds = stacks.pop("round")[0].astype(np.int64)
     mean = {name: values.mean(axis=0) for name, values in stacks.items() if name != "megabytes"}
     logs = {name: values.mean(axis=0) for name, values in same_columns([h.rounds for h in runs]).items()}
     seeds = [h.settings["seed"] for h in runs]
-    return OverSeeds(
+    return SeedGroup(
         runs,
         replace(
             runs[0],

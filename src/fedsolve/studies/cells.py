@@ -158,7 +158,7 @@ def elsewhere(given: Mapping[float, Verdict], bar: float) -> str:
     return "at " + ", ".join(f"{other:g}: {verdict}" for other, verdict in given.items() if other != bar)
 
 
-Which = Literal["published", "tuned"]
+SettingKind = Literal["published", "tuned"]
 _EXPLODED = 10.0
 """A run whose training loss ends at so many times its start has diverged, though its numbers are finite."""
 
@@ -175,7 +175,7 @@ class Cell:
     grid: SweepRecord | None
     tuned: SweepRecord | None
 
-    def of(self, which: Which) -> SweepRecord | None:
+    def of(self, which: SettingKind) -> SweepRecord | None:
         """The published setting, or the tuned one; where a method has but one, that."""
         if which == "published":
             return self.published if self.published is not None or self.grid is not None else self.tuned
@@ -245,7 +245,7 @@ class Cells:
         return [m for p, m in self.by_name if p == problem]
 
     def curve(
-        self, problem: str, method: str, which: Which = "tuned", metric: str | None = None
+        self, problem: str, method: str, which: SettingKind = "tuned", metric: str | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rounds of the evaluations, (evaluations,), and a metric, (seeds, evaluations): NaN once diverged."""
         sweep = self.cell(problem, method).of(which)
@@ -258,7 +258,7 @@ class Cells:
         values[lost, -1] = np.nan
         return sweep.rounds, values
 
-    def sent(self, problem: str, method: str, which: Which = "tuned") -> np.ndarray:
+    def sent(self, problem: str, method: str, which: SettingKind = "tuned") -> np.ndarray:
         """Bytes that a client which takes part in every round has sent up at each evaluation, (evaluations,)."""
         sweep = self.cell(problem, method).of(which)
         if sweep is None:
@@ -268,14 +268,14 @@ class Cells:
         return sweep.rounds * sweep.settings[SENT]
 
     def final(
-        self, problem: str, method: str, which: Which = "tuned", metric: str | None = None
+        self, problem: str, method: str, which: SettingKind = "tuned", metric: str | None = None
     ) -> np.ndarray:
         """A metric at the end, the mean over the problem's last rounds, (seeds,): NaN where a seed diverged."""
         rounds, values = self.curve(problem, method, which, metric)
         counted = rounds > rounds[-1] - self.problem(problem).last
         return values[:, counted].mean(axis=1)
 
-    def collapsed(self, problem: str, method: str, which: Which = "tuned") -> np.ndarray:
+    def collapsed(self, problem: str, method: str, which: SettingKind = "tuned") -> np.ndarray:
         """The seeds whose test accuracy rose by less than half of what the median seed's did, (seeds,) of bool.
 
         They are counted and shown apart from the mean: it lies where no seed ends. None of another metric, or of seeds

@@ -13,7 +13,7 @@ from fedsolve.report.plots import log_scale, new_figure, save, tidy
 from fedsolve.report.style import DASHES, LIGHT, Colours, draw_map, frame, wrapped
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.sweep import SweepRecord
-from fedsolve.studies.cells import Cells, Which, ends
+from fedsolve.studies.cells import Cells, SettingKind, ends
 from fedsolve.studies.experiment import fixed, within
 from fedsolve.studies.rules.ranks import Ranked, Ranks, expected
 from fedsolve.studies.study import Study
@@ -303,7 +303,7 @@ class Curves:
 
     caption: str
     metric: str | None = None
-    which: Which = "tuned"
+    which: SettingKind = "tuned"
     columns: int = 2
     problems: tuple[str, ...] = ()
     x: Literal["round", "bytes_up", "time"] = "round"
@@ -396,7 +396,7 @@ class Along:
     caption: str
     xlabel: str
     x: Mapping[str, float]
-    which: Which = "tuned"
+    which: SettingKind = "tuned"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         names = [name for name in study.problems if name in self.x] or list(study.problems)
@@ -466,7 +466,7 @@ class Against:
     """The paper's numbers against ours, a point a method: what agrees in order rises from left to right."""
 
     caption: str
-    which: Which = "tuned"
+    which: SettingKind = "tuned"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         names = [name for name, p in study.problems.items() if p.published] or list(study.problems)

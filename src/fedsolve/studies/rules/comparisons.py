@@ -14,7 +14,7 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import (
     Cells,
     Interval,
-    Which,
+    SettingKind,
     alike,
     around,
     beyond,
@@ -76,7 +76,7 @@ def _seeds(count: int) -> str:
 
 
 def difference(
-    cells: Cells, problem: str, a: str, b: str, which: Which = "tuned", comparisons: int = 1
+    cells: Cells, problem: str, a: str, b: str, which: SettingKind = "tuned", comparisons: int = 1
 ) -> Difference:
     """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
 
@@ -137,7 +137,9 @@ KNOWN = "a known solution"
 """The note of a record that no run made, but a solution whose numbers stand in every evaluation of others."""
 
 
-def not_learnt(cells: Cells, problem: str, names: Iterable[str], which: Which = "tuned") -> tuple[str, ...]:
+def not_learnt(
+    cells: Cells, problem: str, names: Iterable[str], which: SettingKind = "tuned"
+) -> tuple[str, ...]:
     """Those of the methods that have not learnt, each once.
 
     A method has learnt if its training loss is lower at the end than before the first round, by the 95 % interval over
@@ -155,7 +157,7 @@ def no_better(cells: Cells, problem: str, names: Iterable[str]) -> str:
     return f"{' and '.join(names)} ended no better by {by} than at the start{bar if asked.chance else ''}"
 
 
-def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
+def _has_learnt(cells: Cells, problem: str, method: str, which: SettingKind) -> bool:
     run, asked = cells.cell(problem, method).of(which), cells.problem(problem)
     if run is None:
         return False
@@ -168,7 +170,7 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: Which) -> bool:
     return all(_is_positive(cells, problem, gain) for gain in gains)
 
 
-def _gain(cells: Cells, problem: str, method: str, which: Which, metric: str) -> np.ndarray:
+def _gain(cells: Cells, problem: str, method: str, which: SettingKind, metric: str) -> np.ndarray:
     # by how much each seed's metric is better at the end than before the first round
     end, start = (
         cells.final(problem, method, which, metric),
@@ -212,26 +214,26 @@ def rule(decide: Callable[Concatenate[Cells, P], Decision]) -> Callable[P, Rule]
     return make
 
 
-def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
+def better(problem: str, a: str, b: str, which: SettingKind = "tuned") -> Rule:
     """`a` is better than `b`."""
     return better_than_all(problem, a, (b,), which)
 
 
-def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = "tuned") -> Rule:
+def better_than_all(problem: str, a: str, others: Sequence[str], which: SettingKind = "tuned") -> Rule:
     """`a` is better than each of the others: partly, with which, if it is better than some."""
     return each_better(problem, [(a, b) for b in others], which)
 
 
 @rule
 def each_better(
-    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned"
+    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], which: SettingKind = "tuned"
 ) -> Decision:
     """In every pair the first is better than the second."""
     differences = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
     return all_positive(cells, problem, which, differences, [name for pair in pairs for name in pair])
 
 
-def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
+def close(problem: str, a: str, b: str, margin: float, which: SettingKind = "tuned") -> Rule:
     """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
 
     def graded(one: Difference, margin: float) -> Verdict:
@@ -240,7 +242,7 @@ def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -
     return _by_margin(problem, (a, b), margin, which, graded, "within {} of one another", (a, b))
 
 
-def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
+def at_least_as_good(problem: str, a: str, b: str, margin: float, which: SettingKind = "tuned") -> Rule:
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
 
     def graded(one: Difference, margin: float) -> Verdict:
@@ -255,7 +257,7 @@ def _by_margin(
     problem: str,
     pair: tuple[str, str],
     margin: float,
-    which: Which,
+    which: SettingKind,
     graded: Callable[[Difference, float], Verdict],
     what: str,
     at_risk: tuple[str, ...],
@@ -308,7 +310,7 @@ def mixed(verdicts: Collection[Verdict]) -> Verdict:
 
 
 def all_positive(
-    cells: Cells, problem: str, which: Which, differences: Sequence[Difference], names: Sequence[str]
+    cells: Cells, problem: str, which: SettingKind, differences: Sequence[Difference], names: Sequence[str]
 ) -> Decision:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     void = not_learnt(cells, problem, names, which)
@@ -326,7 +328,9 @@ def all_positive(
     return Decision(f"{ends}; {words}", verdict, reason, weak)
 
 
-def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str], collapsed: int = 0) -> str:
+def provisional(
+    cells: Cells, problem: str, which: SettingKind, names: Sequence[str], collapsed: int = 0
+) -> str:
     """What makes a verdict provisional: few seeds, or a chosen setting at the edge of its grid.
 
     Args:
@@ -367,11 +371,11 @@ def in_words(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], which: Which) -> str:
+def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], which: SettingKind) -> str:
     return ", ".join(f"{name} {shown_final(cells, problem, name, which)}" for name in names)
 
 
-def shown_final(cells: Cells, problem: str, name: str, which: Which) -> str:
+def shown_final(cells: Cells, problem: str, name: str, which: SettingKind) -> str:
     """A method's metric at the end: mean ± standard deviation over seeds with its unit, or who diverged.
 
     Seeds that collapsed are not in the mean; it is said how many and where they end.
@@ -401,7 +405,7 @@ def _unit(cells: Cells, problem: str) -> str:
 
 @rule
 def better_in_each(
-    cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], which: Which = "tuned"
+    cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], which: SettingKind = "tuned"
 ) -> Decision:
     """On every problem `a` is better than each of the others; all these comparisons share the 5 %."""
     count = len(problems) * len(others)
@@ -428,11 +432,13 @@ def better_in_each(
     )
 
 
-def _edges(cells: Cells, problem: str, which: Which, by_other: Mapping[str, Mapping[str, Difference]]) -> str:
+def _edges(
+    cells: Cells, problem: str, which: SettingKind, by_other: Mapping[str, Mapping[str, Difference]]
+) -> str:
     return provisional(cells, problem, which, may_change(by[problem] for by in by_other.values()))
 
 
-def _range(cells: Cells, problems: Sequence[str], method: str, which: Which) -> str:
+def _range(cells: Cells, problems: Sequence[str], method: str, which: SettingKind) -> str:
     metric = describe(cells.problem(problems[0]).metric)
     ends = [metric.scale * cells.final(p, method, which).mean() for p in problems]
     return f"{np.min(ends):.3g} to {np.max(ends):.3g}" if np.isfinite(ends).all() else "diverged on some"

@@ -14,7 +14,7 @@ from scipy.stats import f as fisher
 from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
-from fedsolve.studies.cells import LEVEL, Cell, Cells, Which, exploded
+from fedsolve.studies.cells import LEVEL, Cell, Cells, SettingKind, exploded
 from fedsolve.studies.experiment import Verdict, until
 from fedsolve.studies.problem import Method
 from fedsolve.studies.rules.comparisons import Rule, mixed, not_learnt, rule
@@ -112,7 +112,7 @@ def rank(losses: Mapping[str, Sequence[float]]) -> Ranks:
     return Ranks(tuple(losses), rankdata(np.where(np.isfinite(values), values, np.inf), axis=0))
 
 
-def ends(which: Which = "tuned") -> Ranked:
+def ends(which: SettingKind = "tuned") -> Ranked:
     """Ranks by the mean over the seeds of each problem's metric at the end; a method that has not learnt is last."""
 
     def ranked(cells: Cells) -> Ranks:
@@ -126,7 +126,7 @@ def ends(which: Which = "tuned") -> Ranked:
     return ranked
 
 
-def _loss(cells: Cells, problem: str, method: str, which: Which) -> float:
+def _loss(cells: Cells, problem: str, method: str, which: SettingKind) -> float:
     if not_learnt(cells, problem, (method,), which):
         return np.inf
     sign = -1 if describe(cells.problem(problem).metric).higher_is_better else 1
