@@ -10,7 +10,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.data import Partition
-from fedsolve.studies.author import begin, finish
+from fedsolve.studies.public import begin, finish
 
 
 @dataclass(frozen=True)

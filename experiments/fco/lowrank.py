@@ -22,9 +22,9 @@ from experiments.fco.methods import CENTRAL, GRID, METHODS, beside, solved
 from experiments.fco.synthetic import NUMERAL, curves, methods, on_both_grids
 from fedsolve.geometry import NuclearNorm
 from fedsolve.studies import Cells, Study
-from fedsolve.studies.author import module, trees
-from fedsolve.studies.author import singular_values as singular_values_of
 from fedsolve.studies.pictures import Line, Maps, Panel, panels
+from fedsolve.studies.public import module, trees
+from fedsolve.studies.public import singular_values as singular_values_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

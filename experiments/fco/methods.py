@@ -12,7 +12,7 @@ from jaxtyping import Array
 import fedsolve as fs
 from fedsolve.geometry import Blocks
 from fedsolve.studies import Method
-from fedsolve.studies.author import module
+from fedsolve.studies.public import module
 
 PAPER_GRID = {
     "client_lr": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0),

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedsolve.studies import Cells, Decision
-from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import (
     KNOWN,
     Interval,

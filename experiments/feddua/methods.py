@@ -11,7 +11,7 @@ import jax
 
 import fedsolve as fs
 from fedsolve.studies import Method, Problem
-from fedsolve.studies.author import Params, Wrapper, module
+from fedsolve.studies.public import Params, Wrapper, module
 
 
 def decades(first: float, last: float, step: float = 0.5) -> tuple[float, ...]:

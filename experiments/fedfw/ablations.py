@@ -10,8 +10,8 @@ import numpy as np
 
 from experiments.fedfw.linear import problem
 from fedsolve.studies import Cells, Decision, Problem
-from fedsolve.studies.author import describe
 from fedsolve.studies.cells import SettingKind
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import (
     beyond,
     correlation,

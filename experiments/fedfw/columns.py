@@ -13,7 +13,7 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.data import IID, LabelsPerClient
 from fedsolve.geometry import L1Ball, L2Ball, as_blocks
-from fedsolve.studies.author import classification
+from fedsolve.studies.public import classification
 from fedsolve.tasks import CNN, MLP, Softmax
 
 RADIUS = 10.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import fedsolve as fs
 from fedsolve.geometry import ProjectableSet
-from fedsolve.studies.author import DouglasRachford, Scalar, module, replace, trees
+from fedsolve.studies.public import DouglasRachford, Scalar, module, replace, trees
 
 CLIENT_LR, PENALTY = 0.05, 0.01
 """FedDR's in the public code, throughout; PENALTY stands for alpha and for 1 / eta."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsolve.studies import Cells, Decision
-from fedsolve.studies.author import describe
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import Difference, difference, grade, interval, rule
 
 Pair = tuple[str, str, str]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedsolve.studies import Cells, Study
-from fedsolve.studies.author import SweepRecord, describe, wants_log
 from fedsolve.studies.cells import Cell, ends
 from fedsolve.studies.experiment import fixed, within
 from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.public import SweepRecord, describe, wants_log
 from fedsolve.studies.rules import beyond_edge
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from experiments.fedopt.axes import Reached, Slice, along, grid_of, in_words, slices_at_edges
 from fedsolve.studies import Cells, Decision
-from fedsolve.studies.author import describe
 from fedsolve.studies.cells import ends
 from fedsolve.studies.experiment import Verdict, fixed
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import (
     SHARES,
     Interval,

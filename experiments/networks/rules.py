@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.studies import Cells, Decision
-from fedsolve.studies.author import describe
 from fedsolve.studies.cells import SettingKind
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import (
     Rule,
     better_than_all,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.studies.author import next_token
+from fedsolve.studies.public import next_token
 from fedsolve.tasks import LSTM, shakespeare
 
 TINY = LSTM(8, 4, 8, 1)

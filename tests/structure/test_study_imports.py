@@ -62,7 +62,7 @@ def test_studies_use_public_names(path):
         ("from fedsolve.core.types import module", ["fedsolve.core.types.module"]),
         ("def f():\n    import fedsolve.engine.run", ["fedsolve.engine.run"]),
         ("from fedsolve.tasks import digits, Secret", ["fedsolve.tasks.Secret"]),
-        ("from fedsolve.studies.author import _hidden", ["fedsolve.studies.author._hidden"]),
+        ("from fedsolve.studies.public import _hidden", ["fedsolve.studies.public._hidden"]),
         ("from fedsolve import engine", ["fedsolve.engine"]),
         ("import fedsolve as fs\nfs.tasks.nothing(fs.run, fs.prepare)", ["fs.tasks.nothing", "fs.prepare"]),
         (

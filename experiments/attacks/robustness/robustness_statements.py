@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.margins import margin
 from fedsolve.studies import Cells, Decision, Statement
-from fedsolve.studies.author import describe
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import (
     Interval,
     Rule,

@@ -22,8 +22,8 @@ from experiments.attacks.robustness.robustness_statements import (
 )
 from fedsolve.data import IID, Partition, Shards
 from fedsolve.studies import Cells, Method, Problem, Study
-from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Colours, Line, Panel, draw_map, new_figure, panels
+from fedsolve.studies.public import describe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

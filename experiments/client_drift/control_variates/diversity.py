@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import fedsolve as fs
-from fedsolve.studies.author import Params, Spread, Traced, module, quotient, reported, trees
+from fedsolve.studies.public import Params, Spread, Traced, module, quotient, reported, trees
 
 
 @module

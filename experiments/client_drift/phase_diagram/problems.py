@@ -13,7 +13,7 @@ import numpy as np
 import fedsolve as fs
 from experiments.client_drift import label_skew
 from fedsolve.studies import Problem
-from fedsolve.studies.author import classification
+from fedsolve.studies.public import classification
 
 CLIENTS, ROUNDS, BATCH, SEEDS, TUNED_ON = 30, 50, 10, tuple(range(15)), (15, 16)
 ALPHAS, STEPS, COHORTS = (0.05, 0.3, 10.0), (1, 10), (6, 30)

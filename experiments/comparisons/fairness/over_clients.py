@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.studies.author import module, static
+from fedsolve.studies.public import module, static
 
 MEAN, DECILE, WORST, SPREAD = (
     f"client_held_out_accuracy{part}" for part in ("", "_worst_decile", "_worst_client", "_spread")

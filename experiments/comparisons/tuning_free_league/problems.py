@@ -10,7 +10,7 @@ import fedsolve as fs
 from experiments.networks.tasks import few
 from fedsolve.data import Shards
 from fedsolve.studies import Problem
-from fedsolve.studies.author import VOCABULARY
+from fedsolve.studies.public import VOCABULARY
 from fedsolve.tasks import CNN, GRU, Softmax
 
 ROUNDS, CLIENTS, STEPS, BATCH = 30, 10, 5, 10

@@ -12,7 +12,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.studies import Problem
-from fedsolve.studies.author import classification
+from fedsolve.studies.public import classification
 from fedsolve.tasks import Encoder, Softmax, newsgroups_minilm
 
 TESTED = 1_500

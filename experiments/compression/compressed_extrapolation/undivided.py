@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from jax import Array, ShapeDtypeStruct
 
 import fedsolve as fs
-from fedsolve.studies.author import module, static
+from fedsolve.studies.public import module, static
 
 
 @module

@@ -16,8 +16,8 @@ from experiments.fco.rules import reaches, within_a_factor
 from experiments.margins import margin
 from fedsolve.geometry import Blocks, L1Ball, L2Ball
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
-from fedsolve.studies.author import Scalar, module, static, trees
 from fedsolve.studies.pictures import Maps, Several
+from fedsolve.studies.public import Scalar, module, static, trees
 from fedsolve.studies.rules import around_factor, better_than_all, by_metric, each_better, rule, together
 from fedsolve.tasks import MLP
 

@@ -8,8 +8,8 @@ from experiments.fco.methods import CENTRAL, PAPER_GRID
 from experiments.fco.rules import times, with_known
 from experiments.margins import margin
 from fedsolve.studies import Cells, Decision, Statement
-from fedsolve.studies.author import SweepRecord
 from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.public import SweepRecord
 from fedsolve.studies.rules import (
     Rule,
     around_factor,

@@ -17,8 +17,8 @@ from experiments.fco.fmri.statements import ALONE, NAME, ROUNDS, SHOWN, SPLITS, 
 from experiments.fco.methods import CENTRAL, METHODS, PAPER_GRID, beside, method, solved
 from fedsolve.geometry import L1
 from fedsolve.studies import Cells, Problem, Study
-from fedsolve.studies.author import module, static
 from fedsolve.studies.pictures import Several, new_figure, styles, tidy
+from fedsolve.studies.public import module, static
 from fedsolve.tasks import BinaryAccuracy, Linear, Logistic
 
 if TYPE_CHECKING:

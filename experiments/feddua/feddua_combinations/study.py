@@ -9,8 +9,8 @@ import fedsolve as fs
 from experiments.feddua.methods import SMALL, MeanOfTwo, decades, regression
 from experiments.margins import margin
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
-from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, in_decades, together
 
 ROUNDS, SEEDS, MU = 200, (0, 1, 2, 3, 4), (0.01, 0.1)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.studies.author import Batch, Params, Scalar, Traced, Wrapper, module, reported
+from fedsolve.studies.public import Batch, Params, Scalar, Traced, Wrapper, module, reported
 
 CLIENTS, EXAMPLES, STEPS = 20, 10, 5
 CLIENT_LR = 1 / (6 * STEPS)

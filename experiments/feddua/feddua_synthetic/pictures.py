@@ -6,8 +6,8 @@ import numpy as np
 
 from experiments.feddua.methods import MOMENTUM, PLAIN
 from fedsolve.studies import Cells, Study
-from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.public import describe
 
 
 def running(values: np.ndarray, window: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from experiments.feddua.feddua_theorems.step_geometries import (
     quadratic,
     server_step,
 )
-from fedsolve.studies.author import Spread
+from fedsolve.studies.public import Spread
 
 MOMENTUM = 0.9
 FARTHEST = 20.0

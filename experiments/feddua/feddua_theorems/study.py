@@ -12,8 +12,8 @@ from experiments.feddua.feddua_theorems.step_figures import ratios_by_geometry, 
 from experiments.feddua.feddua_theorems.step_geometries import NAMES, PRECONDITIONED
 from experiments.feddua.feddua_theorems.step_search import WorstCase, least_worst_case, step_ratios
 from experiments.margins import margin
-from fedsolve.studies.author import ResultTable
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
+from fedsolve.studies.public import ResultTable
 
 RUNS, ROUNDS, FEATURES, CLIENTS = 30, 20, 10, 5
 SEARCHES, DIMENSIONS, FEW = 30, (2, 3, 5), 3

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 import fedsolve as fs
 from fedsolve import client, server
-from fedsolve.studies.author import Params, Spread, Traced, module, quotient, reported, static, trees
+from fedsolve.studies.public import Params, Spread, Traced, module, quotient, reported, static, trees
 
 Cure = Literal["none", "mean square", "relative eps", "plain round"]
 

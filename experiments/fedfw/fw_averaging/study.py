@@ -13,8 +13,8 @@ from experiments.fedfw.public_code import OverwrittenFrankWolfe
 from experiments.fedfw.theorems import Constants, theorem_1
 from fedsolve.geometry import L1Ball
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
-from fedsolve.studies.author import Batch, Params, Scalar, module
 from fedsolve.studies.pictures import Several
+from fedsolve.studies.public import Batch, Params, Scalar, module
 
 LAM0, ROUNDS, EVERY = 1.0, 4000, 10
 CENTRES = (3.0, -1.0)

@@ -27,7 +27,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from fedsolve.geometry import L1Ball, L2Ball
-from fedsolve.studies.author import Params
+from fedsolve.studies.public import Params
 
 _TINY = 1e-30
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from experiments.fedfw.fw_privacy.leakage import SIGNALS, SmoothNet, attack, gradient
 from experiments.fedfw.fw_privacy.leakage_figures import GREY, Leak, curves, gallery
-from fedsolve.studies.author import ResultTable
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome, Verdict
+from fedsolve.studies.public import ResultTable
 from fedsolve.studies.rules import Difference, decided, elsewhere, grade, interval
 
 IMAGES, RESTARTS, LOOKS, EVERY = 5, 2, 16, 50

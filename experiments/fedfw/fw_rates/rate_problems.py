@@ -16,7 +16,7 @@ from experiments.fco.methods import Known
 from experiments.fedfw.theorems import Constants
 from fedsolve.geometry import L1Ball, L2Ball
 from fedsolve.studies import Cells
-from fedsolve.studies.author import OfOutputs
+from fedsolve.studies.public import OfOutputs
 from fedsolve.tasks import Linear, SquaredError
 
 CLIENTS, EXAMPLES, FEATURES, BATCH = 8, 40, 20, 4

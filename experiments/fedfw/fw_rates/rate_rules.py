@@ -10,8 +10,8 @@ import numpy as np
 from experiments.fedfw.fw_rates.rate_problems import constants
 from experiments.fedfw.theorems import Constants
 from fedsolve.studies import Cells, Decision, Study
-from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.public import describe
 from fedsolve.studies.rules import Difference, beyond, grade, interval, intervals, rule
 
 FLOOR = 1e-12

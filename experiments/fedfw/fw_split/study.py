@@ -14,9 +14,9 @@ from jaxtyping import Array
 import fedsolve as fs
 from fedsolve.geometry import Box, LInfBall
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
-from fedsolve.studies.author import Batch, Params, Scalar, module
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Several
+from fedsolve.studies.public import Batch, Params, Scalar, module
 from fedsolve.studies.rules import around, better, by_metric, decided, elsewhere, interval, rule
 
 CLIENTS, OWN = 10, 2

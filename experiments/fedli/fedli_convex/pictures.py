@@ -9,8 +9,8 @@ import numpy as np
 from experiments.fedli.fedli_convex import theorems
 from experiments.fedli.fedli_convex.problems import L2, ONES, STEPS, smoothness
 from fedsolve.studies import Cells, Study
-from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.public import describe
 
 BOUND = "Theorem 2's bound"
 LEAST = 1e-16

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.data import Shards
-from fedsolve.studies.author import Params, module, trees
+from fedsolve.studies.public import Params, module, trees
 from fedsolve.tasks import Linear, Logistic, Ridge
 
 ONES = {"a9a": 14, "mushrooms": 22}

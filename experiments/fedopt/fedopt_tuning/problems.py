@@ -15,7 +15,7 @@ import fedsolve as fs
 from experiments.feddua.methods import decades
 from experiments.networks.tasks import few
 from fedsolve.studies import Method, Problem
-from fedsolve.studies.author import CNNParams
+from fedsolve.studies.public import CNNParams
 from fedsolve.tasks import CNN, handwriting, news
 
 SEEDS = (0, 1, 2, 3, 4)

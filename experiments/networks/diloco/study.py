@@ -11,8 +11,8 @@ from experiments.margins import margin
 from experiments.networks.rules import across
 from experiments.networks.texts import roles, tiny_text
 from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies.author import VOCABULARY
 from fedsolve.studies.pictures import Along, Curves
+from fedsolve.studies.public import VOCABULARY
 from fedsolve.studies.rules import at_least_as_good, better, together
 from fedsolve.tasks import CausalTransformer
 

@@ -16,8 +16,8 @@ from experiments.networks.rules import across
 from fedsolve import wire
 from fedsolve.geometry import L2Ball, NuclearBall
 from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
-from fedsolve.studies.author import MATRICES, Tuning, UpdatedParams, describe, fine_tuning, message_shape
 from fedsolve.studies.pictures import Line, Panel, panels
+from fedsolve.studies.public import MATRICES, Tuning, UpdatedParams, describe, fine_tuning, message_shape
 from fedsolve.studies.rules import Rule, at_least_as_good
 from fedsolve.studies.rules.ranks import budgeted
 from fedsolve.studies.runner import words

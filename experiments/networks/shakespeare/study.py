@@ -11,8 +11,8 @@ from experiments.networks.rules import ahead_of_all, if_learnt, of_those_run
 from experiments.networks.tasks import AS_IN_FEDDUA
 from experiments.networks.texts import roles, tiny_text
 from fedsolve.studies import Problem, Statement, Study
-from fedsolve.studies.author import VOCABULARY
 from fedsolve.studies.pictures import Against, Curves
+from fedsolve.studies.public import VOCABULARY
 from fedsolve.studies.rules import at_least_as_good, close, early, together
 from fedsolve.tasks import LSTM
 

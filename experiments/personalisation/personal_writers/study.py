@@ -16,8 +16,8 @@ from experiments.personalisation.personal_writers.writers import (
     random_images,
 )
 from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies.author import module
 from fedsolve.studies.pictures import Ends
+from fedsolve.studies.public import module
 from fedsolve.studies.rules import at_least_as_good, better, by_metric, each_better
 
 NAME, SEEDS = "unseen writers", (0, 1, 2, 3, 4)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.studies.author import module, static
+from fedsolve.studies.public import module, static
 
 UNSEEN, VALIDATING = 60, 20
 """Writers of whom no image is trained on: those that are measured, and those that settings are chosen by."""
