@@ -16,7 +16,6 @@ from fedsolve.core.types import Params, Privacy, Scalar, Weighting, module
 
 # What a method requests from whoever runs it: one record, which wrappers pass on whole.
 
-
 RENAMED = {"remembers": "mutates_buffers", "message_mu": "gdp_mu"}
 """Traits of earlier versions, and what they are called now."""
 

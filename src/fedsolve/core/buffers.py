@@ -26,7 +26,6 @@ class Buffers:
 
     @classmethod
     def of(cls, given: Any) -> Buffers:
-        """From a task's buffers."""
         leaves, structure = jax.tree.flatten(given)
         kinds = [np.dtype(getattr(x, "dtype", object)) for x in leaves]
         floating = [bool(jnp.issubdtype(kind, jnp.floating)) for kind in kinds]

@@ -87,7 +87,6 @@ def _check_parameters(name: str, cls: Any, given: Mapping[str, Any]) -> None:
 # with another field or another leaf (`dataclasses.replace`, any transformation of JAX) has none, so that it never
 # lies.
 
-
 P = ParamSpec("P")
 C = TypeVar("C", bound=type)
 
@@ -170,7 +169,6 @@ def made(built: T, by: Made) -> T:
 
 # What a field of a module may hold stands with the field, as data that `fedsolve.core.types.module` reads: a value is
 # checked, and converted, when a user builds the module, and never when JAX makes it anew from leaves.
-
 
 Check: TypeAlias = Callable[[str, Any], Any]
 """Takes a field's name and its value, raises `InvalidInput` or returns the value to keep."""

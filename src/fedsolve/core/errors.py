@@ -202,7 +202,6 @@ for _error in (FedsolveError, InvalidInput, Diverged, Interrupted):
 
 # The checks of numbers that everything shares: each refuses in one line that says what, the value and its range.
 
-
 SEED_BITS = 32  # of a key: seeds 2^32 apart would be one
 
 

@@ -31,7 +31,6 @@ __all__ = [
 #
 # Fleets by name have the source of their numbers, or the word that they are synthetic.
 
-
 _ABOVE_ZERO = ("step_seconds", "download", "upload")
 _FROM_ZERO = ("latency", "dropout", "jitter", "watts", "download_joules", "upload_joules")
 _BELOW = {"dropout": 1, "jitter": 10}
@@ -273,7 +272,6 @@ def profile(name: str, clients: int, seed: int = 0) -> Fleet:
 #
 # A round lasts as long as the slowest client that it waits for.
 
-
 SHOWN = 400
 """Tasks that are kept for plots."""
 _MOST = 10**8  # places in the written cohorts of a run
@@ -447,7 +445,6 @@ def as_tasks(rows: list[tuple[int, int, float, float, float, bool]]) -> Tasks:
 # Asynchronous work on the clock: clients come and go, and the server updates whenever its buffer is full.
 #
 # The order of events depends on no value of the model: it is worked out here, event by event.
-
 
 _NOBODY = -1
 

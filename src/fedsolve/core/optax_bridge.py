@@ -36,7 +36,6 @@ class Transformation:
     options: tuple[tuple[str, Any], ...] = static(default=())
 
     def at(self, round: Scalar) -> optax.GradientTransformationExtraArgs:
-        """The transformation with the rates of a round."""
         # its counters are int64 in a float64 run: what optax's schedules make of int32 has float32's digits
         import optax
 

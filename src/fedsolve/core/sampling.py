@@ -36,7 +36,6 @@ __all__ = [
 # to a few hundred places comparing all draws with one another beats any sort on a CPU; the ranks of independent draws
 # are themselves a uniform permutation.
 
-
 _RANK_UP_TO = 256
 _SHUFFLED_UP_TO = 4096
 DIFFERENT_EPOCHS = 1024
@@ -245,7 +244,6 @@ def as_given(name: str, values: Any) -> Any:
 
 
 # Samplings in which all clients have the same chance: so many of them, or each on its own.
-
 
 TAG_SECOND_WORD = 0xB1750000  # beyond all counters at which cohorts are drawn from the key
 TAG_NUMBER = 0xB1760000

@@ -125,7 +125,6 @@ def is_not_traced(x: Any) -> bool:
 
 
 def chosen_leaves(tree: Params, pattern: str) -> list[Any]:
-    """The leaves whose path matches a pattern."""
     paths, leaves = named_leaves(tree)
     chosen = [leaves[i] for i in matching(paths, pattern)]
     if not chosen:
@@ -151,7 +150,6 @@ def as_patterns(name: str, value: Any, *, example: str, at_least: int = 1) -> tu
 
 
 def all_matching(field: str, paths: list[str], patterns: Iterable[str]) -> set[int]:
-    """The numbers of the paths that some patterns match."""
     chosen: set[int] = set()
     for pattern in patterns:
         matched = matching(paths, pattern)
@@ -174,7 +172,6 @@ def matching(paths: list[str], pattern: str) -> list[int]:
 # One leaf of a user's examples as an array of numbers: tables by column, missing entries, and what rounding loses.
 #
 # Tables of pandas, Polars and Arrow are told by their attributes: none of these packages need be installed.
-
 
 _FEW = 2**16  # numbers of float32 within a column's range, above which a difference that is lost is noise
 _LARGEST = 2.0**127
@@ -308,7 +305,6 @@ def check_same_rows(parts: Iterable[tuple[str, Any]]) -> None:
 
 
 def of_table(name: str, value: Any, columns: list[tuple[Any, Any]]) -> np.ndarray:
-    """The numbers of a table, shape (rows, columns)."""
     kinds = set(getattr(value, "dtypes", ()))  # of columns alike pandas has one array
     if len(kinds) == 1 and isinstance(kind := kinds.pop(), np.dtype) and kind.kind in "biuf":
         return np.asarray(value)

@@ -183,5 +183,4 @@ def reports(state: Any) -> dict[str, tuple[Array, str]]:
 
 
 def check_weighting(value: object) -> None:
-    """Raise `InvalidInput` unless value is a known weighting."""
     check_choice("weighting", value, ("uniform", "examples"))

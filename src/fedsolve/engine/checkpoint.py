@@ -75,7 +75,6 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether enough time has passed since the last one."""
         return self._folder is not None and is_first() and self._folder.due
 
     def restore(
@@ -122,7 +121,6 @@ class Checkpoints:
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
-        """Write state and record, atomically."""
         if self._folder is None or self._record is None or not is_first():
             return
         state = whole(state, self._state_sharding)
@@ -168,12 +166,10 @@ class Checkpoints:
         return replace(state, clients=())
 
     def how_to_resume(self, done: int, rounds: int) -> str:
-        """What an interrupted user is told."""
         folder = None if self._folder is None else self._folder.hold.folder
         return how_to_resume(folder, f"stopped after round {done} of {rounds}")
 
     def where_is_last(self) -> str:
-        """Where the last good checkpoint lies."""
         if self._folder is None or self._saved is None:
             return "No checkpoint was kept"
         return f"The checkpoint of round {self._saved} is kept in {self._folder.hold.folder}"

@@ -21,7 +21,6 @@ _TOLD = 10  # changes of a rate that a note has room for
 
 
 def has_feedback(method: Any) -> bool:
-    """Whether a rate of the method reacts to evaluations."""
     return any(_reacts(node) for node in jax.tree.leaves(method, is_leaf=_reacts))
 
 

@@ -339,7 +339,6 @@ class SimulationLoop(RecordedRounds):
         return logs
 
     def record(self, logs: dict[str, np.ndarray]) -> None:
-        """Add the logs of the last call to the record."""
         before, self._done = self._done, int(self.state.round)
         self.recorder.log(before, self._done, logs, self.prepared.traffic, self.prepared.timeline)
         self._check_alive(self.seen)
@@ -355,7 +354,6 @@ class SimulationLoop(RecordedRounds):
         return over or self._checkpoints.due
 
     def save(self) -> None:
-        """Save state and record, where there is a folder."""
         self.recorder.seconds = self._watch.seconds
         self._checkpoints.save(self.state, self.recorder)
 
@@ -364,7 +362,6 @@ class SimulationLoop(RecordedRounds):
             self._progress(Progress(self.label, self._done, self.rounds, self.recorder.latest))
 
     def how_to_resume(self) -> str:
-        """What an interrupted user is told."""
         return self._checkpoints.how_to_resume(self._done, self.rounds)
 
     def callback_arguments(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
@@ -377,7 +374,6 @@ class SimulationLoop(RecordedRounds):
         return self.result(self.seen, (ended,) if ended else ())
 
     def result(self, state: RunState, notes: tuple[str, ...] = ()) -> Result:
-        """The state's model and the record so far."""
         prepared, task = self.prepared, self.prepared.task
         notes = prepared.warnings(self.recorder) + notes
         history = self.recorder.history(self.label, task.name, prepared.settings, self._clock.seconds, notes)

@@ -68,7 +68,6 @@ class DeviceData:
 
 
 def put_on_devices(resolved: ResolvedRun) -> DeviceData:
-    """Method, model and clients of a run, put where they belong."""
     task, options = resolved.task, resolved.options
     dtype = jnp.dtype(options.dtype)
     algorithm = in_run(resolved.algorithm.with_steps(resolved.work.equal_steps), task, dtype)
@@ -93,7 +92,6 @@ def put_on_devices(resolved: ResolvedRun) -> DeviceData:
 
 
 # Third step: the program of a round, the cohorts that it is given, and the bytes that travel.
-
 
 LONGEST_CALL = 2**16
 """Rounds of one compiled call at most: its logs have a row for each."""
@@ -129,7 +127,6 @@ class Plan:
 
 
 def plan(resolved: ResolvedRun, placed: DeviceData) -> Plan:
-    """The rounds of a run."""
     options = resolved.options
     server = jax.eval_shape(placed.algorithm.init, placed.params)
     sent = traffic(placed.algorithm, resolved.work, placed.clients, placed.key, server, placed.params)
@@ -217,7 +214,6 @@ class Budget:
 
 
 def budget(placed: DeviceData, plan: Plan) -> Budget:
-    """The memory that a run needs at least."""
     stream = plan.stream
     slots = placed.clients.population if stream is None else stream.num_slots
     needed = _needs(placed, plan, slots)

@@ -81,7 +81,6 @@ class PreparedRun(RunEvaluation):
 
     @property
     def dtype(self) -> Any:
-        """The run's floating-point type."""
         return jnp.dtype(self.options.dtype)
 
     @property
@@ -120,7 +119,6 @@ class PreparedRun(RunEvaluation):
         }
 
     def most_rounds(self, done: int) -> int:
-        """Rounds of one call at most, after so many."""
         most = self.program.capacity
         return most if self.stream is None else min(most, self.stream.rounds_from(done))
 
@@ -174,7 +172,6 @@ class PreparedRun(RunEvaluation):
 
 
 # Making a run ready in five steps: what is asked for, where it lies, its program, its memory, its start.
-
 
 _OWN = (
     "clients of {} have models of their own: metrics of training examples, and of validation examples of theirs, are "

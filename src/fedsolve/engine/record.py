@@ -50,7 +50,6 @@ class EvaluationSetup:
 
     @classmethod
     def of(cls, eval_every: int, method: Algorithm, callbacks: Sequence[Callback]) -> EvaluationSetup:
-        """Those of a run with a method and callbacks."""
         deciding = tuple(_words(c) for c in callbacks if not getattr(c, "observes_only", False))
         others = tuple(
             _words(c) for c in callbacks if getattr(c, "observes_only", False) and dataclasses.is_dataclass(c)
@@ -58,7 +57,6 @@ class EvaluationSetup:
         return cls(eval_every, has_feedback(method), deciding, others)
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
         return {"eval_every": self.eval_every, "callbacks": [*self.deciding, *self.others]}
 
     def changed(self, path: Path, before: Mapping[str, Any], done: int) -> list[str]:
@@ -132,7 +130,6 @@ class Rows:
         self.count += more
 
     def arrays(self, first: int = 0) -> dict[str, np.ndarray]:
-        """The columns from a row on, as arrays of their own."""
         return {name: np.array(x[first:], x.typecode) for name, x in self.columns.items()}
 
 
@@ -222,11 +219,9 @@ class Recorder:
         return float(column[-1]) if column else float("nan")
 
     def total(self, name: str) -> int:
-        """The sum of a count over all rounds."""
         return self.sums.get(name, 0)
 
     def any(self, name: str) -> bool:
-        """Whether a per-round column was ever non-zero."""
         return any(self.rounds.columns.get(name, ()))
 
     def history(

@@ -376,7 +376,6 @@ def _reseeded(prepared: PreparedRun, seed: int) -> PreparedRun:
 
 # The runs of methods, asked for one method after another; where the data are small, later methods run meanwhile.
 
-
 _MOST_BYTES = 2**26  # of examples, which lie on the device once for each method that runs
 
 

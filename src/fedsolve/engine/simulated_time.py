@@ -41,15 +41,12 @@ class Scheduled(Sampling):
 
     @property
     def size(self) -> int:
-        """Clients of an update at most."""
         return self.ids.shape[1]
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
-        """The row of the update."""
         return self.ids[round], self.present[round]
 
     def at_best(self, population: int) -> float:
-        """Clients of the largest update."""
         return int(np.asarray(self.present).sum(axis=1).max())
 
     def started(self, round: Scalar) -> Any:
@@ -82,7 +79,6 @@ def with_versions(algorithm: Algorithm, timed: Timed | None) -> Algorithm:
 
 
 def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
-    """The fleet that an option gives or names."""
     fleet = profile(systems, population, seed) if isinstance(systems, str) else systems
     if not isinstance(fleet, Fleet):
         raise InvalidInput(
@@ -104,7 +100,6 @@ def schedule_cohorts(
     steps: np.ndarray,
     sent: Traffic,
 ) -> Timed:
-    """The run's updates on the clock of its fleet."""
     # where the clock only measures, cohorts are drawn by `sampling` inside the program as ever, and no bit of
     # the model changes; where it chooses (a quorum, a deadline, dropouts, a trace) they are written down here
     # steps: local steps of each client, shape (clients,)

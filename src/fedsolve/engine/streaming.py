@@ -45,7 +45,6 @@ from fedsolve.folders.logs import RowFile
 
 # Where clients live: on the device, or on the host and on disk, from where a few at a time are packed for it.
 
-
 T = TypeVar("T")
 
 _FEW = 16
@@ -122,7 +121,6 @@ class Packer:
         self._buffers = [[_aligned((rows, *a.shape[1:]), a.dtype) for a in leaves] for _ in range(2)]
 
     def pack(self, clients: np.ndarray) -> PackedClients:
-        """These clients, in their order."""
         population, data = self.population, self.population.data
         self._buffers.reverse()
         if len(clients):
@@ -139,7 +137,6 @@ class Packer:
 
 
 def in_background(function: Callable[..., T], *args: Any) -> Future[T]:
-    """Begin a call in a thread of its own."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(function, *args)
     pool.shutdown(wait=False)
@@ -171,13 +168,11 @@ def padded(length: int, array: np.ndarray, filled: int = 0) -> np.ndarray:
 
 
 def row_bytes(data: FederatedData, dtype: Any) -> int:
-    """Bytes of an example on the device."""
     shapes = jax.eval_shape(partial(on_device, dtype=dtype), data.examples)
     return sum(trees.nbytes(a) // max(1, a.shape[0]) for a in jax.tree.leaves(shapes))
 
 
 # The states of all clients in a file: read and written for the clients of a window alone.
-
 
 ROWS = "clients.states"
 
@@ -293,7 +288,6 @@ class Stream:
         self._states = states
 
     def rounds_from(self, done: int) -> int:
-        """Rounds that one window serves after so many."""
         return self._window(done).stop - done
 
     def enter(self, state: RunState) -> tuple[PackedClients, RunState]:
@@ -311,7 +305,6 @@ class Stream:
         return new.packed, state
 
     def write_back(self, state: RunState) -> None:
-        """Put the states of the window's clients where all are kept."""
         if self._states is not None and self._current is not None:
             self._states.write(state.clients)
 
@@ -406,14 +399,12 @@ class Stream:
 
     @property
     def needed(self) -> int:
-        """Bytes of the windows that are in memory at once."""
         row, state = self._bytes
         copies = _COPIES * len(own_devices(self.population.mesh))
         return copies * (self._rows * row + self.num_slots * state)
 
     @property
     def expected(self) -> int:
-        """Clients that take part in the whole run, about."""
         some, population = self._cohort, self.population.data.num_clients
         never = math.exp(self._rounds_in_all * math.log1p(-some / population)) if some < population else 0
         return int(population * (1 - never))

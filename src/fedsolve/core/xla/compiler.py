@@ -93,7 +93,6 @@ def clear_caches_near_mapping_limit() -> None:
 
 # Compiled programs in the user's cache folder: what one process compiled, the next one loads.
 
-
 CACHE_VARIABLE = "FEDSOLVE_CACHE"
 """`off` keeps no compiled programs; a folder keeps them there."""
 _SECONDS_OF_JAX = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -187,13 +186,11 @@ def _writable_folder() -> Path | None:
 
 # The cores of a CPU as devices of JAX: how many there are, and that JAX begins with all of them.
 
-
 DEVICES_VARIABLE = "JAX_NUM_CPU_DEVICES"
 _FLAG = "xla_force_host_platform_device_count"
 
 
 def cores() -> int:
-    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -222,7 +219,6 @@ def make_cores_devices() -> bool:
 
 # Programs that JAX has traced, and those inside them: the bodies of loops, the branches, what is called.
 
-
 Program = ClosedJaxpr | Jaxpr
 
 
@@ -240,7 +236,6 @@ def programs_inside(equation: JaxprEqn) -> Iterator[Program]:
 
 
 def all_programs(program: Program) -> Iterator[Program]:
-    """A program and all that are inside it."""
     yield program
     for equation in equations_of(program):
         for inside in programs_inside(equation):
@@ -275,7 +270,6 @@ def evaluate(program: Program, arguments: Sequence[Any], rewrite: Rewrite) -> li
 
 
 def bind(equation: JaxprEqn, values: list[Any]) -> list[Any]:
-    """The results of one operation of a traced function."""
     parameters = equation.primitive.get_bind_params(equation.params)
     functions: Sequence[Any] = ()
     if isinstance(parameters, tuple):  # the functions of a custom derivative apart, until JAX 0.10.1

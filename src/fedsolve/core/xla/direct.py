@@ -51,7 +51,6 @@ from jaxtyping import Array
 # The matrices of the gradients are the transposes: x' = B ((G kernel G') * (A y A')) B', summed where tiles overlap,
 # kernel' = G' ((B' x B) * (A y A')) G.
 
-
 _POINTS = np.array([0, 3 / 4, -3 / 4, 3 / 2, -3 / 2])  # and infinity
 _STEP, _TILE = 4, 6  # places of the result and entries of the input of a tile, along an axis
 

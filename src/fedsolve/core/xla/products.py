@@ -91,7 +91,6 @@ def _product(equation: core.JaxprEqn, values: list[Any]) -> Any:
 # share w, XLA multiplies w by all examples as columns, and transposes all examples first. Without that the round of
 # 1,000 clients that take one step of softmax regression takes four fifths of the time.
 
-
 _MOST = 16
 """Most terms of a sum: with 20 the loop takes as long as the product at 784 x 200 weights, with 32 longer."""
 

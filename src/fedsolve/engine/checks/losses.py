@@ -29,7 +29,6 @@ from fedsolve.tasks.task import Task
 # A loss that draws is compiled with one constant draw, unless its key is among its inputs. And a NumPy array that a
 # function closes over gets one type from JAX, for as long as a program with it is kept.
 
-
 Function = Callable[..., Any]
 
 _DRAWS = {"random_bits", "random_gamma", "threefry2x32", "rng_bit_generator", "rng_uniform"}

@@ -215,7 +215,6 @@ def check_buffers(task: Task, work: LocalWork, model: Any, examples: Batch) -> N
 
 # The rates of a run's rounds, checked before they are used: negative, not a number, or 0 in every round.
 
-
 _AT_ONCE = 2**16  # rounds
 
 
@@ -248,7 +247,6 @@ def check_schedule(path: Any, schedule: Schedule, start: int, stop: int) -> None
 
 
 def is_schedule(node: Any) -> bool:
-    """Whether a part of a method is a schedule."""
     return isinstance(node, Schedule)
 
 
@@ -258,7 +256,6 @@ def _rates(schedule: Schedule, rounds: Int[Array, " rounds"]) -> Array:
 
 
 # Why a run diverged, in words: what the first evaluation, the method's rates and the data's sizes tell.
-
 
 _RATES = ("client_lr", "server_lr", "lr", "eta", "eta_max")
 _LARGE = 1e4  # beyond it squares and products of the data leave little room in float32

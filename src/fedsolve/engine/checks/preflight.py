@@ -189,7 +189,6 @@ def slope_is_finite(task: Task, packed: PackedClients) -> bool:
 
 
 def described(batch: Batch) -> str:
-    """Shapes and types of a batch, for an error."""
     return "a batch " + " and ".join(f"of shape {a.shape} {a.dtype}" for a in jax.tree.leaves(batch))
 
 

@@ -91,7 +91,6 @@ def start_key(seed: int) -> Any:
 
 
 def run_key(seed: int) -> Any:
-    """The key of all rounds of a run with this seed."""
     return jax.random.split(_key(seed))[1]
 
 

@@ -239,7 +239,6 @@ def mean_loss(
 def per_example(
     loss: Loss, params: Params, batch: Batch, key: Array | None = None, buffers: Any = None
 ) -> Array:
-    """Each example's own loss, shape (n,)."""
     return _each(loss, params, batch, key, buffers)[0]
 
 
@@ -289,7 +288,6 @@ def _called(
 
 # The oracle over one client's rows inside the compiled engine: minibatches in shuffled order, masked where uneven.
 
-
 TAG_CLIENT = 0xC11E0000  # beyond all counters at which cohorts are drawn from the round's key
 TAG_STEP = 0x57E90000  # beyond all draws of the client's own noise
 
@@ -324,12 +322,10 @@ class ClientOracle(Oracle):
 
     @property
     def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The key of the client's randomness in the round."""
         return own_key(self.round_key, self.client) if self.noise is None else self.noise
 
     @property
     def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Examples of a full minibatch."""
         return self.work.batch_size
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
@@ -400,7 +396,6 @@ class ClientOracle(Oracle):
 
 
 def own_key(round_key: Array, client: Scalar) -> Array:
-    """The key of a client's randomness in a round."""
     return jax.random.fold_in(jax.random.fold_in(round_key, TAG_CLIENT), client)
 
 

@@ -227,13 +227,11 @@ def parallel_trials(
 
 
 def free_bytes() -> int:
-    """Memory that is free on the device."""
     stats = _stats()
     return stats["bytes_limit"] - stats["bytes_in_use"] if stats else _meminfo("MemAvailable")
 
 
 def total_bytes() -> int:
-    """Memory that the device has."""
     stats = _stats()
     return stats["bytes_limit"] if stats else _meminfo("MemTotal")
 
@@ -254,7 +252,6 @@ def _meminfo(name: str) -> int:
 # What a run needs at least of memory and of disk, compared with what there is before anything is compiled.
 #
 # Lower bounds from shapes: a run is refused where it cannot fit, with what makes it smaller, in place of being killed.
-
 
 _LITTLE = 20  # a run that needs less than so small a part of the memory says nothing of it
 
@@ -302,7 +299,6 @@ def check_disk(folder: Path, needs: Sequence[Need]) -> None:
 
 
 def size(bytes: int) -> str:
-    """Bytes as people read them."""
     return f"{bytes / 1e9:.1f} GB" if bytes >= 1e9 else f"{bytes / 1e6:.1f} MB"
 
 

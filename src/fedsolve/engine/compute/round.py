@@ -100,7 +100,6 @@ def shard_state(state: RunState, mesh: Mesh, state_sharding: StateSharding | Non
 
 
 def client_state_bytes(algorithm: Algorithm, params: Params, population: int) -> int:
-    """Bytes of a client's own state."""
     return trees.nbytes(jax.eval_shape(lambda p: _first(algorithm, p, population)[1], params))
 
 

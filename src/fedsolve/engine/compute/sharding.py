@@ -41,7 +41,6 @@ def is_first() -> bool:
 
 
 def own_devices(mesh: Mesh) -> list[Any]:
-    """Those of the mesh's devices that this process drives."""
     return [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
 
 
@@ -167,7 +166,6 @@ def report_lost_process(last: Callable[[], str]) -> Iterator[None]:
 
 # Clients' states sharded over devices: each on one device, and those of a cohort's surplus moved for a round.
 
-
 CLIENT_AXIS = "clients"
 """Name of a mesh's axis: what shares a cohort."""
 # Measured (benchmarks/FINDINGS.md): up to so many bytes a device trains, all devices keep all clients' states and tell
@@ -206,7 +204,6 @@ class StateSharding:
 
     @property
     def block(self) -> int:
-        """Clients whose states a device keeps."""
         return -(-self.clients // self.devices)
 
     @property
@@ -368,7 +365,6 @@ def scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
 # its examples at once. Whatever the group, minibatches and their arithmetic stay the same; a batch of everything is
 # shorter.
 
-
 _PADDED_UP_TO = 64  # examples
 _WORTH = 4  # a group more is a program more to compile: it must take three quarters of the padding away
 
@@ -424,7 +420,6 @@ def works_by_size(work: LocalWork, counts: np.ndarray, steps: np.ndarray) -> tup
 
 
 def of_client(works: tuple[LocalWork, ...], count: int) -> LocalWork:
-    """The local work of a client with so many examples."""
     return next(work for work in reversed(works) if count <= work.rows)
 
 
@@ -446,7 +441,6 @@ def _sizes(counts: np.ndarray) -> list[int]:
 
 
 # What is static in a compiled run.
-
 
 MODEL_AXIS = "model"
 """Name of a mesh's axis: what shares each model."""
@@ -478,12 +472,10 @@ class Program:
 
     @property
     def num_shards(self) -> int:
-        """How many share each cohort."""
         return self.mesh.shape[CLIENT_AXIS]
 
     @property
     def is_sharded(self) -> bool:
-        """Whether models lie in parts on several devices."""
         return MODEL_AXIS in self.mesh.shape
 
 

@@ -87,14 +87,12 @@ def sum_messages(message: Any, weight: Array, used: Array, variant: Array, prese
 
 
 def merge(a: Totals, b: Totals) -> Totals:
-    """The totals of two disjoint groups of clients together."""
     join = {"mean": jnp.add, "average": jnp.add, "max": jnp.maximum, "sum": jnp.add}
     message = jax.tree.map(lambda by, x, y: join[by](x, y), reductions(a.message), a.message, b.message)
     return Totals(message, a.weight + b.weight, a.size + b.size, a.sent + b.sent)
 
 
 def empty_totals(shapes: Totals) -> Totals:
-    """The totals of no client."""
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     lowest = jax.tree.map(
         lambda by, x: jnp.full_like(x, -jnp.inf) if by == "max" else x, reductions(zero.message), zero.message
@@ -155,7 +153,6 @@ class Stacked:
 
     @property
     def size(self) -> Scalar:
-        """Clients whose message is used."""
         return jnp.sum(self.used)
 
     def reduce(self) -> Any:
@@ -192,7 +189,6 @@ def write_chunk(into: Stacked, chunk: Stacked, start: Scalar) -> Stacked:
 
 
 def all_gather_messages(stacked: Stacked, axis: str) -> Stacked:
-    """The messages of all devices on every device."""
     rows = (stacked.message, stacked.weight, stacked.used)
     message, weight, used = lax.all_gather(rows, axis, tiled=True)
     return Stacked(stacked.reduction, message, weight, used, lax.psum(stacked.sent, axis))

@@ -46,7 +46,6 @@ def of_each(function: Callable[[Params], Any], models: Params) -> Any:
 
 # The diagnostics of a model: the full objective and its gradient in one pass, then every diagnostic.
 
-
 _BYTES_AT_ONCE = 2**24  # of examples: enough for whole matrix products, little beside the data
 
 

@@ -44,7 +44,6 @@ class EvalClients:
 
     @property
     def frozen(self) -> Params:
-        """Leaves of the model that do not train."""
         return self.packed.frozen
 
     @classmethod
@@ -55,7 +54,6 @@ class EvalClients:
     def of_data(
         cls, data: FederatedData, ids: np.ndarray, loss: Loss, dtype: Any, frozen: Params
     ) -> EvalClients:
-        """Clients put on the device."""
         work = {"batch_size": None, "epochs": 1, "local_steps": None}
         return cls.of(pack(data, loss, dtype, **work, frozen=frozen)[0], ids)
 
@@ -133,7 +131,6 @@ class Blocks:
 
     @property
     def frozen(self) -> Params:
-        """Leaves of the model that do not train."""
         return self.evaluated.frozen
 
     def after_training(self, population: Population) -> Blocks:

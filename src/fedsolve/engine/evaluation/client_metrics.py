@@ -148,7 +148,6 @@ class ClientModels:
 # is finite is looked at once, at the initial model, and for fewer than half of the clients: what becomes NaN later, or
 # for most, is the method's or the problem's, and stays to be seen.
 
-
 _NAMED = 5  # clients named in the note
 
 

@@ -37,7 +37,6 @@ from fedsolve.tasks.losses.weights import nothing_counts
 #
 # That is faster where a model has convolutions or loops, whose operations XLA computes on one core of a CPU.
 
-
 _EXAMPLES = "examples"  # the mesh's axis
 _OF_ONE_CORE = (DIRECT, "conv_general_dilated", "scan", "while")
 """Operations that XLA computes on one core of a CPU; products use all by themselves."""
@@ -136,7 +135,6 @@ class EvalSets:
 
     @property
     def held_out(self) -> dict[str, Batch]:
-        """The examples by name that no client trains on."""
         return self.sets | ({} if self.unseen is None else {"unseen": self.unseen.packed.examples})
 
     @property
@@ -199,7 +197,6 @@ def choose_eval_sets(resolved: ResolvedRun, placed: DeviceData) -> tuple[EvalSet
 
 
 # What the examples' own values make together: means of all, each client's own, and how the clients' are spread.
-
 
 _AT_ONCE = 2**20
 """Examples that are counted together: sums of more ones are rounded in float32."""
