@@ -44,6 +44,7 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         with contextlib.suppress(OSError, ValueError):
+            # else Python complains once more when it flushes at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -62,6 +63,7 @@ def emit_rich(renderable: Any) -> None:
     buffer = io.StringIO()
     width = os.get_terminal_size(sys.stdout.fileno()).columns if terminal else _WIDE
     console = Console(file=buffer, force_terminal=terminal, width=width or None, highlight=False)
+    # rendered first, cleaned then: rich's own styles are no text of others
     seen = [Segment(visible(text), style) for text, style, _ in console.render(renderable)]
     console.print(Segments(seen), end="")
     lines = buffer.getvalue().splitlines()

@@ -124,6 +124,7 @@ def _records(folder: Path) -> dict[Path, int]:
 def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
     # by method, the folder of each of its runs by name: the method's, or one for each seed below it
     labels = [method.shown for method in config.method]
+    # one method alone has no folder of its own
     places = method_folders(folder, labels) if len(labels) > 1 else [folder]
     if config.seeds is None:
         return {label: {label: place} for label, place in zip(labels, places, strict=True)}

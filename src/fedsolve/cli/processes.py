@@ -185,27 +185,17 @@ def run_locally(arguments: Sequence[str], count: int) -> int:
                 return 0
             time.sleep(0.05)
         lost = next(i for i, child in enumerate(children) if child.returncode)
-        code = _last_words(children[0])
-        if code is not None and code > 0:
+        # the first says why it ends, once it has noticed that another is gone
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            children[0].wait(_PATIENCE)
+        if (code := children[0].returncode or 0) > 0:
             return code
         words = Path(logs, f"{lost}.log").read_text(errors="replace").strip().splitlines()
-    why = f": {words[-1]}" if words else ""
+    why, code = f": {words[-1]}" if words else "", children[lost].returncode
+    how = f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
     raise Unavailable(
-        f"process {lost} of {count} {_exit_text(children[lost].returncode)}{why}; the last checkpoint is kept: "
-        "continue with --resume FOLDER"
+        f"process {lost} of {count} {how}{why}; the last checkpoint is kept: continue with --resume FOLDER"
     )
-
-
-def _last_words(first: subprocess.Popen[bytes]) -> int | None:
-    # it has some time to notice that another is gone
-    try:
-        return first.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _exit_text(code: int) -> str:
-    return f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
 
 
 @contextlib.contextmanager
@@ -218,6 +208,7 @@ def _processes(arguments: Sequence[str], count: int, logs: Path) -> Iterator[lis
         for child in children:
             child.send_signal(number)
 
+    # the children are in sessions of their own: a terminal's Ctrl-C reaches this process alone
     old = {s: signal.signal(s, pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         for index in range(count):

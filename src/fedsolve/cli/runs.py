@@ -69,6 +69,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     prepared = prepare(config)
     metrics = metric_names(request.metrics)
     check_shown(metrics, prepared.task, prepared.algorithms[0])
+    # every method is looked at before the first has run for an hour
     check_all_begin(prepared.algorithms, prepared.task, prepared.options)
     config = prepared.config
     what = f"{len(config.method)} methods on {config.task}"
@@ -104,6 +105,7 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
     folders = run_folders(folder, config)
     places = dict(zip(folders, method_folders(folder, list(folders)), strict=True))
     former = {label: _earlier_outcome(config, runs) for label, runs in folders.items()}
+    # a comparison that goes on runs what has not ended; the others are read from their records
     left = [index for index, label in enumerate(folders) if former[label] is None]
     methods = [_plan_method(prepared, index, places[config.method[index].shown], track) for index in left]
     with (

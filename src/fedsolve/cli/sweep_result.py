@@ -53,9 +53,11 @@ def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
     run, section = config.run, config.sweep
     seeds = section.seeds if isinstance(section.seeds, list) else []
     grid = {axis: tuple(None if v == "none" else v for v in values) for axis, values in section.grid.items()}
+    # the rounds at which a sweep evaluates: every `eval_every`, and the last
     rounds = np.unique([*range(0, run.rounds, run.eval_every or run.rounds), run.rounds])
     shape = (math.prod(map(len, grid.values())), len(seeds), len(rounds))
     metrics, diverged, seconds = results_so_far(folder / TRIAL_FOLDERS, shape)
+    # shape (settings, seeds, rounds): an evaluation counts once all trials have come to it or have diverged
     seen = ~np.isnan(metrics["train_loss"]) | (diverged >= 0)[..., None]
     count = int(np.cumprod(seen.all((0, 1))).sum())
     if not count:

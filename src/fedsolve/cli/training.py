@@ -130,6 +130,7 @@ def _on_devices_of(folder: str | Path | None, config: Config) -> Config:
     from fedsolve.core.xla.compiler import cores
     from fedsolve.folders.run_folder import RUN, read_manifest
 
+    # the same number of devices gives the same bits; fewer cores than it had give the same to rounding
     checkpoints = sorted(Path(folder).glob(f"**/{RUN.file}"))
     if not checkpoints:
         return config

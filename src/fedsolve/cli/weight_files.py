@@ -67,8 +67,8 @@ def as_safetensors(result: Result) -> Exported:
         save({name: np.ascontiguousarray(array) for name, array in named.items()}),
         "safetensors, arrays by name",
         "safetensors",
-        _size(params),
-        _size(buffers),
+        sum(array.size for array in params.values()),
+        sum(array.size for array in buffers.values()),
         'from safetensors.numpy import load_file\n\narrays = load_file("{file}")',
     )
 
@@ -78,7 +78,10 @@ def as_state_dict(result: Result, folder: Path) -> Exported:
 
     module = trained_module(result, folder)
     content = io.BytesIO()
-    torch.save({name: _as_saved(value) for name, value in module.state_dict().items()}, content)
+    # a tensor of its own storage on the CPU; what a module keeps besides (`get_extra_state`) as it is
+    states = module.state_dict().items()
+    saved = {n: x.detach().cpu().clone() if isinstance(x, torch.Tensor) else x for n, x in states}
+    torch.save(saved, content)
     _check_state_dict(content, module, _arrays(result.params) | _arrays(result.buffers))
     return Exported(
         content.getvalue(),
@@ -125,15 +128,6 @@ def _arrays(tree: Any) -> dict[str, np.ndarray]:
     return {} if tree is None else {n: np.asarray(leaf) for n, leaf in leaves_by_path(tree).items()}
 
 
-def _size(arrays: Mapping[str, np.ndarray]) -> int:
-    return sum(array.size for array in arrays.values())
-
-
-def _as_saved(value: Any) -> Any:
-    # a tensor of its own storage on the CPU; what a module keeps besides, as it is
-    return value.detach().cpu().clone() if hasattr(value, "detach") else value
-
-
 def _check_state_dict(content: io.BytesIO, module: nn.Module, stored: Mapping[str, np.ndarray]) -> None:
     import torch
 
@@ -165,13 +159,7 @@ _DATA = {
     "examples": "Training examples of all clients",
     "test_examples": "Held-out examples",
 }
-_HIDDEN = (
-    "task",
-    "sites",
-    "experiment",
-    "model",
-    "label",
-)  # known already, or of the clients and this run alone
+_HIDDEN = ("task", "sites", "experiment", "model", "label")  # in the title, or of the clients and this run
 _NO_METRICS = ("round", "seconds", "time")
 _LONGEST = 400  # characters of a setting, such as a method with its options
 
@@ -184,10 +172,10 @@ def card_text(history: History, exported: Exported, file: str) -> str:
     # noise follows from the seed
     hidden = (*_HIDDEN, *_DATA) if _epsilon(history) is None else (*_HIDDEN, "seed", *_DATA)
     given = {k: v for k, v in history.settings.items() if k not in hidden and v is not None}
-    settings = {k: v for k, v in given.items() if not _may_be_path(v)}
+    settings = {k: v for k, v in given.items() if not (isinstance(v, str) and ("/" in v or "\\" in v))}
     size = {"File": f"`{file}`", "Format": exported.kind, "Parameters": f"{exported.parameters:,}"}
     size |= {"Buffers": f"{exported.buffers:,}"} if exported.buffers else {}
-    size |= {_title(name): value for name, value in exported.check.items()}
+    size |= {name[0].upper() + name[1:]: value for name, value in exported.check.items()}
     data = {_DATA[k]: f"{v:,}" for k, v in history.settings.items() if k in _DATA and isinstance(v, int)}
     shown = {describe(name).label: value * describe(name).scale for name, value in metrics.items()}
     return "\n".join(
@@ -264,14 +252,6 @@ def _words(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
-def _may_be_path(value: Any) -> bool:
-    return isinstance(value, str) and ("/" in value or "\\" in value)
-
-
-def _title(name: str) -> str:
-    return name[0].upper() + name[1:].replace("_", " ")
-
-
 # A trained PyTorch module as an ONNX graph, which onnxruntime must compute as PyTorch does before it is written.
 
 
@@ -284,7 +264,8 @@ _TRACED_ROWS = (
 
 
 def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
-    _check_packages()
+    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        require(package, "--to onnx needs", "onnx,torch")
     module = trained_module(result, folder).cpu().eval()
     inputs = _tensors(module, result, rows)
     content = _graph(module, inputs)
@@ -304,11 +285,6 @@ def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
         "outputs = session.run(None, {{session.get_inputs()[0].name: x}})",
         {"largest difference from PyTorch": difference, "rows of this check": count},
     )
-
-
-def _check_packages() -> None:
-    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
-        require(package, "--to onnx needs", "onnx,torch")
 
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:

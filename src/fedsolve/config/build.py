@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_origin
 
@@ -122,6 +122,7 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise InvalidInput(f"settings = {settings!r} of {name} must be values by name")
+    # one pass: names, then what has no default, then each value by its annotation
     known, given = arguments(name), dict(settings or {})
     for key in given:
         if key not in known:
@@ -172,23 +173,18 @@ def _build(name: str, settings: dict[str, Any]) -> Algorithm:
     wrapper, inner = split_name(name)
     if wrapper:
         around = wrapper_entry(wrapper)
+        # a setting that both take, such as a clip norm, is the wrapper's: the inner method has its default
         own = {key: settings.pop(key) for key in wrapper_arguments(around) if key in settings}
         built = _build(inner, settings)
         if is_reference(wrapper):
-            return _construct(wrapper, around.wrap, {"inner": built, **own})
+            return construct("algorithm", wrapper, Algorithm, around.wrap, {"inner": built, **own})
         return around.wrap(built, **own)
     if is_reference(inner):
-        return _construct(inner, entry(inner).build, settings)
+        return construct("algorithm", inner, Algorithm, entry(inner).build, settings)
     try:
         return entry(inner).build(**settings)
     except TypeError as error:
         raise InvalidInput(f"{inner}: {error}") from None
-
-
-def _construct(name: str, builder: Callable[..., Any], settings: Mapping[str, Any]) -> Algorithm:
-    from fedsolve.core.algorithm import Algorithm
-
-    return construct("algorithm", name, Algorithm, builder, settings)
 
 
 def example_of(name: str) -> dict[str, Any]:
@@ -221,7 +217,7 @@ def recipe_of(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
     than a wrong one.
 
     >>> import fedsolve as fs
-    >>> named(fs.FedAdam(0.05, tau=1e-4))
+    >>> recipe_of(fs.FedAdam(0.05, tau=1e-4))
     ('FedAdam', {'client_lr': 0.05, 'tau': 0.0001})
     """
     try:

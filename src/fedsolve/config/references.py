@@ -57,6 +57,7 @@ def _add_to_path(folder: Path | None) -> None:
 
 
 def _import(kind: str, reference: str, module: str, folder: Path) -> Any:
+    # a module that was written since Python last looked into the folder is found
     importlib.invalidate_caches()
     try:
         return importlib.import_module(module)
@@ -187,6 +188,7 @@ def user_code_error(what: str, error: BaseException) -> InvalidInput:
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
         return InvalidInput(f"{what}: {type(error).__name__}: {error.msg} ({place})")
+    # the last frame in the user's own files says more than one deep in JAX or fedsolve
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PATHS)]
     last = (own or frames)[-1]

@@ -64,6 +64,8 @@ def arguments_of(builder: Callable[..., Any]) -> Mapping[str, Argument]:
 def hints(builder: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function's or a class's arguments; none that cannot be resolved."""
     is_plain = inspect.isclass(builder) and not is_typeddict(builder)
+    # of a dataclass the class: its generated `__init__` would have the names of inherited annotations looked
+    # for in the wrong module
     own_init = is_plain and not hasattr(builder, "__dataclass_fields__")
     try:
         return get_type_hints(builder.__init__ if own_init else builder, include_extras=True)
@@ -247,6 +249,7 @@ def shows(
             for f in options
         ]
         first = sum(p.kind is not kinds.KEYWORD_ONLY for p in kept)
+        # `inspect.signature` and editors see the options, and so does the check of a call below
         signature = plain.replace(parameters=[*kept[:first], *keywords, *kept[first:]])
 
         @functools.wraps(function)
@@ -291,7 +294,7 @@ def _in_words(option: Field[Any]) -> str:
 def accepts(function: Any, names: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
     """Whether something can be called with so many arguments, by position; a built-in that does not tell can.
 
-    >>> takes(lambda at: None, ["at"]), takes(lambda: None, ["at"]), takes(3, ["at"])
+    >>> accepts(lambda at: None, ["at"]), accepts(lambda: None, ["at"]), accepts(3, ["at"])
     (True, False, False)
     """
     if not callable(function):

@@ -46,9 +46,11 @@ def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, privat
     with errors_of_writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path.parent)
+        # created with its mode, not changed to it later: nobody can open a private file in between
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
         try:
             write(temporary)
+            # on the disk before it takes the old one's place: a crash after the rename finds a whole file
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -86,6 +88,7 @@ def _is_abandoned(host: str, process: int, written: float) -> bool:
         return True
     if host != _HOST:
         return False
+    # process ids come again
     if process == os.getpid():  # of a process before this one that had the same number
         return written < _PROCESS_START
     try:
@@ -110,7 +113,7 @@ def slug(label: str) -> str:
 
 
 _LOCKED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-_PATIENCE = 0.2  # seconds: one that only looks (`held`) has the lock for a moment
+_PATIENCE = 0.2  # seconds: one that only looks (`is_locked`) has the lock for a moment
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # opened to append: another run's lock file is not emptied
         file = open_regular(folder / ".lock", "ab", follow=False)
     except OSError as error:
         raise InvalidInput(

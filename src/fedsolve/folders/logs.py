@@ -155,6 +155,7 @@ class RowFile:
         with self._os_errors():
             self._file = open_regular(self._path, "r+b", follow=False, buffering=0)
             size = os.fstat(self._file.fileno()).st_size
+        # rows may lie behind the last that the checkpoint knows: a killed run has written them
         if size < (needed := (int(self.rows.max()) + 1) * len(self._first)):
             raise InvalidInput(
                 f"{self._path} has {size:,} bytes, not {needed:,}: restore a copy of the whole folder, "
@@ -174,6 +175,7 @@ class RowFile:
         payload = np.empty((len(owners), len(self._first)), np.uint8)
         rows = self.rows[owners]
         payload[rows == _NONE] = self._first
+        # read in the order of the file, and put back into the order that was asked for
         own = np.flatnonzero(rows != _NONE)
         own = own[np.argsort(rows[own])]
         there = np.empty((len(own), len(self._first)), np.uint8)
@@ -190,6 +192,7 @@ class RowFile:
         return payload
 
     def write_rows(self, owners: np.ndarray, payload: np.ndarray) -> None:
+        # in the order of the file: one call writes each stretch of neighbouring rows
         rows = self._rows_for(self.rows[owners])
         order = np.argsort(rows)
         with self._os_errors():
@@ -214,6 +217,7 @@ class RowFile:
 
     def _rows_for(self, rows: np.ndarray) -> np.ndarray:
         # into their old rows, unless the last checkpoint knows them
+        # an owner needs another row if it has none, or one that the last checkpoint knows
         new = rows == _NONE
         new[~new] = self._kept[rows[~new]]
         free, needed = self._free, int(new.sum())
@@ -236,6 +240,7 @@ class RowFile:
         # of ascending rows those that follow one another: first place, last and one, the bytes before them
         if not len(rows):
             return iter(())
+        # where a row does not follow the one before it a new stretch begins
         ends = np.flatnonzero(np.diff(rows) != 1) + 1
         first = np.concatenate([[0], ends])
         offsets = rows[first].astype(np.int64) * len(self._first)

@@ -58,6 +58,7 @@ def load_tree(path: Path, like: Any) -> Any:
     The file is mapped, not read: each array is in memory once.
     """
     _, arrays = mapped_arrays(path, _KIND)
+    # names first: a missing or an unknown array says more than a shape that differs
     wanted = {_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(like)}
     check_names(wanted, arrays, f"the checkpoint {path}", "it belongs to another method or model")
     for name, x in wanted.items():
@@ -194,6 +195,7 @@ def check_identity(
         here: that of the run which would go on from it.
         free: entries that may differ.
     """
+    # any other entry may differ just because the version does
     then, now = _version(there), _version(here)
     if then is not None and then != now:
         raise InvalidInput(
@@ -267,6 +269,7 @@ class RunFolder:
     ) -> Iterator[RunFolder]:
         """Hold a folder, which is made if there is none."""
         with locked(folder) as hold:
+            # also of the one before: a kill may have left that alone
             checkpoints = [folder / name for name in (kind.file, kind.previous) if name]
             if not resume and any(path.exists() for path in checkpoints):
                 raise occupied_error(folder, kind.name, f" ({kind.option})" if kind.option else "")

@@ -77,6 +77,7 @@ def read_header(path: Path, kind: str) -> Header:
         with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
             length = file.read(8)
+            # no more than the file has, whatever it says: the length may be anything
             header = length + file.read(min(int.from_bytes(length, "little"), size, _LONGEST))
     except FileNotFoundError:
         raise InvalidInput(f"no {kind} at {path}: start the run without resuming") from None
@@ -91,6 +92,7 @@ def read_header(path: Path, kind: str) -> Header:
         entries = loads(header[8:])
         metadata = entries.pop("__metadata__")
         parsed = Header(loads(metadata[MANIFEST]), loads(metadata[_CHECKSUMS]), entries, len(header))
+        # one byte less or more, and the file is not what was written
         right = len(header) + max((x["data_offsets"][1] for x in entries.values()), default=0)
     except MALFORMED as error:
         raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None

@@ -98,6 +98,7 @@ def loads(text: str | bytes) -> Any:
 
 def loads_toml(text: str) -> dict[str, Any]:
     """The values in TOML text; `ValueError` if it is none, or if values or keys are nested too deep."""
+    # tomllib takes the square of the number of parts of a key
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip()[:1] != "#" and _NUMBER.sub("", line).count(".") > _MOST_DOTS:
             raise ValueError(f"line {number} has more than {_MOST_DOTS} dots: write its keys as tables")
@@ -176,7 +177,7 @@ _LONGEST_CELL = 2**31 - 1
 def to_nfc(text: str) -> str:
     r"""Text with each accent in the character that it belongs to, where macOS may write two (Unicode's NFC).
 
-    >>> composed("gro\u0308\u00dfe") == "gr\u00f6\u00dfe"
+    >>> to_nfc("gro\u0308\u00dfe") == "gr\u00f6\u00dfe"
     True
     """
     return text if text.isascii() else unicodedata.normalize("NFC", text)
@@ -222,6 +223,7 @@ def csv_rows(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _decoding(path: Path, begin: bytes) -> Iterator[None]:
+    # UTF-16 without a mark has zero bytes in every ASCII character
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in begin:
         raise InvalidInput(f"{path} is in UTF-16, which Windows calls Unicode: save it in UTF-8")
     try:

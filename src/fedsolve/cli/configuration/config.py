@@ -218,6 +218,7 @@ _BOUNDS = {
 
 
 def describe_problems(error: ValidationError, root: type[BaseModel], origin: str) -> str:
+    # a value that fits no type of a union gives one error a type, all at one place: they become one line
     places: dict[tuple[str | int, ...], list[Any]] = {}
     for item in error.errors():
         loc = item["loc"]
@@ -235,6 +236,7 @@ def _is_branch(part: str | int) -> bool:
 
 
 def _describe(place: Sequence[str | int], items: Sequence[Any], root: type[BaseModel]) -> str:
+    # an unknown key is compared with those of its own table
     first = items[0]
     if first["type"] == "extra_forbidden":
         section = _section(place[:-1], root)

@@ -76,14 +76,17 @@ def _merged_config(request: Request) -> Config:
             "--trust says which modules a file may name: give it with --config, or leave it out"
         )
     file = {} if path is None else read_toml(path)
+    # the file alone is checked first, so that what is wrong in it is said of the file
     config = _complete(request, file)
     table = to_table(config)
     task_options = {} if request.task not in (None, file.get("task")) else table.get("task_options", {})
     table["task_options"] = task_options | _typed_task_options(request, config.task)
+    # of methods that are typed, those of the file keep its settings; others begin with their defaults
     in_file = config.method if "method" in file else ()
     named = [parse_method(text, [m.shown for m in in_file]) for text in request.methods]
     methods = _selected_methods(in_file, named)
     if path is not None:
+        # only what is going to run is imported: a method that the file has and nobody asks for is not
         used = config.model_copy(update={"method": [MethodSection(**method) for method in methods]})
         tasks = [request.task] if request.task else []
         check_trusted(used, path, request.trust, [*tasks, *(method["name"] for method in named)])
@@ -91,6 +94,7 @@ def _merged_config(request: Request) -> Config:
         table["weighting"] = request.weighting
         for method in methods:
             method.get("settings", {}).pop("weighting", None)
+    # settings last: they go to the methods that are left
     table["method"] = _with_settings(methods, parse_assignments(request.settings or (), "--set"))
     table = _with_seeds(table | {"run": _with_run(table.get("run", {}), request.run)}, request)
     if request.validation is not None:
@@ -139,6 +143,7 @@ def _sweep_config(request: SweepRequest) -> Config:
         if axis in parse_assignments(request.settings or [], "--set"):
             raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
     # seeds and validation are of [sweep] here
+    # [sweep] has its own keys for what else is run.seed and the validation of a run
     config = _merged_config(dataclasses.replace(request, seeds=None, validation=None))
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)

@@ -179,6 +179,7 @@ def prepare(config: Config) -> Prepared:
     for method, algorithm in zip(config.method, algorithms, strict=True):
         if config.weighting is not None:
             check_weighs(method.shown, algorithm, config.weighting, "--weighting {}")
+    # devices first: a mesh says how many, and without either the layout of a round chooses them by the task
     mesh = mesh_of(config.run.devices, config.run.mesh)
     devices = mesh.size if config.run.mesh is None else None
     task = build_task(config.task, **config.task_options)
@@ -190,6 +191,7 @@ def prepare(config: Config) -> Prepared:
     run = resolve_run(config.run.model_copy(update={"devices": devices}), task)
     options = run_options(run)
     sampling = choose_sampling(options, task)
+    # what a method asks of a cohort, and of the model, is checked here, before there is a folder
     for algorithm in algorithms:
         algorithm.check(sampling, task.data.num_clients)
         _check_model(algorithm, task, run)
@@ -209,6 +211,7 @@ def prepare(config: Config) -> Prepared:
 
 def metrics_of(task: Task, algorithm: Algorithm, validation: bool = False) -> list[str]:
     """The columns of the evaluations of a method on a task; nothing is computed, their names follow from shapes."""
+    # shapes alone: the names of diagnostics are the keys of what they return
     model = jax.eval_shape(task.init, jax.random.key(0))
     known = ["train_loss"]
     for measure in (*task.diagnostics, *algorithm.diagnostics()):
@@ -377,6 +380,7 @@ def _run_command(config: Config, task: Task | None = None, always: Collection[st
 
 def _shell_word(value: Any) -> str:
     # a word without quotes
+    # TOML would read these words as other values
     word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value)
     return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
 
@@ -386,6 +390,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
     section, method = config.sweep, config.method[0]
     assert section is not None
+    # written out: config.toml says by what the best setting is chosen
     standard = Selection.standard(config.run.rounds)
     if section.select is None:
         section = section.model_copy(update={"select": f"{standard.metric}:{standard.last}"})

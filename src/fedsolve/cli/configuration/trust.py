@@ -72,11 +72,13 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
             f"{origin} names the {kind} {reference}, and no {module.replace('.', '/')}.py is beside it: "
             f"give --trust {top} if you trust what that module runs"
         )
+    # said before it is done: importing runs the module
     if module not in sys.modules:
         say(f"importing {file or module} for the {kind} {reference} of {origin}")
     found = load_reference(kind, reference, wanted, folder if file is not None else None)
     if file is not None:
         _check_place(f"{kind} {reference} of {origin}", module, folder)
+    # a module beside the file may only name what is written there, not hand on what others wrote
     for home in defining_modules(found):
         if not _is_below(home, trusted) and not _lies_in(home, folder):
             raise InvalidInput(

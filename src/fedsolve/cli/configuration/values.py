@@ -74,6 +74,7 @@ def axis_values(where: str, given: Any) -> list[Any]:
         values = list(given)
     else:
         raise InvalidInput(f"{where} = {given!r} must be a list of values, or text such as '1e-3:1:7log'")
+    # 1 and 0.5 of one axis are both floats: a program is compiled by the type of its numbers
     if any(isinstance(v, float) for v in values):
         values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
     if len(values) > _MOST_VALUES:
@@ -100,6 +101,7 @@ def _from_text(where: str, text: str) -> list[Any]:
                 f"{where}={text}: a log axis needs values > 0, not {min(low, high):g}; "
                 f"start above 0, or write linear steps as {match['low']}:{match['high']}:{count}"
             )
+        # equal factors: steps are equal in log10
         steps = [math.log10(low) + i / max(count - 1, 1) * math.log10(high / low) for i in range(count)]
         values = [10.0**step for step in steps]
     else:
@@ -137,7 +139,7 @@ def parse_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
         text: what was typed.
         labels: those of the methods in a file, any of which may be typed as it is.
 
-    >>> typed_method("slow=FedAvg")
+    >>> parse_method("slow=FedAvg")
     {'name': 'FedAvg', 'label': 'slow'}
     """
     label, equals, name = text.partition("=")
