@@ -254,7 +254,7 @@ else:
     WithProx = WithLmo = WithSubgradient = Geometry
 
 
-# What fields take (`given(converter=...)`): type checkers refuse other arguments, and know what is kept as `Any`.
+# What fields take (`converted(converter=...)`): type checkers refuse other arguments, and know what is kept as `Any`.
 def with_prox(psi: WithProx) -> Any:
     """A penalty or set with a prox, as it is."""
     return psi

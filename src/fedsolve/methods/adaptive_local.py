@@ -121,6 +121,7 @@ class AggregatedMoments(Algorithm):
 
     def update(self, server: MomentServer, message: MomentMessage, cohort: Cohort) -> MomentServer:
         rate: Any = rate_at(self.lr, cohort.round)
+        # d = D / (K eta_l): the mean step of the cohort, in the units of an Adam direction
         direction = trees.scale(quotient(1.0, message.steps * rate), message.delta)
         params = trees.add(server.params, message.delta)
         taken = server.taken + message.steps
@@ -205,6 +206,7 @@ class LocalAdamW(AdaptiveMoments):
         # a step of AdamW, and along d
         lr: Any = rate_at(self.lr, broadcast.round)
         v = running_mean(self.beta2, moments, jax.tree.map(jnp.square, g))
+        # m starts anew in each round, v has taken all steps so far: their corrections differ
         of_m, of_v = 1 - self.beta1 ** (k + 1), 1 - self.beta2 ** (broadcast.taken + k + 1)
 
         def descend(y: Array, m: Array, v: Array, d: Array) -> Array:

@@ -254,6 +254,7 @@ class Factored(Wrapper):
     def _whole(self, base: Params, factors: Params) -> Params:
         """The model of factors."""
         if self.average == "A":
+            # A is not part of the model: everybody draws it again from the fixed seed
             drawn = self._draw(base)
             factors = at_chosen(lambda w, p, q: Factors(p.b, q.a), base, factors, drawn)
         return at_chosen(lambda w, p: w + self._product(w, p), base, factors)
@@ -347,12 +348,14 @@ class LowRank(Factored):
             base = Initial.values_of(broadcast.base)
             seen = FactorOracle(oracle, lambda factors: self._whole(base, factors))
             return self.inner.train(broadcast.inner, client, seen)
+        # stack: each client draws A_i of its own and begins with B_i = 0, so that the product starts at 0
         model = self.inner.model(broadcast)
         base = self._chosen(model)
         drawn = self._draw(base, round_of(broadcast), oracle.client)
         start = at_chosen(lambda w, p, factors: factors, base, model, drawn)
         seen = FactorOracle(oracle, lambda factors: self._whole(base, factors))
         message, client = self.inner.train(with_field(broadcast, "params", start), client, seen)
+        # factors themselves are sent, not how far they went: their product is the update
         update = client_update_of(message)
         return _with_update(message, at_chosen(lambda w, d, f: trees.add(d, f), base, update, drawn)), client
 
@@ -373,6 +376,7 @@ class LowRank(Factored):
         updated = super().update(server, message, cohort)
         if self.average != "exact":
             return updated
+        # s (mean dB_i dA_i - mean dB_i mean dA_i), the covariance that averaging factors misses
         of_means = of_chosen(self._product, server.base, client_update_of(message.inner))
         residual = trees.sub(message.product, of_means)
         return LowRankServer(updated.inner, trees.add(server.base, residual))

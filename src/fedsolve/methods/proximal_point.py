@@ -102,11 +102,13 @@ class ControlledProximal(Algorithm):
         center = broadcast.params
         loss, own = oracle.full(center)
 
+        # both branches send the same shapes: which of the two exchanges it is depends on a traced number
         def measure() -> CenterMessage:
             return CenterMessage(own, self.gradient_at(None, center, oracle), loss)
 
         def work() -> CenterMessage:
             proximal = ProximalOracle(oracle, center, self.lam)
+            # f_i(y) - <h_i, y> with h_i = grad f_i(c) - g, exact at the centre
             problem = CorrectedOracle(proximal, trees.sub(broadcast.gradient, own), center)
             solution = self.solve(center, problem, broadcast.round)
             gradient = self.gradient_at(solution.params, center, oracle)
@@ -128,6 +130,7 @@ class ControlledProximal(Algorithm):
 
     def update(self, server: CenterServer, message: CenterMessage, cohort: Cohort) -> CenterServer:
         # note the mean gradient after the first exchange, move after the second
+        # the rounds of a run alternate: `known` says which exchange comes next
         noted = replace(server, gradient=message.vector, known=jnp.int32(1))
         moved = replace(self.move(server, message), known=jnp.int32(0))
         return trees.where(server.known > 0, moved, noted)
@@ -247,6 +250,7 @@ class Stabilized(ControlledProximal):
         x = trees.add(self.center_of(server), message.vector)
 
         def toward(x: Any, v: Any, g: Any) -> Any:
+            # minimiser of the estimating sequence's quadratic; without acceleration the weight is 1 and a = 1 / lam
             return ((self.mu * step * x + weight * v - step * g) / (self.mu * step + weight)).astype(v.dtype)
 
         v = jax.tree.map(toward, x, server.center, message.gradient)

@@ -348,11 +348,13 @@ class DeComFL(RebuiltModel):
         if not self.rebuilds:
             return DeComMessage(self._slopes(broadcast.params, broadcast, oracle), ()), client
         now, last = broadcast.version, client.version
+        # who missed more rounds than the history holds cannot rebuild the model, says so and is not counted
         follows = now - last <= self.history
 
         def go_on(version: Any, w: Params) -> Params:
             return self._moved(w, broadcast.history[version % self.history], version)
 
+        # the server's own steps, repeated one after another: the same bits as there
         w = lax.fori_loop(jnp.where(follows, last, now), now, go_on, client.params)
         slopes = self._slopes(w, broadcast, oracle)
         one = jnp.asarray(follows, slopes.dtype)
@@ -364,11 +366,13 @@ class DeComFL(RebuiltModel):
         share, mean = 1.0, message.slope
         if self.rebuilds:
             share = message.follows
+            # the mean is over those who could follow
             mean = jnp.where(share > 0, mean / jnp.where(share > 0, share, 1), 0)
         rate = rate_at(self.client_lr, cohort.round) / self.directions
         lengths = (rate * mean).astype(mean.dtype).ravel()
         params, history = self._moved(server.params, lengths, server.version), server.history
         if self.rebuilds:
+            # a ring of the last rounds' step lengths, (history, directions of all steps)
             history = history.at[server.version % self.history].set(lengths)
         lost = jnp.asarray(1 - share, mean.dtype)
         return DeComServer(params, server.start, server.version + 1, history, lost)
@@ -394,6 +398,7 @@ class DeComFL(RebuiltModel):
             total, slopes = lax.fori_loop(0, self.directions, along, (trees.zeros_like(y), slopes))
             return trees.axpy(-rate, total, y), slopes
 
+        # 0 where a client takes fewer steps than the message has room for
         none = jnp.zeros((most, self.directions), trees.dtype_of(w))
         return local_loop(first_steps(oracle, most), step, (w, none))[1]
 
@@ -508,6 +513,7 @@ class FedKSeed(RebuiltModel):
             g = slope(oracle, y, k, z, self.mu)
             return trees.axpy(-rate * g, z, y), chosen.at[k].set(j), slopes.at[k].set(g)
 
+        # steps that are not taken name a candidate that there is not: the server's sum drops them
         none = jnp.full(most, self.seeds, jnp.int32), jnp.zeros(most, trees.dtype_of(w))
         _, chosen, slopes = local_loop(first_steps(oracle, most), step, (w, *none))
         return KSeedMessage(Index(chosen, self.seeds), slopes), client

@@ -87,9 +87,12 @@ class DouglasRachford(Algorithm):
         self, broadcast: FedOptBroadcast, client: FedDRClient, oracle: Oracle
     ) -> tuple[FedDRMessage, FedDRClient]:
         # the anchor moved, the proximal problem solved, the reflection
+        # y_i <- y_i + alpha (xbar - x_i)
         y = trees.axpy(self.alpha, trees.sub(broadcast.params, client.params), client.anchor)
+        # x_i ~ prox_{eta f_i}(y_i), warm-started at the last x_i
         problem = ProximalOracle(oracle, y, 1 / self.eta)
         x = self.local.solve(client.params, problem, broadcast.round).params
+        # xhat_i = 2 x_i - y_i; what is sent is its change, so that xtilde stays the mean over all clients
         reflected = trees.sub(trees.scale(2, x), y)
         message = FedDRMessage(trees.sub(reflected, client.reflected))
         return message, FedDRClient(x, y, reflected)

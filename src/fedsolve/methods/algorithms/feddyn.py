@@ -77,15 +77,20 @@ class DynamicRegularization(Algorithm):
         self, broadcast: FedOptBroadcast, client: FedDynClient, oracle: Oracle
     ) -> tuple[FedDynMessage, FedDynClient]:
         theta = broadcast.params
+        # f_i(y) + (alpha/2)
+        # y - theta
+        # ^2 - <g_i, y>: the quadratic first, then the linear term
         proximal = ProximalOracle(oracle, theta, self.alpha)
         problem = CorrectedOracle(proximal, trees.scale(-1, client.gradient), theta)
         delta = trees.sub(self.local.solve(theta, problem, broadcast.round).params, theta)
+        # first-order condition of the local problem: g_i <- g_i - alpha (theta_i - theta)
         return FedDynMessage(delta), FedDynClient(trees.axpy(-self.alpha, delta, client.gradient))
 
     def update(self, server: FedDynServer, message: FedDynMessage, cohort: Cohort) -> FedDynServer:
         # h by the share of clients that took part, then theta
         share = cohort.size / cohort.population
         h = trees.axpy(-self.alpha * share, message.delta, server.h)
+        # mean of theta_i - h / alpha: `params` + `delta` is the mean of theta_i
         theta = trees.axpy(-1 / self.alpha, h, trees.add(server.params, message.delta))
         return FedDynServer(theta, h)
 

@@ -115,7 +115,9 @@ class PAdaMFed(Algorithm):
         def step(k: Scalar, carry: tuple[Params, Params, Scalar]) -> tuple[Params, Params, Scalar]:
             y, total, losses = carry
             loss, g = oracle(y, k)
+            # v = beta (g - c_i + c) + (1 - beta) m: what all clients share of it the server sends, as `direction`
             v = trees.axpy(broadcast.beta, trees.sub(g, client), broadcast.direction)
+            # steps of length lr whatever the gradient's scale
             return trees.axpy(-quotient(lr, trees.norm(v)), v, y), trees.add(total, g), losses + loss
 
         start = (broadcast.params, trees.zeros_like(client), jnp.zeros((), steps.dtype))
@@ -129,6 +131,7 @@ class PAdaMFed(Algorithm):
         work = (cohort.size * message.steps).astype(server.work.dtype)
         lr = (self.scale * (work * self.horizon) ** 0.25).astype(work.dtype)  # gamma T
         params = trees.axpy(lr, message.delta, server.params)
+        # c + mean of (c_i+ - c_i), which needs no c_i of who is not there
         fresh = trees.add(server.control, message.control_delta)
         momentum = _mixed(self._beta(server), fresh, server.momentum)
         control = trees.axpy(cohort.size / cohort.population, message.control_delta, server.control)
@@ -139,6 +142,7 @@ class PAdaMFed(Algorithm):
 
     def _beta(self, server: PAdaMFedServer) -> Traced:
         beta = jnp.minimum(1.0, jnp.sqrt(server.work / self.horizon))
+        # the first round has no momentum to mix
         return jnp.where(server.work > 0, beta, 1.0).astype(server.work.dtype)
 
 

@@ -109,6 +109,9 @@ class Armijo(LocalSolver):
         Returns:
             Both of shape () and of the type of `start`.
         """
+        # Armijo's condition: f(y - eta g) <= f(y) - c eta
+        # g
+        # ^2, on the minibatch that g is of
         slope = self.c * trees.squared_norm(g)
 
         def unfinished(carry: tuple[Scalar, Scalar, Traced]) -> Traced:
@@ -116,6 +119,7 @@ class Armijo(LocalSolver):
 
         def trial(carry: tuple[Traced, Traced, Traced]) -> tuple[Traced, Traced, Traced]:
             eta, tries, _ = carry
+            # the first trial is `start` itself
             eta = jnp.where(tries > 0, self.beta * eta, eta).astype(start.dtype)
             reached = oracle.loss(trees.axpy(-eta, g, y), k)
             return eta, tries + 1, reached <= loss - eta * slope
@@ -160,6 +164,7 @@ class ConjugateGradient(LocalSolver):
         residual = trees.scale(-1, gradient)
         first = trees.squared_norm(residual)
         eps = jnp.finfo(first.dtype).eps
+        # relative to the first residual: the squared norm of rounding
         enough = first * (eps / 8) ** 2
 
         def unfinished(carry: tuple[Params, Params, Params, Scalar, Scalar]) -> Traced:
@@ -169,6 +174,7 @@ class ConjugateGradient(LocalSolver):
             carry: tuple[Params, Params, Params, Scalar, Scalar],
         ) -> tuple[Params, Params, Params, Scalar, Scalar]:
             x, r, p, rho, k = carry
+            # A p as a difference of gradients: exact for quadratics, whatever the length of p
             curved = trees.sub(oracle.full(trees.add(params, p))[1], gradient)
             curvature = trees.dot(p, curved)
             curves = curvature > _ROUNDING * eps * jnp.sqrt(first * trees.squared_norm(p))

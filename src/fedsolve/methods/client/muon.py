@@ -113,13 +113,16 @@ class MuonRule:
         k, second = state.count + 1, iter(state.second)
         along, means, squares = [], [], []
         for w, g, m, is_matrix in zip(leaves, gradients, momenta, self.matrices(params), strict=True):
+            # matrices have Muon's momentum, all other leaves AdamW's first moment
             beta: Any = self.momentum if is_matrix else _BETA1
             m = (beta * m + (1 - beta) * g).astype(m.dtype)
             if is_matrix:
+                # Nesterov's look-ahead before the polar factor, as in the public code
                 u = _shape_factor(w) * polar_of(beta * m + (1 - beta) * g, self.newton_schulz)
                 u = u + self.weight_decay * w
             else:
                 v = (_BETA2 * next(second) + (1 - _BETA2) * g * g).astype(m.dtype)
+                # AdamW with bias correction; k counts from 1
                 u = m / (1 - _BETA1**k) / (jnp.sqrt(v / (1 - _BETA2**k)) + _EPS)
                 u = self.vector_scale * (u + self.weight_decay * w)
                 squares.append(v)
@@ -140,6 +143,7 @@ def polar_of(g: Float[Array, ...], newton_schulz: int) -> Float[Array, ...]:
     if g.ndim < 2:
         length = trees.norm(g)
         return jnp.where(length > 0, g / jnp.where(length > 0, length, 1), 0)
+    # kernels of convolutions: the longer of the outer axes are the outputs, all others are flattened
     first = g.shape[0] > g.shape[-1]
     matrix = g if g.ndim == 2 else g.reshape((g.shape[0], -1) if first else (-1, g.shape[-1]))
     return polar_factor(matrix, newton_schulz).reshape(g.shape)

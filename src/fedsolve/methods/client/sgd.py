@@ -48,9 +48,11 @@ class SGD(LocalSolver):
             y, buffer, total = carry
             loss, g = oracle(y, k)
             if self.momentum is not None:
+                # heavy ball, without dampening: b <- beta b + g
                 g = buffer = trees.axpy(self.momentum, buffer, g)
             return trees.axpy(-lr, g, y), buffer, total + loss
 
+        # no buffer is carried through the loop where there is no momentum
         buffer = () if self.momentum is None else trees.zeros_like(params)
         start = (params, buffer, jnp.zeros((), trees.dtype_of(params)))
         last, _, total = local_loop(oracle, step, start)
@@ -67,6 +69,7 @@ class SGD(LocalSolver):
 
     def _prepare(self, oracle: Oracle) -> Oracle:
         decay, bound = self.weight_decay, self.clip_norm
+        # decay before clipping: the bound is of the whole gradient that is stepped along
         if decay is not None:
             oracle = oracle.map_gradient(lambda y, g: trees.axpy(decay, y, g))
         if bound is not None:

@@ -141,6 +141,7 @@ class Compressed(Wrapper):
         sent = super().broadcast(server, cohort)
         if self.down is None:
             return sent
+        # a key of its own: the way down must not share randomness with the codes that come up
         common = jax.random.fold_in(round_key(cohort.round), _DOWN)
         return with_field(sent, "params", self._encode(self.down, self.inner.model(sent), common, 0))
 
@@ -166,11 +167,14 @@ class Compressed(Wrapper):
             return with_field(message, "delta", sent), inner
         v = client.momentum
         if self.momentum is not None:
+            # EF21 with momentum: v_i <- v_i + eta (D_i - v_i), and v_i is compressed in place of D_i
             v = update = trees.axpy(self.momentum, trees.sub(update, v), v)
         feeds_back = self.memory == "feedback"
+        # feedback adds what was lost so far; ef21 sends the difference from what the server has
         wanted = trees.add(update, client.memory) if feeds_back else trees.sub(update, client.memory)
         sent = self._encode(self.compressor, wanted, common, oracle.client, shrinks=True)
         decoded = decode_leaves(sent, common)
+        # feedback: the new loss; ef21: g_i, as the server knows it
         memory = trees.sub(wanted, decoded) if feeds_back else trees.add(client.memory, decoded)
         return with_field(message, "delta", sent), CompressedClient(inner, memory, v)
 
@@ -194,6 +198,9 @@ class Compressed(Wrapper):
         if self.memory != "ef21":
             return self.inner.update(server, message, cohort)
         share = cohort.size / cohort.population
+        # g <- g + (
+        # S
+        # /N) mean of the differences: the mean of all clients' g_i
         memory = trees.axpy(share, client_update_of(message), server.memory)
         return CompressedServer(
             self.inner.update(server.inner, with_field(message, "delta", memory), cohort), memory

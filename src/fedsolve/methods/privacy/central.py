@@ -369,6 +369,7 @@ class DifferentialPrivacy(Wrapper):
         clip_norm = server.clipping.clip_norm if adaptive else self.clip_norm
         bounds = bounds_of(self.inner, message.inner, clip_norm, self.scalars)
         some = released(bounds)
+        # the releases of update, scalars and count share one budget
         noise, each, count = multipliers(self.noise_multiplier, self.cohort, len(some), self.share, adaptive)
         part = cohort.size / self.cohort  # means over those who came become sums over m
         delta, reported = split(message.inner)
@@ -376,12 +377,14 @@ class DifferentialPrivacy(Wrapper):
         delta = trees.axpy(noise * clip_norm / self.cohort, normal, trees.scale(part, delta))
         for s in some:
             bound = bounds[s]
+            # what one client adds: b where clients join or leave, b / 2 about the centre where one is replaced
             radius = bound if self.sampling == "poisson" else bound / 2
             noisy = part * reported[s] + each * radius / self.cohort * normals[s]
             reported[s] = jnp.clip(noisy, 0, bound)
         inner = self.inner.update(server.inner, join(message.inner, delta, reported), cohort)
         clipping = server.clipping
         if adaptive:
+            # b is the noisy share of updates within C; bits are centred, so that one changes the sum by 1/2
             b = part * (message.within - 0.5) + count / self.cohort * bit + 0.5
             new = clip_norm * jnp.exp(-self.quantile_lr * (b - self.quantile))
             clipping = ClipNorm(new.astype(jnp.asarray(clip_norm).dtype))
@@ -393,6 +396,7 @@ class DifferentialPrivacy(Wrapper):
         delta, left_out = split(message.inner)
         delta = trees.scale(cohort.size / self.cohort, delta)
         inner = self.inner.update(server.inner, join(message.inner, delta, left_out), cohort)
+        # a sum of fewer clients has too little noise: it is never opened, and the model stays
         inner = trees.where(cohort.size >= jnp.asarray(self.min_sum), inner, server.inner)
         return PrivateServer(inner, *self._spent(server, cohort), server.clipping)
 

@@ -340,6 +340,7 @@ class Secure(Wrapper):
         leaves, structure = jax.tree.flatten(message)
         coded = self._coded(structure)
         dtype = trees.dtype_of(model)
+        # 0, or NaN for a message that is not finite: it spreads to every ring element, so that the round notices
         fine = jnp.where(trees.all_finite(message), 0, jnp.nan).astype(dtype)
         key = jax.random.fold_in(jax.random.key(_SEED), jnp.asarray(round, jnp.uint32))
         key = jax.random.fold_in(key, jnp.asarray(oracle.client, jnp.uint32))
@@ -347,6 +348,7 @@ class Secure(Wrapper):
         if self._by_examples:
             clipped += examples > self._most_examples
             examples = jnp.minimum(examples, self._most_examples)
+            # weights in [0, 1] keep a weighted number within its bound
             share = examples / self._most_examples
         rings: list[Ring] = []
         for i, number in enumerate(self._layout(structure, [x.shape for x in leaves], model)):
@@ -358,6 +360,7 @@ class Secure(Wrapper):
         if coded:
             update = jax.tree.unflatten(jax.tree.structure(model), [leaves[i] for i in coded])
             numbers = self._coder.encode(update, round, oracle.client)
+            # in a deployment the client's own process adds the noise: there is no key here
             if oracle.key is not None:
                 noise = self._coder.noise(numbers, oracle.key)
                 numbers = [a + b for a, b in zip(numbers, noise, strict=True)]
@@ -395,6 +398,7 @@ class Secure(Wrapper):
         coded, sums = self._coded(structure), list(message.sums)
         own = self._own_leaves(message, model)
         leaves: list[Any] = [None] * structure.num_leaves
+        # leaves in fixed point come first, in their order; the coder's arrays follow
         for (i, number), ring in zip(own.items(), sums, strict=False):
             leaves[i] = decode_leaf(ring, number, weight if number.by == "mean" else size, dtype)
         if coded:

@@ -83,8 +83,10 @@ class Adaptive(ServerOptimizer):
         v = jax.tree.map(lambda v, d: line(v, d * d, b2).astype(v.dtype), state.v, delta)
         lr = rate_at(self.lr, cohort.round)
         if self.bias_correction:
+            # round 0 is t = 1, and the powers are t + 1
             t = cohort.round + 2
             lr = lr * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        # m / (sqrt(v) + tau); tau = 0 is allowed, where 0 / 0 is 0
         move = jax.tree.map(lambda m, v: quotient(m, jnp.sqrt(v) + self.tau), m, v)
         return trees.axpy(lr, move, params), AdaptiveState(m, v, jnp.asarray(lr, state.server_lr.dtype))
 

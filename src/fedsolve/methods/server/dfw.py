@@ -128,15 +128,18 @@ class DeepFrankWolfe(ServerOptimizer):
     ) -> tuple[Params, DeepFrankWolfeState]:
         # apply one server step (Algorithm 2 of FedLi, read as Deep Frank-Wolfe's code)
         eta, lam, square = rate_at(self.eta, cohort.round), self.lam, trees.squared_norm(delta)
+        # Delta = -D: signs of the paper's <Delta, r> turn below
         below, f = eta * square + self.eps, measured.f
         if isinstance(measured, WeightedObjective):
             f = f / jnp.where(measured.examples > 0, measured.examples, 1)
         ratio = (f + eta * lam * trees.dot(delta, params)) / jnp.where(below > 0, below, 1)
+        # D = 0 has no direction to search along; 1 leaves decay alone to act
         gamma = jnp.where(square > 0, jnp.clip(ratio, 0, 1), 1)
         new = jax.tree.map(lambda w, d: (w - eta * (lam * w - gamma * d)).astype(w.dtype), params, delta)
         z = ()
         if self.momentum is not None:
             mu = self.momentum
+            # from the model before the step, as Deep Frank-Wolfe's code
             z = jax.tree.map(
                 lambda z, w, d: (mu * z - eta * gamma * (lam * w - d)).astype(z.dtype), state.z, params, delta
             )

@@ -84,6 +84,7 @@ class DAdaptation(AdamByDistance):
         self, params: Params, state: EstimateState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, EstimateState]:
         b1, b2, d, decay = self.beta1, self.beta2, state.distance, jnp.sqrt(self.beta2)
+        # s / (sqrt(v) + eps) with the v of the round before, as the authors' code
         scaled = jax.tree.map(lambda s, v: quotient(s, jnp.sqrt(v) + self.eps), state.s, state.v)
         m = jax.tree.map(lambda m, x: (b1 * m + (1 - b1) * d * x).astype(m.dtype), state.m, delta)
         v = jax.tree.map(lambda v, x: (b2 * v + (1 - b2) * x**2).astype(v.dtype), state.v, delta)

@@ -143,6 +143,9 @@ class DoublyAdaptive(ServerOptimizer):
     ) -> tuple[Params, DoublyAdaptiveState]:
         # apply one server step (Algorithm 1, lines 10-17)
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
+        # within SCAFFOLD at most so many times the step of plain averaging,
+        # v
+        # ^2
         most = m if self.uncorrected is None else jnp.minimum(m, self.uncorrected * trees.squared_norm(v))
         s, direction = state.s, v
         if self.preconditioner != "identity":
@@ -150,6 +153,7 @@ class DoublyAdaptive(ServerOptimizer):
             s = jax.tree.map(lambda s, d: line(s, d * d, self.beta2).astype(s.dtype), state.s, delta)
             direction = jax.tree.map(lambda v, s: quotient(v, jnp.sqrt(s) + self.eps), v, s)
         eps_g = self.eps_g * cohort.size if self.eps_per_client else self.eps_g
+        # eta = m / (<v, G^-1 v> + eps_g), 0 where the denominator is 0
         eta = quotient(most, trees.dot(v, direction) + eps_g)
         if self.clamp:
             eta = jnp.maximum(1.0, eta)

@@ -84,10 +84,12 @@ class MirrorDescent(ServerOptimizer):
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
         theta = self.mirror.forward(params)
 
+        # h(eta) = <w(eta) - w, v>, increasing in eta as grad psi* is monotone; h(0) = 0
         def h(eta: Scalar) -> Scalar:
             return trees.dot(trees.sub(self.mirror.inverse(trees.axpy(eta, v, theta)), params), v)
 
         moved = trees.squared_norm(v) > 0
+        # a target of 0 where nothing moved: the root is 0 and no bracket is searched
         root = solve_increasing(h, jnp.where(moved, m, 0))
         new = self.mirror.inverse(trees.axpy(root.value, v, theta))
         dtype = state.m.dtype

@@ -68,6 +68,7 @@ class ServerSGD(ServerOptimizer):
         lr = rate_at(self.lr, cohort.round)
         momentum = ()
         if self.momentum is not None:
+            # with `ema` a running mean, m <- mu m + (1 - mu) D; otherwise m <- mu m + D
             fresh = trees.scale(1 - self.momentum, delta) if self.ema else delta
             momentum = trees.axpy(self.momentum, state.momentum, fresh)
             delta = trees.axpy(self.momentum, momentum, fresh) if self.nesterov else momentum

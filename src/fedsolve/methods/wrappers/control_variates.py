@@ -169,14 +169,17 @@ class ControlVariates(Wrapper):
         self, broadcast: ScaffoldBroadcast, client: ScaffoldClient, oracle: Oracle
     ) -> tuple[ScaffoldMessage, ScaffoldClient]:
         # run the inner local work with corrected gradients, then update c_i
+        # c - c_i, added to every gradient of the inner local work
         correction = trees.sub(broadcast.control, client.control)
         corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
         message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
         if self.option == "I":
+            # option I: c_i+ is the gradient of all examples at w
             change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
         else:
             round = round_of(broadcast)
             change = self._change(client_update_of(message), oracle.steps, round, broadcast.control)
+        # of equal steps the server works out the mean change itself: half the numbers are sent
         sent = message if self.equal_steps is not None else ScaffoldMessage(message, change)
         return sent, ScaffoldClient(inner, trees.add(client.control, change))
 
