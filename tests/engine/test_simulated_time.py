@@ -109,9 +109,8 @@ def test_rounds_end_by_quorum_last_client_or_deadline(quorum, deadline):
         clients=population, step_seconds=1, download=1, upload=1, dropout=random.uniform(0, 0.6, 40)
     )
     cohorts = [random.permutation(population)[: 1 + t % 6] for t in range(rounds)]
-    found = synchronous(
-        fleet, seconds, lambda t, there: cohorts[t], rounds, 7, size=6, quorum=quorum, deadline=deadline
-    )
+    drawn = (lambda t, there: cohorts[t], 6)
+    found = synchronous(fleet, seconds, drawn, rounds, 7, quorum=quorum, deadline=deadline)
     now, came, asked = 0.0, 0, 0
     assert found.ids is not None
     for t, cohort in enumerate(cohorts):
@@ -128,8 +127,9 @@ def test_jitter_makes_each_task_longer_or_shorter_and_who_is_stopped_takes_its_s
     """A task takes exp(jitter z) times as long, z of the seed and the round; a client without jitter ever the same."""
     fleet = Fleet(clients=3, step_seconds=1, download=1, upload=1, jitter=[0.0, 0.5, 0.5])
     seconds, joules, rounds = np.array([2.0, 3.0, 1.0]), np.array([10.0, 20.0, 40.0]), 50
-    given = {"size": 3, "quorum": 2, "joules": joules}
-    found = synchronous(fleet, seconds, lambda t, there: np.arange(3), rounds, 7, **given)
+    given = {"quorum": 2, "joules": joules}
+    everyone = (lambda t, there: np.arange(3), 3)
+    found = synchronous(fleet, seconds, everyone, rounds, 7, **given)
     now, ratios = 0.0, []
     for t in range(rounds):
         z = np.random.default_rng((7, 0x71773, t)).standard_normal(3)
@@ -143,7 +143,7 @@ def test_jitter_makes_each_task_longer_or_shorter_and_who_is_stopped_takes_its_s
         assert found.joules[t] == pytest.approx(spent, rel=1e-12)
         ratios += [np.log(own[1] / 3), np.log(own[2])]
     assert np.std(ratios) == pytest.approx(0.5, abs=0.1)
-    again = synchronous(fleet, seconds, lambda t, there: np.arange(3), rounds, 8, **given)
+    again = synchronous(fleet, seconds, everyone, rounds, 8, **given)
     assert (again.time != found.time).any()
 
 
@@ -171,7 +171,7 @@ def test_a_trace_is_waited_for():
     def draw(t, there):
         return np.flatnonzero(there)
 
-    found = synchronous(fleet, np.array([4.0, 9.5]), draw, 5, 0, size=2)
+    found = synchronous(fleet, np.array([4.0, 9.5]), (draw, 2), 5, 0)
     np.testing.assert_allclose(found.time, [14, 18, 22, 31.5, 44])
     assert found.ids[:, 0].tolist() == [0, 0, 0, 1, 0]
 

@@ -344,11 +344,10 @@ class Timeline:
 def synchronous(
     fleet: Fleet,
     seconds: np.ndarray,
-    draw: Callable[[int, np.ndarray | None], np.ndarray],
+    cohorts: tuple[Callable[[int, np.ndarray | None], np.ndarray], int],
     updates: int,
     seed: int,
     *,
-    size: int,
     quorum: int | None = None,
     deadline: float | None = None,
     joules: np.ndarray | None = None,
@@ -358,10 +357,11 @@ def synchronous(
     # whichever is first. Who has not sent by then is told to stop and counts as absent; its energy is the share
     # of its task's that its time is. Who drops out takes all of it.
     # seconds: of a task of each client, shape (clients,)
-    # draw: (round, who is there or None) -> the clients that the round asks
+    # cohorts: (round, who is there or None) -> the clients that the round asks, and how many these are at most
     # quorum: messages that end a round; None waits for all
     # deadline: seconds after which a round ends in any case; None for none
     # joules: of a task of each client, shape (clients,); None if nothing is known of them
+    draw, size = cohorts
     if quorum is not None and quorum > size:
         raise InvalidInput(f"quorum = {quorum} but a round asks {size} clients: choose at most {size}")
     # without any of these every client that a round asks is heard, so that the run's own sampling says who takes part

@@ -116,10 +116,9 @@ def schedule_cohorts(
     if algorithm.traits.buffer:
         return _asynchronous(fleet, algorithm, sampling, options, seconds, joules, sent)
     first = jax.eval_shape(partial(sampling.draw, population=population), key, jnp.int32(0))[0]
-    timeline = synchronous(
-        fleet, seconds, _cohorts(sampling, key, population, len(first), options), options.rounds, options.seed,
-        size=len(first), quorum=options.quorum, deadline=options.deadline, joules=joules,
-    )  # fmt: skip
+    cohorts = (_cohorts(sampling, key, population, len(first), options), len(first))
+    ends = {"quorum": options.quorum, "deadline": options.deadline}
+    timeline = synchronous(fleet, seconds, cohorts, options.rounds, options.seed, **ends, joules=joules)
     if timeline.ids is None or timeline.present is None:
         return Timed(timeline, sampling, sampling, sent)
     if not timeline.present.any():
