@@ -82,6 +82,7 @@ class BufferedCoordinator(Coordinator):
         entry = super().finish_round(accepted, drawn)
         for client in accepted:
             self.withdraw(client)
+        # Broadcasts stay as long as an order of their version may be answered.
         needed = set(self._versions.values())
         self._broadcasts = {v: sent for v, sent in self._broadcasts.items() if v in needed}
         return entry
@@ -168,6 +169,7 @@ class BufferedCollector(ReplyCollector):
         wanted = min(len(idle), self._concurrency - len(self._orders))
         if wanted <= 0:
             return
+        # Drawn by what has happened so far: a run with the same arrivals repeats to the bit.
         random = np.random.default_rng((self._settings.seed, _TAG, self._round, replies.asked))
         chosen = [int(client) for client in random.permutation(idle)[:wanted]]
         requests = {connected[client]: self._coordinator.train_request(client) for client in chosen}

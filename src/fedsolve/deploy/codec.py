@@ -78,6 +78,7 @@ def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[s
     if not isinstance(part := record.get(name), ConfigRecord):
         raise InvalidInput(f"it cannot be read: it has no {name} as this version of fedsolve writes it")
     facts: dict[str, Any] = dict(part)
+    # Exactly the facts of this version: a record of another one is not read in part.
     for key in sorted(set(facts) ^ set(types)):
         problem = "has an unknown" if key in facts else "lacks"
         raise InvalidInput(f"it {problem} {sanitize(key)}: another version of fedsolve?")
@@ -133,6 +134,7 @@ def read_buffers(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[st
     buffers = {}
     for name, array in record.array_records["buffers"].items():
         buffers[name] = np.zeros(0)  # an unknown name is refused later, with the remedy
+        # What has another shape is not decoded: NumPy would make room for what the header says.
         if name in known:
             _check_npy(name, array.data, known[name])
             buffers[name] = array.numpy()
@@ -259,6 +261,7 @@ def _values(kind: type[Payload], record: RecordDict, expected: Expected) -> dict
 
 def _metrics_to_record(metrics: PartMetrics) -> ConfigRecord:
     means, counts = list(metrics.means.values()), [metrics.counts[name] for name in metrics.means]
+    # Counts of examples are integers, sums of weights are not.
     if not all(isinstance(n, int) for n in counts):  # a list holds values of one type
         counts = [float(n) for n in counts]
     facts: dict[str, Any] = {"examples": metrics.examples}
@@ -295,7 +298,9 @@ def _record_to_sums(names: list[Any], kinds: list[Any], values: list[Any]) -> di
         raise InvalidInput(f"it has sums of {sanitize(names, 80)} and {len(kinds)} kinds of metrics")
     if not all(type(value) is float for value in values):
         raise InvalidInput("its sums are not floating-point numbers")
+    # Of a closed form: nothing is imported by name.
     metrics = [described(loads(kind)) for kind in kinds]
+    # All sums travel as one list; each metric knows how many are its own.
     ends = np.cumsum([metric.width for metric in metrics])
     if not len(ends) or ends[-1] != len(values):
         raise InvalidInput(

@@ -75,6 +75,7 @@ class Mailbox:
         """
         check_engine()
         now = time.monotonic()
+        # Those that are given up are looked for a while longer: they show that their client is alive.
         self._late = {key: (node, until) for key, (node, until) in self._late.items() if until > now}
         for message_id in [*self._waiting, *self._late]:
             answer = self._fetch(message_id)
@@ -249,6 +250,7 @@ class Backoff:
 
     def record_miss(self, client: int, node: int | None, round: int) -> None:
         last_node, misses, _ = self._missing.get(client, (node, 0, 0.0))
+        # Another node of the client begins anew: what kept the first one waiting is not its fault.
         misses = min(misses, _MAX_EXPONENT) if last_node == node else 0
         next_round = math.inf if node is None else round + 1 + 2**misses
         self._missing[client] = (node, misses + 1, next_round)
@@ -340,6 +342,7 @@ class Exchange(Generic[AnyRequest, T]):
             return
         self.backoff.record_answer(client)
         self._clients.on_message(client)
+        # Counted whether it counts or not: it has travelled.
         replies.bytes_up += records.record_bytes(answer)
         if replies.is_complete:
             return
@@ -450,6 +453,7 @@ def send(pending: Sequence[PendingRequests[Any, Any]], group: int) -> None:
         group: number of the group of messages that Flower shows them in.
     """
     seconds = max(each.exchange.seconds for each in pending)
+    # One message a node, with a record for each kind: a node is asked for training and measuring in one trip.
     by_node: dict[int, dict[str, RecordDict]] = {}
     for each in pending:
         for node, record in each.encode().items():
@@ -485,6 +489,7 @@ def send_and_wait(pending: Sequence[PendingRequests[Any, Any]], group: int, phas
 
 def _take_parts(pending: Sequence[PendingRequests[Any, Any]], node: int, answer: RecordDict | str) -> None:
     # Give each kind its part of an answer; the one that the message is of takes what the others leave.
+    # Those beside the first are taken out of its record, which must have no part that it does not know.
     first, *others = [each for each in pending if node in each.waiting]
     for each in others:
         each.take(node, answer if isinstance(answer, str) else records.separate(answer, each.exchange.kind))

@@ -75,6 +75,7 @@ class NodeBindings:
         return [client for client, bound in self._keys.items() if bound == key]
 
     def bind(self, client: int, key: str) -> None:
+        # A key has one number: a node whose client-id was mended frees the one before.
         for other in self.clients_of(key):
             del self._keys[other]
         self._keys[client] = key
@@ -183,6 +184,7 @@ class ClientRegistry:
         """
         nodes = {node.node_id: node for node in self._grid.get_nodes()}
         keys = {number: key_digest(node) for number, node in nodes.items()}
+        # First of all: a node that was started again is asked anew below.
         self._forget_all_but({number: node.last_activated_at for number, node in nodes.items()})
         for node, answer in self._query(self._to_ask(keys)):
             if isinstance(answer, str):  # it said nothing, perhaps its process died: it is asked again
@@ -194,6 +196,7 @@ class ClientRegistry:
             except InvalidInput as error:
                 self._claimed[node] = None
                 client = error.client if isinstance(error, _Rejected) else None
+                # Another node that refuses in a client's name says nothing of the node that the number belongs to.
                 is_its_own = client is not None and self._bindings.key_of(client) in (None, keys[node])
                 self._refuse(node, str(error), client if is_its_own else None)
         self._connected = self._resolve_claims(keys)
@@ -261,6 +264,7 @@ class ClientRegistry:
         # Whether too few clients are left without those whose own answer is a refusal.
         #
         # Whose constants are not those of most may change with the next client.
+        # Refused by their own answer, not by comparison with others, which may change.
         answered = {client for node, (_, client) in self._refusals.items() if self._claimed.get(node) is None}
         return self._population - len(answered & set(self.refused)) < quorum
 
@@ -271,6 +275,7 @@ class ClientRegistry:
 
     def _forget_all_but(self, starts: dict[int, str]) -> None:
         # Forget nodes that are gone, and those that were started again under the same number, as one with a key is.
+        # Under one number, since its key is the same.
         for gone in {node for node, start in self._starts.items() if starts.get(node) != start}:
             claim = self._claimed.pop(gone, None)
             if claim is not None and self._connected.get(claim.client) == gone:
@@ -302,12 +307,14 @@ class ClientRegistry:
     def _resolve_claims(self, keys: Mapping[int, str]) -> dict[int, int]:
         # Which client is at which node, after every claim was compared with the bindings.
         connected: dict[int, int] = {}
+        # All claims are compared at once, so that who answered first has no say in what is usual.
         online, usual = set(keys.values()), self._usual_constants(keys)
         for node, claim in self._claimed.items():
             if claim is None:
                 continue
             client = claim.client
             key, bound = keys[node], self._bindings.key_of(client)
+            # The key may be bound to another number, whose node now claims this one.
             others = [n for n in self._bindings.clients_of(key) if n != client]
             if bound != key and (reason := self._conflict(client, bound, bound in online, others)):
                 self._refuse(node, reason)
@@ -321,6 +328,7 @@ class ClientRegistry:
                 continue
             connected[client] = node
             self._refusals.pop(node, None)
+            # Only when it connects: a poll of those that are here says nothing.
             if self._connected.get(client) != node:
                 self.clients.on_hello(client, claim.versions)
                 conflict = self.names.assign(client, claim.site)

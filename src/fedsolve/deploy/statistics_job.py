@@ -207,6 +207,7 @@ class AllowedColumns:
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
         replies = replies_to(requests, columns, self.min_rows)
+        # Columns that there are not are not counted: what nobody has tells nothing.
         known = set(map(str, columns)) & replies.keys()
         with about_request():
             over = self._asked_too_often(folder / f"client-{node.client}-asked", known)
@@ -237,6 +238,7 @@ class AllowedColumns:
                 raise InvalidInput(
                     f"{path} is damaged, and how often columns were asked about is not known: restore the file"
                 ) from None
+            # Counted before it is answered: a client that is killed in between has answered.
             asked |= {name: int(asked.get(name, 0)) + 1 for name in names if name not in over}
             write_atomically(path, json.dumps(asked), private=True)
         return over
@@ -262,6 +264,7 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
     registry = ClientRegistry.of(grid, settings, experiment, None, ClientStatuses(population), say)
     session = SecureSession.of(grid, settings, registry, experiment, say)
     session.load_or_enrol(population, settings.connect_seconds)
+    # Clients that are asked something else have masks that cancel with nobody's.
     digest = columns_digest(requests, run_config)
 
     def request(client: int, attempt: Any) -> RecordDict:

@@ -128,6 +128,7 @@ class ClientStatuses:
 
     def failed(self, client: int, cause: Cause, reason: str) -> None:
         """A reply that was due does not count; who was not asked has not failed once more."""
+        # Where cohorts are secret, who failed would tell who was asked.
         if cause is not Cause.NOT_ASKED and not self.hides_cohorts:
             status = self._clients[client]
             self._change(
@@ -205,6 +206,7 @@ class StatusFile:
         except InvalidInput as error:
             self._log(f"note: {error}")
             status = None
+        # A folder may hold the status of a run before.
         is_same = status is not None and status.experiment == self._about["experiment"]
         return ClientStatuses(population, status.clients if status is not None and is_same else ())
 

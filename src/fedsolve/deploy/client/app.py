@@ -68,6 +68,7 @@ class OracleCache:
     @contextmanager
     def borrow(self, run: int, node: NodeContext, anew: bool = False) -> Iterator[LocalProblem]:
         """The problem as its construction left it, for one message at a time; with `anew` its data are read again."""
+        # The owner's function may have read all of this.
         configs = (sorted(config.items()) for config in (node.node_config, node.run_config))
         wanted = repr((run, node.client, node.site, *configs))  # 1, 1.0 and True differ
         with self._lock:

@@ -197,6 +197,7 @@ class Worker:
                 check_unprotected(method)
                 self.budget.refuse_without_noise("metrics have no noise")
                 self.sums.check(method, request)
+                # What is measured is part of the digest, and not known yet: the rest of the order can be refused now.
                 unmeasured = self._order("evaluate", request)._replace(request=None)
                 self.sums.check_order(self.folder, unmeasured, self.log)
                 check_known_metrics(request, self.problem.metrics)
@@ -236,6 +237,7 @@ class Worker:
         broadcast = wire.decode(request.broadcast, like, params)
         sent = request.first_broadcast
         first = broadcast if sent is None else wire.decode(sent, like, params)
+        # Every client's state begins with the first round's broadcast, whenever it joins.
         before = algorithm.enrol(first, params)
         is_stateful, states = bool(jax.tree.leaves(before)), self._states(request)
         if is_stateful:
@@ -245,6 +247,7 @@ class Worker:
                 before = self._replacement_state(lost, request, algorithm, broadcast, before)
         if request.buffers:
             self.problem.load_buffers(request.buffers)
+        # Under a method that protects updates buffers stay those of the server.
         given = self.problem.buffers if protects(method) else {}
         message, after = train(self.problem, algorithm, broadcast, before, request)
         buffers = self.problem.buffers
@@ -253,6 +256,7 @@ class Worker:
             buffers = {}  # those of the server
         encoded = self._encoded(request, algorithm, message)
         if is_stateful:
+            # Before the reply is sent: a server that uses it asks for this state in its next order.
             states.save(request.round, after, request.last_used_round)
         return TrainReply(
             request.experiment,

@@ -116,6 +116,7 @@ class DeploymentCheckpoint:
             manifest["looks"] = self._setup.facts()
         tree = {"server": state.server, "buffers": state.buffers, "used": coordinator.written_last_used}
         with coordinator.precision():
+            # Files of clients first, then the checkpoint that names them, then what nobody needs any more is removed.
             self._tracked.save(state)
             self._older.add(self._keeps)
             self._folder.save(tree, manifest)

@@ -61,6 +61,7 @@ class ServerMethod:
             algorithm = cast(algorithm, dtype)
             params = jax.tree.map(jnp.asarray, params)
             server = _compiled("init")(algorithm, params)
+            # As the engine's first round has it: clients' states begin with the same broadcast there.
             first = introspect.first_cohort(population)
             broadcast = _compiled("broadcast", population)(
                 algorithm, server, first.round, first.size, first.key
@@ -112,6 +113,7 @@ class ServerMethod:
         totals = None
         for message, weight in zip(messages, weights, strict=True):
             term = _jit(_term)(message, jnp.asarray(weight, self.dtype))
+            # One message at a time; the sum so far is given to the program, which may write over it.
             totals = term if totals is None else _jit(merge, donate_argnums=0)(totals, term)
         return _jit(Totals.reduce)(totals)
 
