@@ -23,13 +23,13 @@ from fedsolve.tasks.task import Task
 
 
 def finished(folder: Path, rounds: int) -> History | None:
-    """The record of a run that has done all its rounds; None where it has not."""
+    # the record of a run that has done all its rounds; None where it has not
     history = None if (folder / FAILURE).exists() else read_history(folder)
     return history if history is not None and history.evaluations["round"][-1] >= rounds else None
 
 
 def final_history(folder: Path, rounds: int) -> History | None:
-    """The record of a run that is finished or has diverged; None where it would go on."""
+    # the record of a run that is finished or has diverged; None where it would go on
     return read_history(folder) if read_failure(folder) is not None else finished(folder, rounds)
 
 
@@ -48,7 +48,7 @@ class RunStatus:
 
 
 def run_status(name: str, method: str, folder: Path, task: str, rounds: int) -> RunStatus:
-    """Where a run of a method stands, by its own name and the method's."""
+    # where a run of a method stands, by its own name and the method's
     done = finished(folder, rounds)
     if done is not None:
         return RunStatus(name, "finished", done)
@@ -63,7 +63,7 @@ def run_status(name: str, method: str, folder: Path, task: str, rounds: int) -> 
 
 
 def record_so_far(path: Path, label: str, task: str) -> History:
-    """The record that a checkpoint speaks of."""
+    # the record that a checkpoint speaks of
     manifest = read_manifest(path)
     try:
         recorder = RecordFile(path.parent).restore(manifest["record"])
@@ -109,7 +109,7 @@ def page_so_far(
 def page_of_methods(
     out: str | Path | None, methods: Sequence[RunPlan], title: str, task: Task, options: RunOptions
 ) -> AbstractContextManager[None]:
-    """The same for runs from Python, of which process 0 of several writes the page; nothing without a folder."""
+    # the same for runs from Python, of which process 0 of several writes the page; nothing without a folder
     if out is None or not is_first():
         return nullcontext()
     places = []

@@ -25,7 +25,7 @@ _TASK, _PREDICTS, _PERSONAL, _COLUMNS = "made_by", "predicts", "personal", "colu
 
 
 def model_metadata(inference: Any, personal: bool) -> dict[str, Any]:
-    """What a model's file says of how the model predicts, beside its arrays."""
+    # what a model's file says of how the model predicts, beside its arrays
     facts: dict[str, Any] = {_PERSONAL: True} if personal else {}
     if not isinstance(inference, Inference):
         return facts
@@ -58,7 +58,7 @@ class StoredTask:
 
     @cached_property
     def task(self) -> Task:
-        """The ready task."""
+        # the ready task
         table = model_facts(self.folder / MODEL).get(_TASK)
         if not isinstance(table, dict) or table.get("task") not in TASKS:
             raise InvalidInput(
@@ -86,7 +86,7 @@ class StoredTask:
 
 
 def restore_for_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params, Any]:
-    """A stored model and its buffers in the structure that a task gives them."""
+    # a stored model and its buffers in the structure that a task gives them
     if (buffers is None) != (task.buffers is None):
         has = "has no" if buffers is None else "has"
         raise InvalidInput(
@@ -98,7 +98,7 @@ def restore_for_task(folder: Path, task: Task, params: Any, buffers: Any) -> tup
 
 
 def inference_from_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -> Inference:
-    """How a stored model predicts through a PyTorch module of the same layers."""
+    # how a stored model predicts through a PyTorch module of the same layers
     require("torch", "module= needs", "torch", "PyTorch")
     from torch import nn
 
@@ -125,7 +125,7 @@ def inference_from_module(folder: Path, module: Any, params: Any, buffers: Any, 
 
 
 def as_trained(folder: Path, inference: Inference) -> Inference:
-    """How a task's model predicts, with the columns in the order of the stored model's training."""
+    # how a task's model predicts, with the columns in the order of the stored model's training
     stored = _columns(folder)
     if not stored or stored == inference.columns:
         return inference

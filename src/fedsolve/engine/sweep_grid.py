@@ -62,7 +62,7 @@ class SweepOptions:
 
 
 def check_size(values: Sequence[int], seeds: int) -> int:
-    """The trials of axes of so many values with so many seeds; `InvalidInput` if they are more than `MOST_TRIALS`."""
+    # the trials of axes of so many values with so many seeds; `InvalidInput` if they are more than `MOST_TRIALS`
     trials = math.prod(values) * seeds
     if trials > MOST_TRIALS:
         sizes = " x ".join(f"{n:,}" for n in values) or "1"
@@ -74,7 +74,7 @@ def check_size(values: Sequence[int], seeds: int) -> int:
 
 
 def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    """The axes of a grid, their values as tuples."""
+    # the axes of a grid, their values as tuples
     if grid is not None and not isinstance(grid, Mapping):
         raise InvalidInput(
             f"grid = {shown(grid)} must be values by name, such as {{'client_lr': [0.01, 0.1]}}"
@@ -91,7 +91,7 @@ def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds of a sweep: those given, or 0, 1, ... if they are given by number."""
+    # the seeds of a sweep: those given, or 0, 1, ... if they are given by number.
     if is_integer(seeds):
         check_size([], int(seeds))
         numbers = tuple(range(seeds))
@@ -105,7 +105,7 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def selection_of(select: Selection | str | None, rounds: int) -> Selection:
-    """How a sweep of so many rounds chooses the best setting, by default by its training loss."""
+    # how a sweep of so many rounds chooses the best setting, by default by its training loss
     if isinstance(select, Selection):
         return select
     if select is not None and not isinstance(select, str):
@@ -114,7 +114,7 @@ def selection_of(select: Selection | str | None, rounds: int) -> Selection:
 
 
 def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> list[Algorithm]:
-    """The method at every setting, in the order of the product of the axes: the last one fastest."""
+    # the method at every setting, in the order of the product of the axes: the last one fastest
     if not callable(make):
         raise InvalidInput(f"algorithm = {shown(make)} must be a method's name or a function that makes one")
     name = getattr(make, "__name__", "the method")
@@ -131,7 +131,7 @@ def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, 
 
 
 def by_name(name: str) -> Callable[..., Algorithm]:
-    """The function that makes a method of the catalogue, whose signature has the method's settings."""
+    # the function that makes a method of the catalogue, whose signature has the method's settings
     known = arguments(name)
 
     def make(**settings: Any) -> Algorithm:

@@ -57,13 +57,13 @@ class TrialResults:
         self.diverged = np.full(self.shape[:2], -1, np.int32)
 
     def put(self, batch: TrialBatch, evaluation: int, values: dict[str, np.ndarray]) -> None:
-        """Metrics of a batch's trials, each of shape (L, S), at one evaluation."""
+        # metrics of a batch's trials, each of shape (L, S), at one evaluation
         for name, value in values.items():
             all_trials = self.metrics.setdefault(name, np.full(self.shape, np.nan, self.dtype))
             all_trials[np.ix_(batch.settings, batch.seeds, np.array([evaluation]))] = value[..., None]
 
     def end(self, batch: TrialBatch, rounds: int) -> None:
-        """A trial whose model is not finite after the last round has diverged: nobody trained from it to notice."""
+        # a trial whose model is not finite after the last round has diverged: nobody trained from it to notice
         trials = np.ix_(batch.settings, batch.seeds)
         lost = np.isnan(self.metrics["train_loss"][trials][..., -1]) & (self.diverged[trials] < 0)
         self.diverged[trials] = np.where(lost, rounds, self.diverged[trials])
@@ -72,7 +72,7 @@ class TrialResults:
 def results_so_far(
     folder: Path, shape: tuple[int, int, int]
 ) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
-    """The metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them."""
+    # the metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them
     path = folder / SWEEP.file
     header, arrays = mapped_arrays(path, "checkpoint")
     try:
@@ -95,7 +95,7 @@ class SweepStore:
     @classmethod
     @contextlib.contextmanager
     def at(cls, out: str | Path | None, identity: dict[str, Any], resume: bool) -> Iterator[SweepStore]:
-        """Hold the folder for one sweep."""
+        # hold the folder for one sweep
         with RunFolder.if_given(out, SWEEP, plain(identity), resume) as folder:
             yield cls(folder)
 
@@ -109,17 +109,17 @@ class SweepStore:
 
     @property
     def trials(self) -> int | None:
-        """Trials side by side of the sweep that is resumed, which decide its bits; None for a new one."""
+        # trials side by side of the sweep that is resumed, which decide its bits; None for a new one
         return self._manifest.get("lanes")
 
     @property
     def at_once(self) -> int | None:
-        """Batches at once of the sweep that is resumed, which share a state in the file; None for a new one."""
+        # batches at once of the sweep that is resumed, which share a state in the file; None for a new one
         return self._manifest.get("at_once")
 
     @property
     def running(self) -> list[TrialBatch]:
-        """The batches under way of the sweep that is resumed, where some of its trials had diverged; else none."""
+        # the batches under way of the sweep that is resumed, where some of its trials had diverged; else none
         return [
             TrialBatch(np.array(settings), np.array(seeds))
             for settings, seeds in self._manifest.get("running", ())
@@ -127,12 +127,12 @@ class SweepStore:
 
     @property
     def done(self) -> tuple[int, int, float]:
-        """Batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros."""
+        # batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros
         manifest = self._manifest
         return (manifest["blocks"], manifest["rounds"], manifest["seconds"]) if manifest else (0, 0, 0.0)
 
     def restore(self, results: TrialResults, states: list[RunState]) -> list[RunState]:
-        """Fill the results when resuming; the states of the batches under way, of the shapes of `states`."""
+        # fill the results when resuming; the states of the batches under way, of the shapes of `states`
         if self._folder is None or not self._manifest:
             return states
         empty = {name: np.zeros(results.shape, results.dtype) for name in self._manifest["metrics"]}
@@ -143,7 +143,7 @@ class SweepStore:
         return saved["states"]
 
     def save(self, results: TrialResults, running: Sequence[RunningBatch], layout: dict[str, int]) -> None:
-        """Keep everything, atomically: also the batches under way; `layout` holds `lanes` and `at_once`."""
+        # keep everything, atomically: also the batches under way; `layout` holds `lanes` and `at_once`
         if self._folder is None:
             return
         manifest = {
@@ -204,7 +204,7 @@ class SweepRounds(Rounds):
         self._is_compiled = False
 
     def finish(self) -> None:
-        """All batches, from where the store is."""
+        # all batches, from where the store is
         results, clock, begun = self.results, CompileClock(), Stopwatch(0.0)
         with Interruptible(self._store.where) as interrupt:
             self._restore()
@@ -246,7 +246,7 @@ class SweepRounds(Rounds):
         return self.results.rounds
 
     def begin(self) -> str:
-        """Evaluate the initial models, where the batches are at their start."""
+        # evaluate the initial models, where the batches are at their start
         results, self._is_compiled = self.results, False
         if not results.rounds:
             self._running = self._start()
@@ -271,7 +271,7 @@ class SweepRounds(Rounds):
         return rounds
 
     def record(self, logs: int) -> None:
-        """Note which trials have diverged, and go on with the others; where all have, no round is left."""
+        # note which trials have diverged, and go on with the others; where all have, no round is left
         results, running = self.results, self._running
         results.rounds += logs
         for current in running:
@@ -289,7 +289,7 @@ class SweepRounds(Rounds):
         return ""
 
     def due(self, over: bool) -> bool:
-        """Whether enough time has passed since the last saving; batches that are done wait for the next one."""
+        # whether enough time has passed since the last saving; batches that are done wait for the next one
         return self._store.due
 
     def save(self) -> None:
@@ -359,7 +359,7 @@ def _each(
 
 
 def in_fewest_batches(running: Sequence[RunningBatch]) -> list[RunningBatch]:
-    """The trials that have not diverged, in batches of the same shape; one batch stays where all have."""
+    # the trials that have not diverged, in batches of the same shape; one batch stays where all have
     alike: dict[Any, list[RunningBatch]] = {}
     for current in running:
         program = jax.tree.structure((current.algorithms, current.diagnostics))

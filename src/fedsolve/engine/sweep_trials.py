@@ -81,11 +81,9 @@ class EvaluationSpec:
 
 
 def start(algorithms: Algorithm, params: Params, population: int) -> RunState:
-    """The first state of each trial, leading axes (S, L): one start for each seed.
-
-    `algorithms` has a leading axis (L,), `params` one of (S,).
-    """
-
+    # the first state of each trial, leading axes (S, L): one start for each seed.
+    #
+    # `algorithms` has a leading axis (L,), `params` one of (S,).
     def of_seed(params: Params) -> RunState:
         return jax.vmap(lambda a: initial(a, params, population))(algorithms)
 
@@ -103,10 +101,9 @@ def advance(
     states: RunState,
     rounds: Scalar,
 ) -> RunState:
-    """`rounds` rounds of every trial in one call; it ends early when all have diverged.
-
-    `algorithms` has leading axes (S, L): a rate may react to the evaluations of its own trial.
-    """
+    # `rounds` rounds of every trial in one call; it ends early when all have diverged.
+    #
+    # `algorithms` has leading axes (S, L): a rate may react to the evaluations of its own trial.
     first = jnp.max(states.round)
 
     def unfinished(carry: tuple[Scalar, RunState]) -> Traced:
@@ -139,13 +136,11 @@ def evaluate(
     algorithms: Algorithm,
     states: RunState,
 ) -> dict[str, Array]:
-    """All metrics, each of shape (S, L); `finite` says whether the model is.
-
-    `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on; `owned`
-    those evaluated with their owners' models, with which the loss of `train` is. What the servers report is that of
-    the last round, NaN before the first.
-    """
-
+    # all metrics, each of shape (S, L); `finite` says whether the model is.
+    #
+    # `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on; `owned`
+    # those evaluated with their owners' models, with which the loss of `train` is. What the servers report is that of
+    # the last round, NaN before the first.
     def one(diagnostics: Any, algorithm: Algorithm, state: RunState) -> dict[str, Array]:
         params = algorithm.export(state.server)
         begun = state.round > 0
@@ -184,7 +179,7 @@ def _pooled(part: str, metrics: Metrics, values: dict[str, Array], examples: Bat
 
 @compiled
 def models(algorithms: Algorithm, states: RunState) -> Params:
-    """The exported model of each trial, leading axes (S, L)."""
+    # the exported model of each trial, leading axes (S, L)
     return _over(lambda states: _over(lambda a, s: a.export(s.server), algorithms, states), states)
 
 
@@ -206,18 +201,18 @@ class Trials:
     seeds: tuple[int, ...]
 
     def without_nonfinite_clients(self) -> Trials:
-        """Without clients whose loss is not finite at the initial model, in training and validation metrics."""
+        # without clients whose loss is not finite at the initial model, in training and validation metrics
         prepared = without_nonfinite_clients(self.prepared)
         return self if prepared is self.prepared else dataclasses.replace(self, prepared=prepared)
 
     @property
     def evaluated(self) -> np.ndarray:
-        """Rounds done at each evaluation, shape (evaluations,), 0 first."""
+        # rounds done at each evaluation, shape (evaluations,), 0 first
         last = self.prepared.rounds
         return np.unique([*range(0, last, self.prepared.eval_every), last])
 
     def batches(self, trials: int | None) -> tuple[list[TrialBatch], tuple[str, ...]]:
-        """All trials in batches, those of one program together, and what is to be said of it."""
+        # all trials in batches, those of one program together, and what is to be said of it
         programs: dict[Any, list[int]] = {}
         for i, pair in enumerate(zip(self.methods, self.diagnostics, strict=True)):
             programs.setdefault(jax.tree.structure(pair), []).append(i)
@@ -241,7 +236,7 @@ class Trials:
     def with_current_rates(
         self, batch: TrialBatch, metrics: Mapping[str, np.ndarray], evaluations: int
     ) -> Algorithm:
-        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
+        # the methods of the trials' next rounds after so many evaluations, leading axes (S, L)
         rounds = self.evaluated[:evaluations]
         stop = int(self.evaluated[min(evaluations, len(self.evaluated) - 1)])
 
@@ -269,14 +264,14 @@ class RunningBatch:
     states: RunState
 
     def next_methods(self, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
-        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
+        # the methods of the trials' next rounds after so many evaluations, leading axes (S, L)
         if has_feedback(self.algorithms):
             return self.trials.with_current_rates(self.batch, metrics, evaluations)
         seeds = len(self.keys)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
 
     def advance(self, rounds: int, metrics: Mapping[str, np.ndarray], evaluations: int) -> RunningBatch:
-        """Some rounds further, at the rates that follow from so many evaluations of all trials."""
+        # some rounds further, at the rates that follow from so many evaluations of all trials
         prepared, algorithms = self.trials.prepared, self.next_methods(metrics, evaluations)
         shared = (prepared.sampling, prepared.packed)
         try:
@@ -291,7 +286,7 @@ class RunningBatch:
         return dataclasses.replace(self, states=jax.block_until_ready(states))
 
     def evaluate(self) -> dict[str, np.ndarray]:
-        """All metrics, each of shape (L, S), NaN where a trial has diverged."""
+        # all metrics, each of shape (L, S), NaN where a trial has diverged
         prepared = self.trials.prepared
         parts, sets = prepared.parts
         clients = {name: c for name, c in parts.items() if isinstance(c, EvalClients)}  # in a sweep all are
@@ -320,7 +315,7 @@ class RunningBatch:
         return {name: np.array([one[name] for one in trials]).reshape(shape) for name in trials[0]}
 
     def with_columns(self, batches: Sequence[RunningBatch], source: np.ndarray) -> RunningBatch:
-        """A batch whose column l, a setting with its trials, is that of `batches[source[l]]`."""
+        # a batch whose column l, a setting with its trials, is that of `batches[source[l]]`
         columns = np.arange(len(source))
 
         def picked(axis: int, *each: Any) -> Any:
@@ -341,6 +336,6 @@ class RunningBatch:
 
     @property
     def failed(self) -> np.ndarray:
-        """The round in which each trial diverged, counted from 1, -1 if it has not; shape (L, S)."""
+        # the round in which each trial diverged, counted from 1, -1 if it has not; shape (L, S)
         failed = np.asarray(self.states.failed)
         return np.where(failed < 0, -1, failed + 1).T

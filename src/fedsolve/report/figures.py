@@ -85,7 +85,7 @@ _NAMED = 24
 
 
 def label_counts(data: FederatedData, labels: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels, shape (labels,), and how often each client has each, shape (clients, labels)."""
+    # the distinct labels, shape (labels,), and how often each client has each, shape (clients, labels)
     values = np.asarray(getattr(data.examples, "y", None) if labels is None else labels)
     if values.dtype == object:
         raise InvalidInput("the examples have no field y: give labels, one for each example")

@@ -48,18 +48,18 @@ def page_text(body: str, parts: Mapping[str, str]) -> str:
 
 
 def paragraphs(value: str) -> str:
-    """Plain text as paragraphs, cut at blank lines."""
+    # plain text as paragraphs, cut at blank lines
     blocks = (block.strip() for block in value.split("\n\n"))
     return "\n".join(f"<p>{text(block)}</p>" for block in blocks if block)
 
 
 def section(heading: str, body: str) -> str:
-    """A section of the page; '' if it has no body."""
+    # a section of the page; '' if it has no body
     return f"<section>\n<h2>{text(heading)}</h2>\n{body}\n</section>" if body else ""
 
 
 def details(heading: str, body: str, shown: bool = False) -> str:
-    """A part of the page that is opened by its heading; '' if it has no body."""
+    # a part of the page that is opened by its heading; '' if it has no body
     opened = " open" if shown else ""
     return f"<details{opened}>\n<summary>{text(heading)}</summary>\n{body}\n</details>" if body else ""
 
@@ -85,7 +85,7 @@ def result_html(histories: Sequence[History]) -> str:
 
 
 def clients_table(histories: Sequence[History]) -> str:
-    """Mean, p10, p90 and worst client loss of each run at its last evaluation; '' if no run has them."""
+    # mean, p10, p90 and worst client loss of each run at its last evaluation; '' if no run has them
     names = [c for c in _CLIENT_COLUMNS if any(c in h.evaluations and c not in too_few(h) for h in histories)]
     if not names:
         return ""
@@ -99,7 +99,7 @@ def clients_table(histories: Sequence[History]) -> str:
 
 
 def sites_table(measured: ClientMetrics) -> str:
-    """The examples and metrics of each client, by its name, at the last evaluation; '' if there are too many."""
+    # the examples and metrics of each client, by its name, at the last evaluation; '' if there are too many
     if len(measured.names) > _CLIENTS_IN_TABLE:
         return ""
     head = ["Client", "Examples", *(describe(f"train_{name}").title for name in measured.metrics)]
@@ -112,7 +112,7 @@ def sites_table(measured: ClientMetrics) -> str:
 
 
 def too_few(history: History) -> tuple[str, ...]:
-    """Columns that say nothing of a run: percentiles of a handful of clients."""
+    # columns that say nothing of a run: percentiles of a handful of clients
     names = ("clients", "task.num_clients", "population")
     count = next((history.settings[name] for name in names if name in history.settings), None)
     few = isinstance(count, int) and count < _CLIENTS_WITH_DECILES
@@ -120,7 +120,7 @@ def too_few(history: History) -> tuple[str, ...]:
 
 
 def settings_html(histories: Sequence[History]) -> str:
-    """Resolved settings: those that all runs share as a list, those that differ as a table."""
+    # resolved settings: those that all runs share as a list, those that differ as a table
     histories = [m.history for m in group_by_seed(histories)]
     settings = [_as_written(h.settings) for h in histories]
     names = list(dict.fromkeys(name for each in settings for name in each))
@@ -149,7 +149,7 @@ def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
-    """Names with what they are, as a list: of settings in columns, or of `facts` one below the other."""
+    # names with what they are, as a list: of settings in columns, or of `facts` one below the other
     rows = []
     for name, value in items.items():
         row = f"<dt>{text(name)}</dt><dd>{text(value)}</dd>"
@@ -158,10 +158,9 @@ def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
 
 
 def picture(caption: str, figure: Figure | bytes, key: str = "") -> str:
-    """A matplotlib figure (or a PNG) as an image within the page, described by its caption; `key` is for links to it.
-
-    It shrinks to half of its pixels, where its letters are still read; on a page narrower than that it scrolls.
-    """
+    # a matplotlib figure (or a PNG) as an image within the page, described by its caption; `key` is for links to it.
+    #
+    # It shrinks to half of its pixels, where its letters are still read; on a page narrower than that it scrolls.
     drawn = figure if isinstance(figure, bytes) else png(figure)
     least = int.from_bytes(drawn[16:20]) // 2  # a PNG begins with its width
     anchor = f' id="{text(key)}"' if key else ""
@@ -183,7 +182,7 @@ def _line_samples(histories: Sequence[History]) -> list[str]:
 
 
 def setting_text(value: object) -> str:
-    """A setting as text; floats with ten digits, so that 0.1 + 0.2 reads 0.3."""
+    # a setting as text; floats with ten digits, so that 0.1 + 0.2 reads 0.3
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return f"{value:.10g}" if isinstance(value, float) else without_folders(str(value))

@@ -65,7 +65,7 @@ class SoFar(NamedTuple):
 
     @property
     def refresh(self) -> str:
-        """What has the browser load the page again."""
+        # what has the browser load the page again
         return f'<meta http-equiv="refresh" content="{_SECONDS_BETWEEN:g}">\n' if self.goes_on else ""
 
 
@@ -165,10 +165,9 @@ def write_page(
 
 
 def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
-    """What the scripts draw: the methods with their columns, and the metrics to choose from, `main` first.
-
-    Of several seeds the columns are means, and `low` and `high` the range.
-    """
+    # what the scripts draw: the methods with their columns, and the metrics to choose from, `main` first.
+    #
+    # Of several seeds the columns are means, and `low` and `high` the range.
     styles, methods = line_styles(histories), group_by_seed(histories)
     runs = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
@@ -203,7 +202,7 @@ def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.n
 
 
 def drawing(data: Any) -> dict[str, str]:
-    """The parts that all pages with curves share: `style` with the colours, and `data` with what draws it."""
+    # the parts that all pages with curves share: `style` with the colours, and `data` with what draws it
     sheets = [static(name) for name in ("uPlot.min.css", "page.css", "run.css")]
     style = "\n".join((*sheets, _colour_rules()))
     block = f'<script type="application/json" id="page-data">{script_json(data)}</script>\n'
@@ -211,7 +210,7 @@ def drawing(data: Any) -> dict[str, str]:
 
 
 def curves_html(histories: Sequence[History]) -> str:
-    """Where the curves are drawn, with what can be chosen; simulated time where a run has it."""
+    # where the curves are drawn, with what can be chosen; simulated time where a run has it
     clock = _TIME if on_a_clock(histories) else ""
     return Template(static("curves.html")).substitute(clock=clock)
 

@@ -39,7 +39,7 @@ class LineStyle:
 
 
 def line_styles(histories: Sequence[History]) -> dict[str, LineStyle]:
-    """A style for each label, in order of appearance; runs of one label (its seeds) share it."""
+    # a style for each label, in order of appearance; runs of one label (its seeds) share it
     return styles_of([h.label for h in histories])
 
 
@@ -51,10 +51,9 @@ def styles_of(labels: Sequence[str]) -> dict[str, LineStyle]:
 
 
 def context(histories: Sequence[History]) -> str:
-    """What the runs have in common, for a title: task, clients per round, seeds.
-
-    Several values are listed; a setting that no run has is left out.
-    """
+    # what the runs have in common, for a title: task, clients per round, seeds.
+    #
+    # Several values are listed; a setting that no run has is left out.
     parts = [", ".join(dict.fromkeys(h.task for h in histories))]
     cohorts = _values(histories, "sampling")
     sizes = [re.fullmatch(r"Uniform\(size=(\d+)\)", cohort) for cohort in cohorts]
@@ -75,7 +74,7 @@ def _values(histories: Sequence[History], setting: str) -> list[str]:
 
 
 def distinct_names(histories: Sequence[History]) -> list[str]:
-    """A name for each run: its label, with a number where a label comes more than once."""
+    # a name for each run: its label, with a number where a label comes more than once
     labels = [h.label for h in histories]
     return [
         f"{label} (run {labels[:i].count(label) + 1})" if labels.count(label) > 1 else label
@@ -84,7 +83,7 @@ def distinct_names(histories: Sequence[History]) -> list[str]:
 
 
 def wrapped(lines: Iterable[str], inches: float) -> str:
-    """Lines of a title of 9 points, broken where one is wider than an axis that ends so far from the left edge."""
+    # lines of a title of 9 points, broken where one is wider than an axis that ends so far from the left edge
     return "\n".join(part for line in lines for part in _parts(line, 72 * (inches - 0.9)))
 
 
@@ -166,7 +165,7 @@ def plus_minus(mean: float, deviation: float) -> str:
 
 
 def number_writer(key: str) -> Callable[[float], str]:
-    """How a metric's value is written: accuracies in per cent, the rest by `show_number`."""
+    # how a metric's value is written: accuracies in per cent, the rest by `show_number`
     if describe(key).unit != "%":
         return show_number
     return lambda v: f"{100 * v:.2f}" if math.isfinite(v) else "diverged"
@@ -202,7 +201,7 @@ def human_time(seconds: float) -> str:
 
 
 def count_text(value: float) -> str:
-    """A count, or a mean of counts with one decimal."""
+    # a count, or a mean of counts with one decimal
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -238,7 +237,7 @@ def draw_map(
     lost: str | np.ndarray = DIVERGED,
     size: float = 7.5,
 ) -> Any:
-    """Draw `values` of shape (values of y, values of x), the first row at the bottom; returns the image."""
+    # draw `values` of shape (values of y, values of x), the first row at the bottom; returns the image
     from matplotlib.colors import LogNorm, Normalize
 
     low, high = sorted((colours.best, colours.worst))
@@ -273,7 +272,7 @@ def draw_map(
 
 
 def frame(axes: Axes, row: int, column: int) -> None:
-    """A frame around a cell: the best."""
+    # a frame around a cell: the best
     from matplotlib.patches import Rectangle
 
     corner = (column - 0.5, row - 0.5)

@@ -164,7 +164,7 @@ _SHOWN = 10
 
 
 def final_table(sweep: SweepRecord, metrics: Sequence[str] | None, target: float | None) -> ResultTable:
-    """All settings with their score, or what is asked for; see `Records.to_latex`."""
+    # all settings with their score, or what is asked for; see `Records.to_latex`
     check_range("target", target, optional=True)
     if metrics is not None and (isinstance(metrics, str) or not all(isinstance(m, str) for m in metrics)):
         raise InvalidInput(f"metrics = {shown(metrics)} must be a list of names, such as ['test_auc']")
@@ -186,7 +186,7 @@ def final_table(sweep: SweepRecord, metrics: Sequence[str] | None, target: float
 
 
 def sweep_html(sweep: SweepRecord) -> str:
-    """The best settings as a table of HTML, and below it what came out."""
+    # the best settings as a table of HTML, and below it what came out
     caption = f"{sweep.label} · {sweep.task} · {seeds_text(sweep.seeds)}. Score: {averaged_text(sweep)}."
     below = "".join(f"<p>{text(line)}</p>" for line in (*outcome_lines(sweep), *sweep.notes))
     return setting_table(sweep, _SHOWN).notebook(caption) + below

@@ -87,20 +87,20 @@ class ResultTable:
         return [[cell.text for cell in row] for row in self.cells]
 
     def rich(self, title: str = "") -> Table:
-        """For a terminal, the note below it."""
+        # for a terminal, the note below it
         table = narrow_table(self.head, self.texts, title)
         table.caption, table.caption_justify = self.note or None, "left"
         return table
 
     def latex(self) -> str:
-        """LaTeX text for a preamble with `booktabs`; the note is a comment above it."""
+        # LaTeX text for a preamble with `booktabs`; the note is a comment above it
         head, *lines = (f"{' & '.join(map(latex, row))} \\\\" for row in (self.head, *self.texts))
         columns = f"l{'r' * (len(self.head) - 1)}"
         above = [f"% {self.note}"] * bool(self.note) + [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
         return "\n".join([*above, head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
 
     def notebook(self, caption: str, last: tuple[str, Sequence[str]] | None = None) -> str:
-        """HTML without scripts or styles; `last` is the title of a further column, and its cells as HTML."""
+        # HTML without scripts or styles; `last` is the title of a further column, and its cells as HTML
         head = "".join(f"<th>{html.escape(title)}</th>" for title in (*self.head, *(last or ())[:1]))
         more = [f"<td>{cell}</td>" for cell in last[1]] if last else [""] * len(self.rows)
         rows = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self.texts)
@@ -111,7 +111,7 @@ class ResultTable:
         )
 
     def html(self, keys: Sequence[str] = ()) -> str:
-        """For a page, sortable, the note above it; `keys` are drawn line samples, one before each row's name."""
+        # for a page, sortable, the note above it; `keys` are drawn line samples, one before each row's name
         buttons = (f'<th scope="col"><button type="button">{html.escape(h)}</button></th>' for h in self.head)
         lines = []
         for i, (name, *row) in enumerate(self.cells):
@@ -140,7 +140,7 @@ def latex(text: str) -> str:
 
 
 def long_class(text: str) -> str:
-    """The class of what is too long for a column of a page."""
+    # the class of what is too long for a column of a page
     return ' class="long"' if len(text) > _COLUMN else ""
 
 
@@ -166,7 +166,7 @@ class Column:
     scale: float = 1.0
 
     def text(self, row: Row) -> str:
-        """The cell of `row`, with ± the standard deviation over seeds; '-' where there is no value."""
+        # the cell of `row`, with ± the standard deviation over seeds; '-' where there is no value
         value, deviation = row.get(self.key), row.get("deviations", {}).get(self.key)
         if value is None:
             return "-"
@@ -239,11 +239,10 @@ _WITH_DEVIATION = ("final_", "best_", "rounds_to_target", "time_to_target")
 
 
 def own_metrics(histories: Sequence[History]) -> list[str]:
-    """The user's own metrics: those of the test set that are no loss and no accuracy, five at most.
-
-    Where nothing is tested they are those of the validation examples. Bounds such as `auc_error` and confusion counts
-    are left out.
-    """
+    # the user's own metrics: those of the test set that are no loss and no accuracy, five at most.
+    #
+    # Where nothing is tested they are those of the validation examples. Bounds such as `auc_error` and confusion counts
+    # are left out.
     names = dict.fromkeys(name for h in histories for name in h.evaluations)
     part = "test_" if any(name.startswith("test_") for name in names) else "validation_"
     bounds = {f"{name}_error" for name in names}
@@ -259,10 +258,9 @@ def own_metrics(histories: Sequence[History]) -> list[str]:
 
 
 def chosen_metrics(histories: Sequence[History], metrics: Sequence[str] | None) -> list[str]:
-    """The columns that `metrics` names, each in full or as what follows `test_`, `validation_` or `train_`.
-
-    None stands for `own_metrics`.
-    """
+    # the columns that `metrics` names, each in full or as what follows `test_`, `validation_` or `train_`.
+    #
+    # None stands for `own_metrics`.
     if metrics is None:
         return own_metrics(histories)
     listed = not isinstance(metrics, str) and isinstance(metrics, Sequence)
@@ -273,7 +271,7 @@ def chosen_metrics(histories: Sequence[History], metrics: Sequence[str] | None) 
 
 
 def full_name(name: str, known: Iterable[str]) -> str:
-    """The column that a name means: itself, or the first of `test_`, `validation_` and `train_` with it."""
+    # the column that a name means: itself, or the first of `test_`, `validation_` and `train_` with it
     columns = list(known)
     for full in (name, *(f"{part}_{name}" for part in _PARTS)):
         if full in columns:
@@ -317,7 +315,7 @@ def _mean(values: Sequence[float | None]) -> tuple[float | None, float | None]:
 def result_table(
     histories: Sequence[History], target: float | None = None, metrics: Sequence[str] | None = None
 ) -> ResultTable:
-    """The results, a method a row; `target` and `metrics` as in `result_rows`."""
+    # the results, a method a row; `target` and `metrics` as in `result_rows`
     columns = result_columns(histories, target, metrics)
     rows = [
         [Cell(column.text(row), row.get(column.key)) for column in columns]
@@ -328,14 +326,14 @@ def result_table(
 
 
 def spread_words(histories: Sequence[History]) -> str:
-    """What ± means in the table of these runs; '' if no method has several seeds."""
+    # what ± means in the table of these runs; '' if no method has several seeds
     counts = {len(m.runs) for m in group_by_seed(histories) if m.several}
     which = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds"
     return f"Mean ± sample standard deviation (n - 1) over {which}." if counts else ""
 
 
 def narrow_table(heads: Sequence[str], cells: Sequence[Sequence[str]], title: str = "") -> Table:
-    """A rich table that 80 columns hold if they can: heads break between words alone, short cells nowhere."""
+    # a rich table that 80 columns hold if they can: heads break between words alone, short cells nowhere
     table = Table(
         title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
@@ -350,7 +348,7 @@ def narrow_table(heads: Sequence[str], cells: Sequence[Sequence[str]], title: st
 
 
 def headline(histories: Sequence[History]) -> str:
-    """The metric by which runs are compared: test accuracy if any run has it, else test loss, else training loss."""
+    # the metric by which runs are compared: test accuracy if any run has it, else test loss, else training loss
     if not histories:
         raise InvalidInput("no histories to show: give at least one")
     names = ("test_accuracy", "test_loss", "train_loss")
@@ -363,7 +361,7 @@ def _target(target: float | None) -> float | None:
 
 
 def outcome(histories: Sequence[History]) -> str:
-    """How the runs ended, in one sentence: what the best of them reached, and which diverged."""
+    # how the runs ended, in one sentence: what the best of them reached, and which diverged
     rows, keys = result_rows(histories), list(dict.fromkeys((headline(histories), "train_loss")))
     show = {column.key: column.show for column in result_columns(histories)}
     names = {key: (title := describe(key).title)[0].lower() + title[1:] for key in keys}
@@ -400,7 +398,7 @@ def outcome(histories: Sequence[History]) -> str:
 
 
 def target_text(key: str, target: float) -> str:
-    """A target as a head says it, accuracies in per cent."""
+    # a target as a head says it, accuracies in per cent
     metric = describe(key)
     return f"{target * metric.scale:g}{' %' if metric.unit == '%' else ''}"
 

@@ -43,12 +43,12 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """The number behind a string that `plain` wrote for a non-finite one; anything else unchanged."""
+    # the number behind a string that `plain` wrote for a non-finite one; anything else unchanged
     return _NONFINITE.get(value, value) if isinstance(value, str) else value
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """`value` as standard JSON text, non-finite numbers as strings."""
+    # `value` as standard JSON text, non-finite numbers as strings
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
@@ -57,7 +57,7 @@ Columns = dict[str, np.ndarray]
 
 
 def as_column(values: Any) -> np.ndarray:
-    """`values` (an array, or a list as read from JSON) as an int64 or float64 array."""
+    # `values` (an array, or a list as read from JSON) as an int64 or float64 array
     if isinstance(values, list | tuple):
         values = [number(v) for v in values]
     array = np.asarray(values)
@@ -69,7 +69,7 @@ def as_column(values: Any) -> np.ndarray:
 
 
 def checked_columns(columns: Mapping[str, Any], where: str, needed: tuple[str, ...] = ()) -> Columns:
-    """Columns as int64 or float64 arrays of one length; `InvalidInput` names the column that is not."""
+    # columns as int64 or float64 arrays of one length; `InvalidInput` names the column that is not
     missing = [name for name in needed if name not in columns]
     if missing:
         raise InvalidInput(f"{where}: no column '{missing[0]}', which every history needs")
@@ -82,7 +82,7 @@ def checked_columns(columns: Mapping[str, Any], where: str, needed: tuple[str, .
 
 
 def write_jsonl(path: str | Path, columns: Mapping[str, np.ndarray]) -> Path:
-    """Write columns as JSON lines, one object per row (`metrics.jsonl`: per evaluation), atomically."""
+    # write columns as JSON lines, one object per row (`metrics.jsonl`: per evaluation), atomically
     return write_atomically(path, jsonl(columns, str(path)))
 
 
@@ -93,7 +93,7 @@ def jsonl(columns: Mapping[str, np.ndarray], where: str = "columns") -> str:
 
 
 def frame(columns: dict[str, np.ndarray]) -> Any:
-    """Columns as a data frame: of pandas, or of polars where only that is installed."""
+    # columns as a data frame: of pandas, or of polars where only that is installed
     for name in _LIBRARIES:
         try:
             library = importlib.import_module(name)
@@ -104,7 +104,7 @@ def frame(columns: dict[str, np.ndarray]) -> Any:
 
 
 def csv_text(columns: dict[str, np.ndarray]) -> str:
-    """Columns as CSV text with a head; floats by their shortest form that reads back exactly, `nan` and `inf` too."""
+    # columns as CSV text with a head; floats by their shortest form that reads back exactly, `nan` and `inf` too
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -47,16 +47,15 @@ ALONE = "params"
 
 
 def write_model(path: Path, params: Params, facts: Mapping[str, Any]) -> None:
-    """Parameters as a safetensors file, each leaf under its path in the tree, such as `0.weight`.
-
-    What is no array, such as a model's activation function, is not among them.
-    """
+    # parameters as a safetensors file, each leaf under its path in the tree, such as `0.weight`.
+    #
+    # What is no array, such as a model's activation function, is not among them.
     arrays = {n: np.asarray(leaf, order="C") for n, leaf in leaves_by_path(params).items() if _is_array(leaf)}
     write_arrays(path, arrays, facts)
 
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
-    """The parameters that `write_record` kept, by name, and what the model keeps beside them, None if nothing."""
+    # the parameters that `write_record` kept, by name, and what the model keeps beside them, None if nothing
     try:
         if is_sealed(path):
             header, mapped = mapped_arrays(path, "model")
@@ -86,23 +85,23 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
 
 
 def model_facts(path: Path) -> dict[str, Any]:
-    """What a model's file says beside its arrays; nothing of a file without checksums."""
+    # what a model's file says beside its arrays; nothing of a file without checksums
     return dict(read_header(path, "model").manifest) if is_sealed(path) else {}
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a model's file has more in its metadata than a manifest, as files with checksums have."""
+    # whether a model's file has more in its metadata than a manifest, as files with checksums have
     return set(metadata_of(path)) - {MANIFEST} != set()
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree, each under its path, such as `0.weight`; `params` where there is one without a path."""
+    # the leaves of a pytree, each under its path, such as `0.weight`; `params` where there is one without a path
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(at, simple=True, separator=".") or ALONE: leaf for at, leaf in leaves}
 
 
 def like(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
-    """Arrays by name in the structure of a tree, whose leaves that are no arrays stay as they are."""
+    # arrays by name in the structure of a tree, whose leaves that are no arrays stay as they are
     leaves = leaves_by_path(tree)
     wanted = {name: leaf for name, leaf in leaves.items() if _is_array(leaf)}
     check_names(wanted, arrays, where, "it is of another task or model")
@@ -115,7 +114,7 @@ def like(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
 
 
 def stacked_leaves(trees: Sequence[Any]) -> Any:
-    """Pytrees of one structure as one, arrays stacked along a new first axis; what is no array is the first's."""
+    # pytrees of one structure as one, arrays stacked along a new first axis; what is no array is the first's
     return jax.tree.map(lambda *leaves: np.stack(leaves) if _is_array(leaves[0]) else leaves[0], *trees)
 
 
@@ -161,7 +160,7 @@ def write_failure(folder: Path, history: History, message: str) -> None:
 
 
 def read_failure(folder: Path) -> str | None:
-    """Why a run diverged; None if it has not."""
+    # why a run diverged; None if it has not
     try:
         return read_text(folder / FAILURE, LARGEST, follow=False).strip()
     except FileNotFoundError:
@@ -186,7 +185,7 @@ def _write_history(folder: Path, history: History) -> None:
 
 
 def method_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
-    """The sub-folder of each method of a comparison; names that would coincide are numbered."""
+    # the sub-folder of each method of a comparison; names that would coincide are numbered
     names: list[str] = []
     for label in labels:
         name, number = slug(label), 2
@@ -201,7 +200,7 @@ def seed_folder(folder: Path, seed: Any) -> Path:
 
 
 def read_history(folder: Path) -> History | None:
-    """The record of a finished run; None where there is none."""
+    # the record of a finished run; None where there is none
     record = _read_history(folder / HISTORY)
     return None if record is None else record[0]
 
@@ -222,10 +221,9 @@ def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
 
 
 def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str, np.ndarray] | None]:
-    """The record of a run, its model and what the model keeps beside its parameters, as `write_record` kept them.
-
-    What was written without a checksum is read all the same, which a note of the record says.
-    """
+    # the record of a run, its model and what the model keeps beside its parameters, as `write_record` kept them.
+    #
+    # What was written without a checksum is read all the same, which a note of the record says.
     record = _read_history(folder / HISTORY)
     if record is None:
         raise InvalidInput(f"{folder} holds no {HISTORY}: give the folder of a finished run")

@@ -104,8 +104,7 @@ def _cut(shown: str, from_left: bool) -> str:
 
 
 def curve_of(claim: Claim, captions: Mapping[str, str]) -> str:
-    """The key of the picture whose caption shares most words with a claim, the first of several; "" without any."""
-
+    # the key of the picture whose caption shares most words with a claim, the first of several; "" without any
     return max(captions, key=lambda key: _shared(claim, f"{key} {captions[key]}"), default="")
 
 
@@ -264,10 +263,9 @@ def write_results(
     provenance: str,
     quick: bool = False,
 ) -> Path:
-    """Write `page.html`, `results.json`, one PNG a picture and one CSV a table; returns the page.
-
-    Of a `quick` run all of it says that the numbers mean nothing.
-    """
+    # write `page.html`, `results.json`, one PNG a picture and one CSV a table; returns the page.
+    #
+    # Of a `quick` run all of it says that the numbers mean nothing.
     captions, pictures = {}, []
     for key, draw in outcome.pictures.items():
         captions[key], figure = draw()
@@ -321,12 +319,12 @@ def write_results(
 
 
 def is_without_paper(name: str, experiment: Experiment) -> bool:
-    """Whether an experiment is a user's own study that names no paper: nothing is said of one then."""
+    # whether an experiment is a user's own study that names no paper: nothing is said of one then
     return is_users(name) and not experiment.citation
 
 
 def claim_facts(claims: Sequence[Claim], without_paper: bool) -> list[dict[str, Any]]:
-    """Claims as plain data; `theirs` is empty where there is no paper."""
+    # claims as plain data; `theirs` is empty where there is no paper
     return [vars(c) | ({"theirs": ""} if without_paper and c.own else {}) for c in claims]
 
 

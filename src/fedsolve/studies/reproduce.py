@@ -31,7 +31,7 @@ _NAME = re.compile(r"\w[\w+.-]*")  # it names a folder too
 
 
 def repository() -> Path | None:
-    """The clone of fedsolve that has the studies: around the current folder, else that which this package runs from."""
+    # the clone of fedsolve that has the studies: around the current folder, else that which this package runs from
     here, own = Path.cwd(), Path(__file__).resolve().parents[3]
     for folder in (here, *here.parents, own):
         if (folder / PROGRAMS / "__init__.py").is_file() and (folder / "src" / "fedsolve").is_dir():
@@ -40,14 +40,14 @@ def repository() -> Path | None:
 
 
 def program_folders() -> Mapping[str, Path]:
-    """The folder of each study of a clone by the study's name, empty where there is no clone."""
+    # the folder of each study of a clone by the study's name, empty where there is no clone
     root = repository()
     paths = sorted((root / PROGRAMS).glob("*/*/study.py")) if root else []
     return {path.parent.name.replace("_", "-"): path.parent for path in paths}
 
 
 def entries() -> Mapping[str, EntryPoint]:
-    """Every experiment by name: those of the clone, then those of other distributions, none of which takes a name."""
+    # every experiment by name: those of the clone, then those of other distributions, none of which takes a name
     return _of_clone() | {
         name: entry for name, entry in _installed().items() if name not in program_folders()
     }
@@ -124,7 +124,7 @@ def loaded(entry: EntryPoint) -> Experiment:
 
 
 def import_programs() -> None:
-    """Import the clone's package `experiments`, which need not be on the path, so that its modules can be."""
+    # import the clone's package `experiments`, which need not be on the path, so that its modules can be
     root = repository()
     if root is None or PROGRAMS in sys.modules:
         return
@@ -164,7 +164,7 @@ def _check_full(name: str, experiment: Experiment, full: bool) -> None:
 def evaluate_claims(
     name: str, folder: str | Path, *, full: bool = False, experiment: Experiment | None = None
 ) -> Sequence[Claim]:
-    """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run."""
+    # the claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run
     experiment = experiment or find(name)
     _check_full(name, experiment, full)
     if not has_parts(Path(folder)):

@@ -42,7 +42,7 @@ from fedsolve.tasks.task import Task
 
 
 def tables(cells: Cells) -> dict[str, ResultTable]:
-    """One table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published."""
+    # one table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published
     tuned = any(cell.grid is not None for cell in cells.by_name.values())
     if len(cells.problems) > 1 and not tuned and not any(p.published for p in cells.problems.values()):
         metrics = dict.fromkeys(p.metric for p in cells.problems.values())
@@ -95,7 +95,7 @@ def _table(cells: Cells, name: str) -> ResultTable:
 
 
 def settings(study: Study) -> dict[str, Any]:
-    """What was run, as words: what all problems have alike once, then each problem, then methods run otherwise."""
+    # what was run, as words: what all problems have alike once, then each problem, then methods run otherwise
     options = {name: _options(problem) for name, problem in study.problems.items()}
     first, *others = options.values()
     alike = {k: v for k, v in first.items() if others and all(other.get(k) == v for other in others)}
@@ -124,12 +124,12 @@ def _options(problem: Problem) -> dict[str, Any]:
 
 
 def words(setting: Mapping[str, Any]) -> str:
-    """Such as 'client_lr 0.1, server_lr 1'."""
+    # such as 'client_lr 0.1, server_lr 1'
     return ", ".join(f"{name} {in_words(value)}" for name, value in setting.items())
 
 
 def experiment(study: Study) -> Experiment:
-    """The study as `fedsolve reproduce` runs it."""
+    # the study as `fedsolve reproduce` runs it
     return Experiment(
         study.title, study.paper, study.summary, partial(outcome, study), minutes=study.minutes,
         needs_data=study.needs_data, cost=study.cost, full=bool(study.full), theory=study.theory,
@@ -137,7 +137,7 @@ def experiment(study: Study) -> Experiment:
 
 
 def outcome(study: Study, context: Context) -> Outcome:
-    """Run the study in the size that the context asks for, evaluate its claims and draw it."""
+    # run the study in the size that the context asks for, evaluate its claims and draw it
     if context.quick:
         study = study.at_quick_size()
     elif context.full:
