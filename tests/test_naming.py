@@ -1,20 +1,26 @@
 """The name and the settings of a method are those that it was made of, or none are."""
 
-from __future__ import annotations
-
 import dataclasses
+import inspect
+from dataclasses import fields
+from typing import get_type_hints
 
 import jax
 import pytest
 
 import fedsolve as fs
-from fedsolve.config.build import arguments, build, example_of, recipe_of
+from fedsolve.cli.configuration.config import RunSection
+from fedsolve.cli.main import app
+from fedsolve.config.build import arguments, build, example_of, from_plain, recipe_of, registries, to_plain
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+from fedsolve.config.signatures import about_of
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.building import Made, record_of
+from fedsolve.core.building import Made, Registry, record_of
 from fedsolve.core.types import module
 from fedsolve.engine.identity import describe
+from fedsolve.engine.options import RunKeywords, RunOptions, SweepKeywords, written_options
 from fedsolve.geometry import L1
+from fedsolve.geometry.mirrors import Mirror
 
 NAMES = [
     *ALGORITHMS,
@@ -101,3 +107,122 @@ def test_a_class_of_ones_own_with_a_name_of_the_catalogue_is_not_taken_for_it():
         pass
 
     assert recipe_of(fs.FedMiD(L1(0.1))) is None
+
+
+# One table of names for each kind: builders, their parameters, and errors that name the nearest match.
+
+
+@dataclasses.dataclass
+class Step:
+    size: float
+    kind: str = dataclasses.field(default="plain", metadata={"static": True})
+
+
+STEPS = Registry("step", {"Step": Step}, any_spelling=True)
+
+
+def test_an_object_is_built_from_its_name_and_parameters():
+    assert STEPS.build("x", {"name": "st_ep", "size": 2, "kind": "other"}) == Step(2, "other")
+    assert STEPS.name_of(Step(1.0)) == "Step"
+    assert STEPS.name_of(1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (1.0, "step of x = 1.0 must be a table with a name: Step"),
+        ({"size": 1.0}, "must be a table with a name: Step"),
+        ({"name": "Stop"}, "unknown step of x 'Stop': did you mean 'Step'"),
+        ({"name": ["Step"]}, "unknown step of x"),
+        ({"name": "Step", "sise": 1.0}, "unknown parameter of Step 'sise': did you mean 'size'"),
+        ({"name": "Step", "size": "a"}, "Step: size = 'a' must be a number"),
+        ("Step", "Step needs size"),
+    ],
+)
+def test_what_does_not_fit_is_named(table, words):
+    with pytest.raises(fs.InvalidInput, match=words):
+        STEPS.build("x", table)
+
+
+def test_an_unknown_name_of_any_kind_is_refused_with_its_nearest():
+    for registry in (*registries().values(), fs.catalogue.ALGORITHMS, fs.tasks.TASKS, fs.data.PARTITIONS):
+        name = next(iter(registry))
+        with pytest.raises(fs.InvalidInput, match=f"unknown {registry.kind} '{name}x': did you mean"):
+            registry.find(f"{name}x")
+
+
+def test_objects_are_written_as_the_tables_that_build_them():
+    table = {"name": "PNorm", "p": 1.5}
+    assert to_plain(from_plain("mirror", table, Mirror)) == table
+
+
+# One description of a run: signatures, help, the section [run] and the command line are made from `RunOptions`.
+
+
+OPTIONS = {f.name: f for f in fields(RunOptions)}
+SWEPT = {name for name, f in OPTIONS.items() if about_of(f).swept}
+
+
+@pytest.mark.parametrize(("function", "names"), [(fs.run, set(OPTIONS)), (fs.sweep, SWEPT)])
+def test_a_signature_shows_every_option_with_its_default(function, names):
+    shown = inspect.signature(function).parameters
+    assert names == set(OPTIONS) & set(shown)
+    assert shown["rounds"].default is inspect.Parameter.empty
+    for name in names - {"rounds"}:
+        assert shown[name].default == OPTIONS[name].default
+        assert f"    {name}: {about_of(OPTIONS[name]).text}" in function.__doc__
+    assert "**options" not in function.__doc__
+
+
+def test_type_checkers_see_the_same_options():
+    """The keywords for type checkers are the one list that is written again."""
+    kinds = {"Sampling": object, "Fleet": object}
+    options = get_type_hints(RunOptions, localns=kinds)
+    assert get_type_hints(RunKeywords, localns=kinds) == options
+    assert get_type_hints(SweepKeywords, localns=kinds) == {k: v for k, v in options.items() if k in SWEPT}
+
+
+@pytest.mark.parametrize(("command", "swept"), [("run", False), ("compare", False), ("sweep", True)])
+def test_a_command_has_every_option_that_can_be_written(command, swept):
+    import typer
+
+    parameters = typer.main.get_command(app).commands[command].params
+    swept_too = [o for o in written_options() if o.about.swept or not swept]
+    wanted = {o.name for o in swept_too if not o.about.axes}  # tables are for a file
+    assert wanted == {p.name for p in parameters} & {o.name for o in written_options()}
+    assert {o.name for o in written_options()} == set(RunSection.model_fields)
+
+
+def test_a_keyword_that_there_is_not_is_refused_as_pythons():
+    task = fs.tasks.digits()
+    with pytest.raises(TypeError, match=r"run\(\) got an unexpected keyword argument 'round'"):
+        fs.run(fs.FedAvg(0.1), task, rounds=3, round=3)
+    with pytest.raises(TypeError, match=r"run\(\) missing a required .*'rounds'"):
+        fs.run(fs.FedAvg(0.1), task)
+    with pytest.raises(TypeError, match=r"sweep\(\) got an unexpected keyword argument 'devices'"):
+        fs.sweep("FedAvg", task, {"client_lr": [0.1]}, rounds=1, devices=2)
+    with pytest.raises(fs.InvalidInput, match="lanes is called parallel_trials now"):
+        fs.sweep("FedAvg", task, {"client_lr": [0.1]}, rounds=1, lanes=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rounds": 0}, "rounds = 0 must be an integer of at least 1"),
+        ({"rounds": 2**31}, r"rounds = 2147483648 must be below 2\^31"),
+        ({"rounds": 1, "seed": 2**32}, r"must be below 2\^32"),
+        (
+            {"rounds": 1, "batch_size": "half"},
+            "batch_size = 'half' must be an integer of at least 1 or 'full'",
+        ),
+        ({"rounds": 1, "dtype": "float16"}, "dtype = 'float16' must be 'float32' or 'float64'"),
+        ({"rounds": 1, "epochs": 1, "local_steps": 1}, "give epochs or local_steps, not both"),
+        (
+            {"rounds": 1, "clients_per_round": 1, "sampling": fs.sampling.Uniform(1)},
+            "give clients_per_round or sampling, not both",
+        ),
+    ],
+)
+def test_what_is_out_of_range_is_refused_at_construction(given, message):
+    with pytest.raises(fs.InvalidInput, match=message):
+        RunOptions(**given)

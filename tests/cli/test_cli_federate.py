@@ -1,14 +1,15 @@
 """`fedsolve federate`: apps that work, and what is wrong in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import socket
+import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -17,11 +18,17 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, to_toml
+from fedsolve.cli.federation import node
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import FRAMEWORKS
 from fedsolve.cli.folders import FLOWER
 from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.deploy.oracles.node_oracle import STATE_FOLDER
+from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.status import STATUS, Cause, ClientStatuses, StatusFile
+from fedsolve.folders.files import locked
 from fedsolve.results.clients import read_client_metrics
+from fedsolve.results.record_files import HISTORY
 
 
 @pytest.fixture
@@ -308,3 +315,181 @@ def test_no_colours_in_what_commands_of_flower_answer(name, tmp_path, monkeypatc
     """As a notebook's kernel sets them; the answer to `flwr run --format json` is read."""
     monkeypatch.setenv(name, "1")
     assert name not in LocalFederation(tmp_path, 1).env
+
+
+# `fedsolve federate status`: the clients of runs that go on, have ended, failed or were interrupted.
+
+
+VERSIONS = {"fedsolve": fs.__version__, "flwr": "1.41.0", "python": "3.11.9", "framework": "torch 2.13.0+cpu"}
+
+
+def write(folder, label="SCAFFOLD", done=2, rounds=3):
+    """North has replied twice, client 1 has failed twice, client 2 was never there; a fourth node is refused."""
+    statuses = ClientStatuses(3)
+    for client in (0, 1):
+        statuses.on_hello(client, VERSIONS)
+    statuses.names.assign(0, "north")
+    statuses.on_poll([0, 1], ["it has fedsolve 0.1.0, and the server 0.2.0: install fedsolve 0.2 there"])
+    statuses.failed(1, Cause.NO_ANSWER, "no answer within 600 s")
+    statuses.failed(1, Cause.FAILED, "no memory\x1b[2J")
+    folder.mkdir(parents=True, exist_ok=True)
+    StatusFile(folder, "one", label, rounds, True, print).save(statuses, done, np.array([1, -1, -1]))
+
+
+def test_the_table(call, tmp_path):
+    write(tmp_path / "run")
+    ended = call("federate", "status", "run")
+    assert (ended.code, ended.err) == (0, "")
+    title, heads, north, failing, absent, *lines = ended.out.splitlines()
+    assert title == "SCAFFOLD in run: interrupted, 2 of 3 rounds, 2 of 3 clients connected"
+    assert heads.split()[:3] == ["client", "site", "connected"]
+    assert north.split() == [
+        *("0", "north", "yes", *north.split()[3:6], "0", "0", "2"),
+        *(fs.__version__, "1.41.0", "3.11.9", "torch", "2.13.0+cpu"),
+    ]
+    assert north.split()[5] == "ago"
+    assert failing.split()[-8:-5] == ["2", "2", "none"]
+    assert absent.split() == ["2", "no", "never", "0", "0", "none"]
+    assert lines == [
+        r"last failure of client 1: no memory\x1b[2J",
+        "refused: it has fedsolve 0.1.0, and the server 0.2.0: install fedsolve 0.2 there",
+        "each client keeps a state: that after its last used round",
+    ]
+
+
+def test_the_document(call, tmp_path):
+    """Of all runs of a demo's folder, each with how it stands."""
+    for name in ("failed", "finished", "gone-on", "running", "stopped-early"):
+        write(tmp_path / "demo" / name, done=3 if name == "finished" else 2)
+    (tmp_path / "demo" / "flower").mkdir()
+    (tmp_path / "demo" / "failed" / FAILED).write_text("round 3: 1 of 3 replies count\n")
+    earlier = time.time() - 60
+    for name in ("gone-on", "stopped-early"):  # before it went on; by a callback
+        (tmp_path / "demo" / name / HISTORY).write_text("{}")
+    os.utime(tmp_path / "demo" / "gone-on" / HISTORY, (earlier, earlier))
+    with locked(tmp_path / "demo" / "running"):
+        ended = call("federate", "status", "demo", "--json")
+        assert call("federate", "status", "demo").out.count("SCAFFOLD in demo/") == 5
+    runs = ended.document["runs"]
+    assert [run["status"] for run in runs] == ["failed", "finished", "interrupted", "running", "finished"]
+    assert [run["error"] for run in runs] == ["round 3: 1 of 3 replies count", None, None, None, None]
+    assert (runs[0]["round"], runs[0]["rounds"], runs[0]["label"], runs[0]["keeps_states"]) == (
+        2,
+        3,
+        "SCAFFOLD",
+        True,
+    )
+    north, failing, absent = runs[0]["clients"]
+    assert (north["site"], north["versions"], north["last_used_round"]) == ("north", VERSIONS, 2)
+    assert (failing["failures"], failing["last_cause"]) == (2, "failed")
+    assert absent["last_heard"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "run holds no run of a federation: no client-status.json is in it or in a folder of it"),
+        ('{"experiment": ', "run/client-status.json is damaged (Invalid JSON: EOF while parsing"),
+        ("\0" * 40, "run/client-status.json is damaged (Invalid JSON: "),
+    ],
+)
+def test_bad_folders(text, said, call, tmp_path):
+    (tmp_path / "run").mkdir()
+    if text is not None:
+        (tmp_path / "run" / STATUS).write_text(text)
+    ended = call("federate", "status", "run")
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {said}")
+    assert ended.err.count("\n") == 1
+    assert json.loads(call("federate", "status", "run", "--json").out)["exit_code"] == 2
+
+
+# `fedsolve federate node`: it becomes Flower's SuperNode, with a worker's program first on its PATH or without.
+
+
+FLOWERS = [
+    "--insecure",
+    "--superlink",
+    "127.0.0.1:8000",
+    "--node-config",
+    "client-id=0 state-dir='my states'",
+]
+
+
+class Became(BaseException):
+    """What the process became: a program, its arguments, its environment."""
+
+
+@pytest.fixture
+def became(call, monkeypatch):
+    def become(*given):
+        raise Became(*given)
+
+    monkeypatch.setattr(node.os, "execve", become)
+    monkeypatch.setattr(node, "start_worker", lambda folder, environment: None)
+
+    def run(*arguments):
+        with pytest.raises(Became) as ended:
+            call("federate", "node", *arguments)
+        program, words, environment = ended.value.args
+        assert program == words[0]
+        assert Path(program).name == "flower-supernode"
+        return words[1:], environment
+
+    return run
+
+
+@pytest.mark.full
+def test_all_options_of_flower_are_passed_on(became, tmp_path, monkeypatch):
+    monkeypatch.setenv(node.POLL, "0.5")
+    words, environment = became("--worker-messages", "3", *FLOWERS, "--worker-megabytes=9")
+    assert words == FLOWERS
+    first = Path(environment["PATH"].split(os.pathsep)[0])
+    assert first.parent.parent == tmp_path / "my states"
+    assert environment[node.POLL] == "0.5"  # the owner's
+    program = first / "flwr-clientapp"
+    said = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+    assert (
+        "--runtime-api-address" in said.stdout
+    )  # Flower's own program, for an argument that is not a message's
+    assert "--help of flwr-clientapp is not known" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--fresh"], ""),
+        (["--isolation", "process"], "with --isolation process"),
+        (["--isolation=process"], "with --isolation process"),
+        (["--allow-runtime-dependency-installation"], "an environment of its own"),
+    ],
+)
+def test_where_each_message_has_its_own_process(became, arguments, why, capsys, tmp_path):
+    words, environment = became(*FLOWERS, *arguments)
+    assert words == [*FLOWERS, *(word for word in arguments if word != "--fresh")]
+    assert environment == dict(os.environ)
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "my states").exists()
+
+
+def test_another_version_of_flower(became, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.42.0")
+    assert became(*FLOWERS)[1] == dict(os.environ)
+    assert capsys.readouterr().err == (
+        "each message runs in a process of its own: the persistent worker was tried with Flower 1.41, 1.42.0 is "
+        "installed\n"
+    )
+
+
+def test_where_states_are(tmp_path):
+    (tmp_path / "node.toml").write_text('client-id = 0\nstate-dir = "/far"\n')
+    assert node.state_folder(["--node-config", str(tmp_path / "node.toml")]) == Path("/far")
+    assert node.state_folder(['--node-config=client-id=0 state-dir="here"']) == Path("here")
+    assert node.state_folder(["--node-config", "client-id="]) == Path(STATE_FOLDER)
+
+
+def test_a_state_folder_that_cannot_be_made(call, tmp_path):
+    (tmp_path / "my states").write_text("a file")
+    ended = call("federate", "node", *FLOWERS)
+    assert ended.code == 2
+    assert "cannot make the worker's folder in my states" in ended.err

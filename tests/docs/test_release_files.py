@@ -1,7 +1,7 @@
 """What a release rests on: workflows, forms and CITATION.cff fit their published schemas, and say the same."""
 
-from __future__ import annotations
-
+import fnmatch
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+
+import fedsolve as fs
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
@@ -109,3 +111,135 @@ def test_one_address():
     for path in [*texts, ROOT / "pyproject.toml"]:
         named = set(re.findall(r"https://github\.com/[\w-]+/[\w-]+", path.read_text()))
         assert named == {home}, path
+
+
+# CITATION.cff, CHANGELOG.md and the package agree on what is cited: the version, and the day it was released.
+
+TEXT = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_citation_file_has_what_its_format_needs():
+    fields = dict(re.findall(r"^([\w-]+): *(.*)$", TEXT, re.M))
+    assert {"cff-version", "message", "title", "authors"} <= set(fields)
+    assert fields["cff-version"] == "1.2.0"
+    assert fields["version"] == fs.__version__
+    version, date = re.findall(
+        r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
+    )[0]
+    assert version == fs.__version__
+    assert fields.get("date-released", "unreleased").strip('"') == date
+    assert f'license = "{fields["license"]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+# What a wheel holds: every file beside the code, and extras that the install lines name.
+
+PACKAGING_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_file_beside_the_code_is_package_data():
+    """Templates, pages' scripts and py.typed: each matches a pattern of pyproject.toml, and each pattern a file."""
+    package = ROOT / "src" / "fedsolve"
+    files = {
+        str(p.relative_to(package))
+        for p in package.rglob("*")
+        if p.is_file() and p.suffix not in (".py", ".pyc")
+    }
+    patterns = PACKAGING_PROJECT["tool"]["setuptools"]["package-data"]["fedsolve"]
+    matched = {pattern: set(fnmatch.filter(files, pattern)) for pattern in patterns}
+    assert set().union(*matched.values()) == files
+    assert all(matched.values())
+
+
+EXTRAS = PACKAGING_PROJECT["project"]["optional-dependencies"]
+
+
+def packages(*extras):
+    """The packages that extras install, those of extras that they name included."""
+    found = set()
+    for line in (line for extra in extras for line in EXTRAS[extra]):
+        inner = re.fullmatch(r"fedsolve\[([a-z,]+)\]", line)
+        found |= packages(*inner[1].split(",")) if inner else {re.match(r"[\w-]+", line)[0]}
+    return found
+
+
+def readme_install():
+    text = (ROOT / "README.md").read_text()
+    return text[text.index("## Install") : text.index("## Quickstart")]
+
+
+def test_the_install_lines_name_extras_that_there_are():
+    install = readme_install()
+    named = {extra for group in re.findall(r"\[([a-z,]+)\]", install) for extra in group.split(",")}
+    named |= set(re.findall(r"`(\w+)`", re.search(r"Further extras: ([^.]+)\.", install)[1]))
+    assert named <= set(EXTRAS)
+    inside = {extra for extra in EXTRAS if set(EXTRAS[extra]) <= set(EXTRAS["sweep"])}
+    assert set(EXTRAS) - named - inside == {"test", "dev", "docs"}
+
+
+def test_what_the_install_lines_and_make_run_install_is_enough():
+    """Tables and pictures of the digits, and sweeps, whose results are Parquet files."""
+    needed = {"scikit-learn", "matplotlib"}
+    for group in re.findall(r"(?:\.|whl)\[([a-z,]+)\]", readme_install()):
+        assert needed | {"pyarrow"} <= packages(*group.split(","))
+    makefile = (ROOT / "Makefile").read_text()
+    run = makefile[makefile.index(".venv/.run:") : makefile.index(".venv/.dev:")]
+    assert needed <= packages(*re.search(r"\.\[([a-z,]+)\]", run)[1].split(","))
+    assert packages("all") == packages(*(set(EXTRAS) - {"all", "test", "dev", "docs"}))
+
+
+def test_what_is_asked_for_stays_below_flowers_caps():
+    """Flower takes no newer typer, rich, click, protobuf and packaging: what is pinned here must be what it takes."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if line.count("==") == 1
+    )
+    ours = [Requirement(line) for lines in EXTRAS.values() for line in lines]
+    ours += [Requirement(line) for line in PACKAGING_PROJECT["project"]["dependencies"]]
+    flowers = [Requirement(line) for line in importlib.metadata.requires("flwr")]
+    checked = set()
+    for requirement in [*ours, *flowers]:
+        version = pins.get(canonicalize_name(requirement.name))
+        if version is not None and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            assert version in requirement.specifier, requirement
+            checked.add(canonicalize_name(requirement.name))
+    assert {"typer", "rich", "click", "protobuf", "packaging", "torch", "pyarrow", "flwr"} <= checked
+
+
+# The paper for the Journal of Open Source Software: its form, its citations, and that its commands and program run.
+
+PAPER = ROOT / "paper" / "paper.md"
+_, HEAD, PAPER_TEXT = PAPER.read_text(encoding="utf-8").split("---\n", 2)
+KEY = re.compile(r"^@\w+\{([\w-]+),", re.M)
+
+
+def test_its_length_and_sections_are_those_the_journal_asks_for():
+    assert 750 <= len(PAPER_TEXT.split()) <= 1750
+    for section in ("# Summary", "# Statement of need", "# Acknowledgements", "# References"):
+        assert section in PAPER_TEXT
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= set(
+        re.findall(r"^(\w+):", HEAD, re.M)
+    )
+
+
+def test_every_citation_has_an_entry_and_every_entry_of_its_own_is_cited():
+    files = re.findall(r"^ +- (\S+\.bib)$", HEAD, re.M)
+    own, shared = (set(KEY.findall((PAPER.parent / name).read_text())) for name in files)
+    cited = set(re.findall(r"@([\w-]+)", PAPER_TEXT))
+    assert own <= cited <= own | shared
+
+
+def test_files_and_commands_that_it_names_are_there():
+    for path in re.findall(r"python (?:-m pytest )?([\w/]+(?:\.py)?)", PAPER_TEXT):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"\]\((\S+)\)", PAPER_TEXT):
+        assert (PAPER.parent / path).exists(), path
+
+
+@pytest.mark.full
+def test_its_program_runs():
+    (program,) = re.findall(r"```python\n(.*?)```", PAPER_TEXT, re.S)
+    names: dict[str, object] = {}
+    exec(program.replace("seeds=5", "seeds=2").replace("rounds=200", "rounds=2"), names)
+    assert set(names["results"].final("test_accuracy")) == {"FedAvg", "FedDuAdam"}

@@ -1,8 +1,8 @@
 """Control variates and FedDuA: the logged diversity against NumPy, the theory's identities, the deal, the rules."""
 
-from __future__ import annotations
-
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import fedsolve as fs
 from experiments.client_drift.control_variates import study
 from experiments.client_drift.control_variates.by_rate import lower
 from experiments.client_drift.control_variates.problems import DIGITS, RATES, drawn, regression
+from experiments.client_drift.control_variates_femnist import study as study_femnist
 from experiments.client_drift.label_skew import EqualDirichlet
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -249,3 +250,29 @@ def test_quick_run(tmp_path):
         kept = np.load(path)["metric diversity"]
         assert np.isnan(kept[..., 0]).all()
         assert (kept[..., 1:] >= 1 - 1e-6).all()
+
+
+# Control variates on FEMNIST's network: the quick form without data, and the bar that the data give.
+
+
+FOLDER = Path(os.environ.get("FEDSOLVE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+DATA = FOLDER / "femnist_leaf_sample.npz"
+
+
+@pytest.mark.full
+def test_the_network_s_quick_run_needs_no_data(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
+    assert reproduce("control-variates-femnist", tmp_path, quick=True).page.exists()
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not DATA.exists(), reason=f"no {DATA.name} in FEDSOLVE_DATA or in ../shared/data")
+def test_the_best_constant_prediction_of_the_writers():
+    shares = np.bincount(np.concatenate([part.y for part in parts_of(study_femnist.writers(FOLDER))]))
+    shares = shares[shares > 0] / shares.sum()
+    assert -np.sum(shares * np.log(shares)) == pytest.approx(study_femnist.ENTROPY, abs=5e-3)
+
+
+def parts_of(task):
+    """Each client's examples."""
+    return [task.data.client(i) for i in range(task.data.num_clients)]

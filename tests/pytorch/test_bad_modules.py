@@ -199,9 +199,9 @@ def test_a_loader_or_a_stream_is_no_client():
             return iter(CLIENTS)
 
     loader, wanted = torch.utils.data.DataLoader(CLIENTS), "client 1 is a Stream.*a data set of pairs"
-    for data, words in ((loader, "client 1 is a DataLoader: give its dataset"), (Stream(), wanted)):
+    for given, words in ((loader, "client 1 is a DataLoader: give its dataset"), (Stream(), wanted)):
         with pytest.raises(fs.InvalidInput, match=words):
-            fs.tasks.from_torch(nn.Linear(4, 3), nn.CrossEntropyLoss(), [CLIENTS[0], data])
+            fs.tasks.from_torch(nn.Linear(4, 3), nn.CrossEntropyLoss(), [CLIENTS[0], given])
 
 
 @pytest.mark.full

@@ -1,4 +1,6 @@
-"""The direct convolution and its derivatives of every kind against XLA's, as JAX differentiates that."""
+"""The CPU forms of convolution and pooling against XLA's own operations, and augmentation against NumPy."""
+
+from dataclasses import dataclass
 
 import jax
 import jax.export
@@ -7,10 +9,108 @@ import numpy as np
 import pytest
 from jax import lax
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.xla import direct as form
 from fedsolve.core.xla import direct as tiles
-from fedsolve.core.xla.convolutions import conv
+from fedsolve.core.xla.convolutions import conv, max_pool2x2
 from fedsolve.core.xla.direct import direct
+from fedsolve.tasks import Augmented, Softmax
+
+# The CPU forms of convolution and pooling against XLA's own operations.
+
+
+SHAPES = [
+    (2, 10, 12, 8, 16),
+    (3, 8, 8, 1, 5),
+    (2, 7, 9, 8, 9),
+    (1, 4, 4, 32, 33),
+    (2, 3, 3, 2, 2),
+    (4, 28, 28, 1, 32),
+]
+
+
+def layer(x, kernel, bias):
+    return conv(x, kernel) + bias
+
+
+def reference(x, kernel, bias):
+    dims = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
+
+
+def reference_pool(x):
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def arrays(shape, dtype, seed=0):
+    n, h, w, c, out = shape
+    rng = np.random.default_rng(seed)
+    x, kernel = rng.normal(size=(n, h, w, c)), rng.normal(size=(3, 3, c, out)) / np.sqrt(9 * c)
+    return tuple(jnp.asarray(a, dtype) for a in (x, kernel, rng.normal(size=out)))
+
+
+def value_and_gradients(function, args, target):
+    def loss(*args):
+        return jnp.mean((function(*args) - target) ** 2)
+
+    both = jax.jit(lambda args: (function(*args), jax.grad(lambda a: loss(*a))(args)))
+    return both(args)
+
+
+def assert_close(a, b, tol):
+    for u, v in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert u.shape == v.shape
+        assert u.dtype == v.dtype
+        np.testing.assert_allclose(u, v, rtol=tol, atol=tol)
+
+
+@pytest.mark.full_rows("float64-1e-12-shape2", "float64-1e-12-shape5")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("dtype", "tol"), [pytest.param("float32", 1e-5, marks=pytest.mark.full), ("float64", 1e-12)]
+)
+def test_convolution_and_its_gradients(shape, dtype, tol):
+    with jax.enable_x64(dtype == "float64"):
+        args = arrays(shape, dtype)
+        target = jnp.asarray(np.random.default_rng(9).normal(size=reference(*args).shape), dtype)
+        assert_close(
+            value_and_gradients(layer, args, target), value_and_gradients(reference, args, target), tol
+        )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_vmap_over_clients_with_their_own_kernels(shape):
+    clients = [arrays(shape, "float32", seed) for seed in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
+
+    def gradients(function):
+        return jax.value_and_grad(lambda args: jnp.mean(jnp.sin(function(*args))))
+
+    together = jax.jit(jax.vmap(gradients(layer)))(stacked)
+    alone = jax.jit(gradients(reference))
+    for i, args in enumerate(clients):
+        assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], together), alone(args), 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 24, 24, 64), (2, 7, 5, 2)])
+def test_pooling_and_its_gradient(shape):
+    x = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
+    target = jnp.ones(reference_pool(x).shape)
+    assert_close(
+        value_and_gradients(max_pool2x2, (x,), target),
+        value_and_gradients(reference_pool, (x,), target),
+        1e-7,
+    )
+
+
+def test_tied_windows_share_the_gradient():
+    gradient = jax.grad(lambda x: max_pool2x2(x).sum())(jnp.ones((1, 2, 2, 1)))
+    np.testing.assert_allclose(gradient, 0.25)
+
+
+# The direct convolution and its derivatives of every kind against XLA's, as JAX differentiates that.
+
 
 # input, kernel, strides, padding, dilation of the kernel
 CASES = {
@@ -185,3 +285,73 @@ def test_a_gpu_multiplies_patches():
     assert {platform: "stablehlo.convolution" in text for platform, text in texts.items()} == {
         "cuda": False, "rocm": False, "cpu": True,
     }  # fmt: skip
+
+
+# Augmentation of pictures against NumPy: standardised middles in evaluation, and what is drawn in training.
+
+
+X = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
+W = {"w": jnp.ones(())}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A model that gives what it is given."""
+
+    def init(self, key):
+        return W
+
+    def __call__(self, params, x):
+        return x
+
+
+@dataclass(frozen=True)
+class Keyed(Seen):
+    """One that asks for a key, too."""
+
+    def __call__(self, params, x, key=None):
+        return key
+
+
+def standardised(x):
+    x = x / 255
+    spread = x.std((1, 2, 3), keepdims=True)
+    return (x - x.mean((1, 2, 3), keepdims=True)) / np.maximum(spread, x[0].size ** -0.5)
+
+
+def test_evaluation_takes_the_middle_standardised():
+    """TensorFlow's central crop: half of what is cut, rounded down, lies before it. A flat picture becomes 0."""
+    flat = np.full_like(X, 7)
+    np.testing.assert_allclose(Augmented(Seen(), 3)(W, X), standardised(X[:, 1:4, 0:3]), atol=1e-5)
+    np.testing.assert_allclose(Augmented(Seen(), None)(W, X), standardised(X), atol=1e-5)
+    np.testing.assert_allclose(Augmented(Seen(), None)(W, flat), 0, atol=1e-5)
+
+
+@pytest.mark.full
+def test_training_draws_places_and_mirrors_for_each_picture():
+    """Each picture is one of its 3 x 2 crops, mirrored or not, all of which occur; a key gives the same again."""
+    x = np.repeat(X[:1], 300, axis=0)
+    crops = [x[0, i : i + 3, j : j + 3] for i in range(3) for j in range(2)]
+    known = standardised(np.stack([c for crop in crops for c in (crop, crop[:, ::-1])]))
+    draw = jax.jit(lambda key: Augmented(Seen(), 3)(W, x, key=key))
+    seen = np.asarray(draw(jax.random.key(3)))
+    which = np.abs(seen[:, None] - known[None]).max((2, 3, 4)).argmin(1)
+    np.testing.assert_allclose(seen, known[which], atol=1e-5)
+    assert np.bincount(which, minlength=12).min() > 8  # 25 each in the mean
+    np.testing.assert_array_equal(seen, draw(jax.random.key(3)))
+    assert (seen != draw(jax.random.key(4))).any()
+    with jax.enable_x64(True):  # a run in float64 sees the same ones
+        np.testing.assert_array_equal(seen, draw(jax.random.key(3)))
+
+
+def test_a_model_that_asks_gets_a_key_of_its_own():
+    key = jax.random.key(0)
+    assert Augmented(Keyed())(W, np.zeros((1, 24, 24, 3), np.uint8)) is None
+    own = Augmented(Keyed(), 3)(W, X, key=key)
+    assert (jax.random.key_data(own) != jax.random.key_data(key)).any()
+
+
+def test_a_crop_is_checked():
+    with pytest.raises(InvalidInput, match="crop = 0"):
+        Augmented(Seen(), crop=0)
+    assert hash(Augmented(Softmax(3, 2))) == hash(Augmented(Softmax(3, 2)))

@@ -1,9 +1,8 @@
-"""What private methods do at their edges: noise of the right size, zero and broken updates, empty rounds, sweeps."""
-
-from __future__ import annotations
+"""Private methods against NumPy transcripts in float64, and what they do at their edges."""
 
 from functools import partial
 from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +10,178 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from equations.cases import SOME, federation
+from equations.server_rules import Average, FedDuA
+from equations.transcript import LocalSGD
+from fedsolve.engine.compute.casting import run_key
+from fedsolve.engine.compute.clients import TAG_CLIENT
+from fedsolve.engine.compute.round import TAG_SERVER
 from fedsolve.methods.privacy.accounting import epsilon
 from fedsolve.methods.privacy.central import PrivateMessage
 from fedsolve.methods.privacy.local import clip
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.fedopt import FedOptMessage
-from harness import crossed, engine, make_clients, make_task, relative
+from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task, relative
 from verbs_harness import play
+from wrappers.privacy_transcript import Mechanism, central, local_noise
+
+# Private methods against NumPy transcripts in float64; both take their noise from the same keys.
+
+
+ROUNDS, CLOSE, LR = 8, 1e-10, 0.3
+UNIFORM = {"weighting": "uniform"}
+
+# sampling, what the accounting is told of it, whether a client counts as replaced
+RUNS = {
+    "all": (fs.sampling.Uniform(5), {"cohort": 5, "sampling": "fixed"}, True),
+    "some": (fs.sampling.Uniform(3), {"cohort": 3, "sampling": "fixed"}, True),
+    "poisson": (fs.sampling.Bernoulli(0.4), {"cohort": 2.0, "sampling": "poisson"}, False),
+    "trace": (SOME, {"cohort": 5, "sampling": "none"}, True),  # from 0 to 5 clients
+}
+EVERY = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+SOME_RUNS = pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(run, id=name, marks=() if name in ("all", "poisson") else pytest.mark.full)
+        for name, run in RUNS.items()
+    ],
+)
+
+
+def normals(key: Any, scalars: int) -> list[Any]:
+    """The noise of one release: weights and biases as one vector, then scalars."""
+    shapes = [(FEATURES, CLASSES), (CLASSES,), *[()] * scalars]
+    found = [np.asarray(jax.random.normal(jax.random.fold_in(key, j), s)) for j, s in enumerate(shapes)]
+    return [np.concatenate([x.ravel() for x in found[:2]]), *map(float, found[2:])]
+
+
+def server_noise(scalars: int) -> Any:
+    def noise(t: int) -> tuple[Any, float, float]:
+        key = jax.random.fold_in(jax.random.fold_in(run_key(0), t), TAG_SERVER)
+        vector, *rest = normals(key, scalars + 1)
+        return vector, (rest[0] if scalars else 0.0), rest[-1]
+
+    return noise
+
+
+def private(inner: Any, run: Any, z: float = 0.3, clip: float = 0.4, **more: Any) -> Any:
+    return fs.privacy.DifferentialPrivacy(inner, z, clip, population=5, delta=1e-2, **run[1], **more)
+
+
+def compared(run: Any, inner: Any, rule: Any, scalars: int, gamma: float | None = None, **more: Any) -> Any:
+    clients = make_clients()
+    adaptive = {} if gamma is None else {"clipping": "adaptive", "quantile": gamma}
+    found = play(private(inner, run, **adaptive, **more), make_task(clients), run[0], ROUNDS)
+    fed = federation(found, clients)
+    how = Mechanism(0.3, 0.4, run[1]["cohort"], run[2], gamma)
+    with jax.enable_x64(True):
+        start = found.iterates[0]
+        iterates, norms = central(fed, start, LocalSGD(LR), rule, how, server_noise(scalars), scalars)
+    assert relative(found.iterates, iterates) < CLOSE
+    if gamma is not None:
+        assert np.abs(found.logs["clip_norm"] - norms).max() < CLOSE
+    return found
+
+
+@EVERY
+def test_fedavg(run):
+    """w += (sum of clipped D_i + z C N) / m, whoever came; nobody in a round is noise alone."""
+    found = compared(run, fs.FedAvg(LR, **UNIFORM), Average(1.0), 0)
+    if run[0] is SOME:
+        assert [] in found.cohorts
+
+
+@pytest.mark.gate("all")
+@SOME_RUNS
+def test_feddudam(run):
+    """Its second number, mean |D_i|^2, is within C^2, noised and paid for."""
+    compared(run, fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), 1)
+
+
+@SOME_RUNS
+@pytest.mark.parametrize("gamma", crossed([0.5, 0.8], [0.5]))
+def test_adaptive_clipping(run, gamma):
+    """C by the noisy count of those within it, from the round's own C."""
+    compared(run, fs.FedAvg(LR, **UNIFORM), Average(1.0), 0, gamma)
+
+
+@pytest.mark.full
+def test_adaptive_clipping_of_feddudam():
+    """Three parts of one release: displacement, |D_i|^2 within the C of the round, and the count."""
+    compared(RUNS["some"], fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), 1, 0.5)
+
+
+@pytest.mark.parametrize("clipping", crossed(["fixed", "adaptive"], ["adaptive"]))
+@pytest.mark.full
+def test_client_and_server_clip_alike(clipping):
+    """Where the clipping is done changes what travels and no bit of the model."""
+    run = RUNS["some"]
+    both = [
+        play(
+            private(fs.FedDuAdam(LR), run, at=at, clipping=clipping),
+            make_task(make_clients()),
+            run[0],
+            ROUNDS,
+        )
+        for at in ("server", "client")
+    ]
+    assert relative(both[0].iterates, both[1].iterates) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "run", [pytest.param(RUNS["all"], marks=pytest.mark.full), RUNS["some"]], ids=["all", "some"]
+)
+def test_local(run):
+    """Each client adds its own noise after clipping."""
+    clients = make_clients()
+    method = fs.privacy.LocalDifferentialPrivacy(
+        fs.FedAvg(LR, **UNIFORM), 0.4, delta=1e-2, noise_multiplier=0.3
+    )
+    found = play(method, make_task(clients), run[0], ROUNDS)
+
+    def noise(t: int, i: int) -> Any:
+        key = jax.random.fold_in(jax.random.fold_in(run_key(0), t), TAG_CLIENT)
+        return normals(jax.random.fold_in(key, i), 0)[0]
+
+    with jax.enable_x64(True):
+        fed = federation(found, clients)
+        iterates = local_noise(fed, found.iterates[0], LocalSGD(LR), 0.4, 0.3, noise)
+    assert relative(found.iterates, iterates) < CLOSE
+
+
+@pytest.mark.full
+def test_without_noise_and_far_from_the_bound_it_is_the_method():
+    """z = 0 and a huge C: FedDuAdam itself, with epsilon = infinity."""
+    run = RUNS["some"]
+    found = play(private(fs.FedDuAdam(LR), run, z=0.0, clip=1e6), make_task(make_clients()), run[0], ROUNDS)
+    plain = play(fs.FedDuAdam(LR), make_task(make_clients()), run[0], ROUNDS)
+    assert relative(found.iterates, plain.iterates) < 1e-12
+    assert np.isinf(found.logs["epsilon"]).all()
+
+
+@pytest.mark.full
+def test_losses_that_a_step_needs():
+    """Polyak's step on clipped and noised losses: with no noise and wide bounds it is Polyak's step."""
+    run, inner = RUNS["some"], fs.FedOpt(fs.client.SGD(LR), fs.server.Polyak(0.2), weighting="uniform")
+    bounds = {"measured.loss": 50.0, "measured.excess": 50.0}
+    method = private(inner, run, z=0.0, clip=1e6, scalars=bounds)
+    found = play(method, make_task(make_clients()), run[0], ROUNDS)
+    plain = play(inner, make_task(make_clients()), run[0], ROUNDS)
+    assert relative(found.iterates, plain.iterates) < 1e-12
+    noisy = play(private(inner, run, scalars=bounds), make_task(make_clients()), run[0], ROUNDS)
+    assert np.isfinite(noisy.iterates).all()
+    assert relative(noisy.iterates, plain.iterates) > 1e-3
+
+
+# What private methods do at their edges: noise of the right size, zero and broken updates, empty rounds, sweeps.
+
 
 SETTING = {"cohort": 3, "population": 5, "delta": 1e-2}
 FEDAVG = fs.FedAvg(0.3, weighting="uniform")
 DIMENSION = 100_000
 
 
-def private(inner=FEDAVG, z=0.3, clip_norm=0.4, **more):
+def private_behaviour(inner=FEDAVG, z=0.3, clip_norm=0.4, **more):
     return fs.privacy.DifferentialPrivacy(inner, z, clip_norm, **(SETTING | more))
 
 
@@ -49,7 +206,7 @@ def test_noise_has_the_accounted_size(more, multiplier):
     """Standard deviation z_D C / m, mean 0, of 100,000 coordinates; 1 % is six standard errors."""
     rule = "inner" in more
     with jax.enable_x64(True):
-        method = private(z=1.3, clip_norm=0.7, **({"inner": FEDAVG} | more))
+        method = private_behaviour(z=1.3, clip_norm=0.7, **({"inner": FEDAVG} | more))
         inner = message(np.zeros(DIMENSION), 0.0 if rule else None)
         server = method.init(inner.delta)
         sent = PrivateMessage(inner, jnp.float64(0.5) if "clipping" in more else ())
@@ -119,7 +276,7 @@ def test_a_broken_client_is_left_out(at, clipping):
     """NaN is dropped, not clipped into the model; the sum is still divided by m, epsilon goes on."""
     clients = make_clients()
     clients[1] = clients[1]._replace(x=1e200 * clients[1].x)  # the second step overflows
-    method = private(fs.FedDuAdam(0.3), at=at, clipping=clipping, cohort=5)
+    method = private_behaviour(fs.FedDuAdam(0.3), at=at, clipping=clipping, cohort=5)
     run = play(method, make_task(clients), fs.sampling.Uniform(5), 5)
     assert (run.logs["dropped"] == 1).all()
     assert np.isfinite(run.iterates).all()
@@ -134,7 +291,7 @@ def test_an_update_of_zero_moves_nothing_without_noise():
         "still", task.init, lambda p, b: 0.0 * jnp.sum(p.weight) + 0.0 * jnp.mean(b.x), task.data, epochs=1
     )
     for inner in (FEDAVG, fs.FedDuAdam(0.3)):
-        run = play(private(inner, z=0.0), still, fs.sampling.Uniform(3), 3)
+        run = play(private_behaviour(inner, z=0.0), still, fs.sampling.Uniform(3), 3)
         assert (run.iterates == run.iterates[0]).all()
 
 
@@ -144,7 +301,7 @@ def test_empty_rounds_are_paid_for_and_not_visible():
 
     In the engine, which must not skip the update of an empty round.
     """
-    method = private(cohort=0.25, sampling="poisson", z=1.0)
+    method = private_behaviour(cohort=0.25, sampling="poisson", z=1.0)
     run = engine(method, make_task(make_clients()), fs.sampling.Bernoulli(0.05), 20)
     empty = [t for t, cohort in enumerate(run.cohorts) if not cohort]
     assert len(empty) > 5
@@ -168,7 +325,7 @@ def test_adaptive_clipping_finds_the_quantile(gamma):
     """C comes to the gamma-quantile of log-normal norms, with the noise of the count, and stays about it."""
     population = 1000
     norms = np.exp(np.random.default_rng(0).standard_normal(population))
-    method = private(
+    method = private_behaviour(
         FEDAVG, 1.0, 0.05, cohort=population, population=population, sampling="poisson", clipping="adaptive",
         quantile=gamma,
     )  # fmt: skip
@@ -186,10 +343,10 @@ def test_adaptive_clipping_finds_the_quantile(gamma):
 def test_the_seed_decides():
     """The same seed gives the same bits, another other noise; the engine draws the same, whatever its chunks."""
     task = make_task(make_clients(), batch=None)  # nothing is shuffled
-    a, b, c = (play(private(), task, fs.sampling.Uniform(3), 4, seed=s) for s in (0, 0, 1))
+    a, b, c = (play(private_behaviour(), task, fs.sampling.Uniform(3), 4, seed=s) for s in (0, 0, 1))
     assert (a.iterates == b.iterates).all()
     assert relative(a.iterates[1:], c.iterates[1:]) > 1e-2
-    other = engine(private(), task, fs.sampling.Uniform(3), 4, chunk=1)
+    other = engine(private_behaviour(), task, fs.sampling.Uniform(3), 4, chunk=1)
     assert relative(a.iterates, other.iterates) < 1e-12
 
 
@@ -197,15 +354,17 @@ def test_the_seed_decides():
 def test_wrappers_of_the_objective_go_inside_or_outside():
     """FedProx of a private method is a private FedProx."""
     task = make_task(make_clients())
-    inside = play(private(fs.Proximal(FEDAVG, 0.5)), task, fs.sampling.Uniform(3), 4)
-    outside = play(fs.Proximal(private(), 0.5), task, fs.sampling.Uniform(3), 4)
+    inside = play(private_behaviour(fs.Proximal(FEDAVG, 0.5)), task, fs.sampling.Uniform(3), 4)
+    outside = play(fs.Proximal(private_behaviour(), 0.5), task, fs.sampling.Uniform(3), 4)
     assert relative(inside.iterates, outside.iterates) < 1e-12
 
 
 @pytest.mark.full
 def test_noise_and_norms_are_of_one_program():
     """z and C are leaves: one structure."""
-    structures = {jax.tree.structure(private(z=z, clip_norm=c)) for z in (0.5, 2.0) for c in (0.1, 1.0)}
+    structures = {
+        jax.tree.structure(private_behaviour(z=z, clip_norm=c)) for z in (0.5, 2.0) for c in (0.1, 1.0)
+    }
     assert len(structures) == 1
 
 
@@ -213,10 +372,13 @@ def test_noise_and_norms_are_of_one_program():
 def test_a_lane_of_a_sweep_is_the_run_with_its_noise_and_norm():
     task = make_task(make_clients())
     found = fs.sweep(
-        lambda z, clip_norm: private(z=z, clip_norm=clip_norm), task, {"z": [0.5, 2.0], "clip_norm": [0.1, 1.0]},
+        lambda z, clip_norm: private_behaviour(z=z, clip_norm=clip_norm),
+        task, {"z": [0.5, 2.0], "clip_norm": [0.1, 1.0]},
         rounds=5, clients_per_round=3, dtype="float64",
     )  # fmt: skip
-    alone = fs.run(private(z=2.0, clip_norm=0.1), task, rounds=5, clients_per_round=3, dtype="float64")
+    alone = fs.run(
+        private_behaviour(z=2.0, clip_norm=0.1), task, rounds=5, clients_per_round=3, dtype="float64"
+    )
     place = [i for i, s in enumerate(found.points) if s == {"z": 2.0, "clip_norm": 0.1}]
     lane = np.asarray(found.metrics["train_loss"])[place[0], 0, -1]
     assert lane == pytest.approx(alone.metrics["train_loss"][-1], rel=1e-9)
@@ -227,14 +389,14 @@ def test_another_noise_brings_its_own_divergences():
     """Replacing z by another number renews what a round costs; as an array (a cast) it keeps what it had."""
     from fedsolve.core.types import replace
 
-    changed = replace(private(z=1.0), noise_multiplier=2.0)
-    assert np.array_equal(changed.renyi, private(z=2.0).renyi)
-    cast = jax.tree.map(jnp.asarray, private(z=1.0))
-    assert np.allclose(cast.renyi, private(z=1.0).renyi)
+    changed = replace(private_behaviour(z=1.0), noise_multiplier=2.0)
+    assert np.array_equal(changed.renyi, private_behaviour(z=2.0).renyi)
+    cast = jax.tree.map(jnp.asarray, private_behaviour(z=1.0))
+    assert np.allclose(cast.renyi, private_behaviour(z=1.0).renyi)
     none = {"sampling": "none", "cohort": 5}
-    stricter = replace(jax.tree.map(jnp.asarray, private(z=1.0, **none)), delta=1e-6)
+    stricter = replace(jax.tree.map(jnp.asarray, private_behaviour(z=1.0, **none)), delta=1e-6)
     assert float(stricter.epsilon_after(5)) == pytest.approx(
-        float(private(z=1.0, **none, delta=1e-6).epsilon_after(5))
+        float(private_behaviour(z=1.0, **none, delta=1e-6).epsilon_after(5))
     )
 
 
