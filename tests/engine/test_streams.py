@@ -10,7 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine import streaming as stream
-from fedsolve.engine.evaluation import blocks
+from fedsolve.engine.evaluation import batched_eval
 from fedsolve.engine.streaming import ClientStates
 from fedsolve.folders import logs as row_file
 from fedsolve.folders import run_folder
@@ -68,7 +68,7 @@ CASES = {
 def small(monkeypatch):
     """Windows and blocks of a few clients, which change every few rounds and grow."""
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**9)
-    monkeypatch.setattr(blocks, "WINDOW_BYTES", 2**10)
+    monkeypatch.setattr(batched_eval, "WINDOW_BYTES", 2**10)
 
 
 def same(one, other):
