@@ -76,14 +76,12 @@ def constant_pad(x: Array, pad: Sequence[int], value: float = 0) -> Array:
     return lax.pad(x, jnp.asarray(value, x.dtype), [(a, b, 0) for a, b in _pairs(pad, x.ndim)])
 
 
-@operation(*(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)))
-def reflection_pad(x: Array, padding: Sequence[int]) -> Array:
-    return jnp.pad(x, _pairs(padding, x.ndim), mode="reflect")
-
-
-@operation(*(f"aten.replication_pad{n}d.default" for n in (2, 3)))
-def replication_pad(x: Array, padding: Sequence[int]) -> Array:
-    return jnp.pad(x, _pairs(padding, x.ndim), mode="edge")
+for _axes in (1, 2, 3):
+    operation(f"aten.reflection_pad{_axes}d.default")(
+        lambda x, pad: jnp.pad(x, _pairs(pad, x.ndim), "reflect")
+    )
+for _axes in (2, 3):
+    operation(f"aten.replication_pad{_axes}d.default")(lambda x, pad: jnp.pad(x, _pairs(pad, x.ndim), "edge"))
 
 
 @operation("aten.col2im.default")

@@ -104,7 +104,6 @@ def c2r(x: Array, dim: Sequence[int], normalization: int, last_dim_size: int) ->
 
 
 operations(
-    __name__,
     {
         "_conj": jnp.conj,
         "angle": jnp.angle,

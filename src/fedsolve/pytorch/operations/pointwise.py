@@ -34,7 +34,6 @@ from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation, operations
 
 operations(
-    __name__,
     {
         "acos": jnp.arccos,
         "acosh": jnp.arccosh,
@@ -67,20 +66,29 @@ operations(
     prepare=promoted_floating,
 )
 operations(
-    __name__,
     {
+        "alias": lambda x: x,
         "bitwise_not": jnp.bitwise_not,
+        "clone": lambda x, *, memory_format=None: x,
         "detach": lax.stop_gradient,
+        "isinf": lambda x: jnp.isinf(x) if is_floating(x) else jnp.zeros(x.shape, bool),
         "isnan": jnp.isnan,
+        "lift_fresh_copy": lambda x: x,
         "logical_and": jnp.logical_and,
         "logical_not": jnp.logical_not,
         "logical_or": jnp.logical_or,
         "logical_xor": jnp.logical_xor,
         "neg": lambda x: -x,
+        # NaN is 0, as in PyTorch
+        "sign": lambda x: (
+            jnp.where(jnp.isnan(x), 0, jnp.sign(x))
+            if is_floating(x)
+            else jnp.sign(x.astype(int)).astype(x.dtype)
+        ),
+        "where.self": lambda condition, x, other: jnp.where(condition, *promoted(x, other)),
     },
 )
 operations(
-    __name__,
     {
         "bitwise_and": jnp.bitwise_and,
         "bitwise_or": jnp.bitwise_or,
@@ -98,11 +106,11 @@ operations(
     "Tensor Scalar",
     promoted,
 )
-operations(__name__, {"remainder": jnp.remainder}, "Scalar_Tensor", promoted)
+operations({"remainder": jnp.remainder}, "Scalar_Tensor", promoted)
 # NaN where either is, equal ones share the gradient
-operations(__name__, {"maximum": jnp.maximum, "minimum": jnp.minimum}, prepare=promoted)
+operations({"maximum": jnp.maximum, "minimum": jnp.minimum}, prepare=promoted)
 # floating also for integers
-operations(__name__, {"div": lambda x, other: x / other}, "Tensor Scalar", promoted_floating)
+operations({"div": lambda x, other: x / other}, "Tensor Scalar", promoted_floating)
 
 
 def _rounding(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -111,31 +119,13 @@ def _rounding(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 # `round` takes halves to the even integer
-operations(__name__, {n: _rounding(getattr(jnp, n)) for n in ("ceil", "floor", "round", "trunc")})
+operations({n: _rounding(getattr(jnp, n)) for n in ("ceil", "floor", "round", "trunc")})
 
 
 @operation("aten.abs.default")
 def absolute(x: Array) -> Array:
     # the gradient at 0 is 0
     return jnp.where(x == 0, x.real * 0, jnp.abs(x))
-
-
-@operation("aten.sign.default")
-def sign(x: Array) -> Array:
-    # NaN is 0, as in PyTorch
-    return (
-        jnp.where(jnp.isnan(x), 0, jnp.sign(x)) if is_floating(x) else jnp.sign(x.astype(int)).astype(x.dtype)
-    )
-
-
-@operation("aten.isinf.default")
-def isinf(x: Array) -> Array:
-    return jnp.isinf(x) if is_floating(x) else jnp.zeros(x.shape, bool)
-
-
-@operation("aten.alias.default", "aten.clone.default", "aten.lift_fresh_copy.default")
-def alias(x: Array, *, memory_format: object = None) -> Array:
-    return x
 
 
 @operation("aten.add.Tensor", "aten.add.Scalar")
@@ -201,11 +191,6 @@ def clamp(x: Array, min: Operand | None = None, max: Operand | None = None) -> A
     return x
 
 
-@operation("aten.where.self")
-def where(condition: Array, x: Operand, other: Operand) -> Array:
-    return jnp.where(condition, *promoted(x, other))
-
-
 def _times(x: Array, alpha: float) -> Array:
     if isinstance(alpha, float) and not is_floating(x):
         raise InvalidInput(f"alpha of integers must be an integer, got {alpha}: make the tensors floating")
@@ -215,28 +200,29 @@ def _times(x: Array, alpha: float) -> Array:
 # Activations of networks, attention, and losses of margins.
 
 
+operations(
+    {
+        "elu": lambda x, alpha=1, scale=1, input_scale=1: jnp.where(
+            x > 0, x * scale, jnp.expm1(jnp.where(x > 0, 0, x) * input_scale) * (alpha * scale)
+        ),
+        "gelu": lambda x, *, approximate="none": (
+            jax.nn.gelu(x, approximate=True)
+            if approximate == "tanh"
+            else x * (0.5 * jax.lax.erf(x * (0.5**0.5)) + 0.5)
+        ),
+        # at x = -3 the gradient is 0, at 3 it is 1
+        "hardswish": lambda x: jnp.where(
+            x <= -3, jnp.zeros((), x.dtype), jnp.where(x >= 3, x, x * (x + 3) / 6)
+        ),
+        "leaky_relu": lambda x, negative_slope=0.01: jnp.where(x > 0, x, x * negative_slope),
+    }
+)
+
+
 @operation("aten.relu.default")
 def relu(x: Array) -> Array:
     # the gradient at 0 is 0
     return jnp.where(x <= 0, jnp.zeros((), x.dtype), x)
-
-
-@operation("aten.gelu.default")
-def gelu(x: Array, *, approximate: str = "none") -> Array:
-    if approximate == "tanh":
-        return jax.nn.gelu(x, approximate=True)
-    return x * (0.5 * jax.lax.erf(x * (0.5**0.5)) + 0.5)
-
-
-@operation("aten.elu.default")
-def elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
-    negative = jnp.where(x > 0, 0, x)
-    return jnp.where(x > 0, x * scale, jnp.expm1(negative * input_scale) * (alpha * scale))
-
-
-@operation("aten.leaky_relu.default")
-def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
-    return jnp.where(x > 0, x, x * negative_slope)
 
 
 @operation("aten.hardtanh.default")
@@ -252,12 +238,6 @@ def hardsigmoid(x: Array) -> Array:
     low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
     # bounds of x itself: a compiler may fuse x / 6 + 1/2, which is then not 0 at -3
     return jnp.where(x <= -3, low, jnp.where(x >= 3, high, x / 6 + 0.5))
-
-
-@operation("aten.hardswish.default")
-def hardswish(x: Array) -> Array:
-    # at x = -3 the gradient is 0, at 3 it is 1
-    return jnp.where(x <= -3, jnp.zeros((), x.dtype), jnp.where(x >= 3, x, x * (x + 3) / 6))
 
 
 @operation("aten._softmax.default", mixing=along_dim)

@@ -20,15 +20,31 @@ from fedsolve.pytorch.translation.arrays import jax_dtype
 from fedsolve.pytorch.translation.registry import operation, operations
 
 operations(
-    __name__,
     {
         "diagonal": jnp.diagonal,
+        "flip": lambda x, dims: jnp.flip(x, tuple(dims)) if len(dims) else x,
+        "index_select": lambda x, dim, index: jnp.take(x, index.reshape(-1), dim) if x.ndim else x,
         "permute": jnp.transpose,
         "repeat": jnp.tile,
+        "scatter.src": lambda x, dim, index, src: _spot(x, dim, index).set(_source(src, index, x)),
+        "scatter.value": lambda x, dim, index, value: _spot(x, dim, index).set(_source(value, index, x)),
+        "scatter_add": lambda x, dim, index, src: _spot(x, dim, index).add(_source(src, index, x)),
+        "select.int": lambda x, dim, index: lax.index_in_dim(x, index, dim, keepdims=False),
+        "select_scatter": lambda x, src, dim, index: _part_of(x, dim, index).set(src.astype(x.dtype)),
+        "slice_scatter": lambda x, src, dim=0, start=None, end=None, step=1: _part_of(
+            x, dim, slice(start, end, step)
+        ).set(src.astype(x.dtype)),
+        "split_with_sizes": lambda x, sizes, dim=0: tuple(jnp.split(x, np.cumsum(sizes)[:-1].tolist(), dim)),
         "unsqueeze": jnp.expand_dims,
         "view": jnp.reshape,
     },
 )
+
+
+def _part_of(x: Array, dim: int, index: int | slice) -> Any:
+    place: list[int | slice] = [slice(None)] * x.ndim
+    place[dim] = index
+    return x.at[tuple(place)]
 
 
 @operation("aten.expand.default")
@@ -45,31 +61,10 @@ def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
     return jnp.squeeze(x, tuple(a for a in axes if x.shape[a] == 1))
 
 
-@operation("aten.select.int")
-def select(x: Array, dim: int, index: int) -> Array:
-    return lax.index_in_dim(x, index, dim, keepdims=False)
-
-
 @operation("aten.slice.Tensor")
 def part(x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
     low, high, _ = slice(start, end, step).indices(x.shape[dim])
     return lax.slice_in_dim(x, low, max(low, high), step, dim)
-
-
-@operation("aten.slice_scatter.default")
-def slice_scatter(
-    x: Array, src: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Array:
-    place = [slice(None)] * x.ndim
-    place[dim] = slice(start, end, step)
-    return x.at[tuple(place)].set(src.astype(x.dtype))
-
-
-@operation("aten.select_scatter.default")
-def select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
-    place: list[slice | int] = [slice(None)] * x.ndim
-    place[dim] = index
-    return x.at[tuple(place)].set(src.astype(x.dtype))
 
 
 @operation("aten.cat.default")
@@ -78,16 +73,6 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     dtype = reduce(jnp.promote_types, [x.dtype for x in tensors])
     kept = [x.astype(dtype) for x in tensors if x.shape != (0,)] or [tensors[0].astype(dtype)]
     return jnp.concatenate(kept, dim)
-
-
-@operation("aten.split_with_sizes.default")
-def split_with_sizes(x: Array, split_sizes: Sequence[int], dim: int = 0) -> tuple[Array, ...]:
-    return tuple(jnp.split(x, np.cumsum(split_sizes)[:-1].tolist(), dim))
-
-
-@operation("aten.flip.default")
-def flip(x: Array, dims: Sequence[int]) -> Array:
-    return jnp.flip(x, tuple(dims)) if len(dims) else x
 
 
 @operation("aten.as_strided.default")
@@ -124,11 +109,6 @@ def places(indices: Sequence[Array | None], name: str) -> tuple[Array | slice, .
             f"aten.{name} by a mask has a size that depends on the data: write torch.where(mask, x, 0) instead"
         )
     return tuple(slice(None) if i is None else i for i in indices)
-
-
-@operation("aten.index_select.default")
-def index_select(x: Array, dim: int, index: Array) -> Array:
-    return jnp.take(x, index.reshape(-1), dim) if x.ndim else x
 
 
 @operation("aten.gather.default")
@@ -237,16 +217,6 @@ def _behind(x: Any, indices: Sequence[Any]) -> int:
     return x.ndim - (len(indices) - 1) - indices[-1].ndim
 
 
-@operation("aten.scatter.src", "aten.scatter.value")
-def scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
-    return _spot(x, dim, index).set(_source(src, index, x))
-
-
-@operation("aten.scatter_add.default")
-def scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
-    return _spot(x, dim, index).add(_source(src, index, x))
-
-
 @operation("aten.scatter_reduce.two")
 def scatter_reduce(
     x: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True
@@ -306,35 +276,21 @@ def _beyond(x: Array, reduce: str) -> Any:
 # New and converted tensors, and random ones from a JAX key: other draws than PyTorch's, of the same distributions.
 
 
-@operation("aten._to_copy.default")
-def to_copy(x: Array, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    # floating numbers are rounded towards 0 to become integers
-    return x if dtype is None else x.astype(jax_dtype(dtype))
-
-
-@operation("aten.full.default")
-def full(size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    return jnp.full(tuple(size), fill_value, jax_dtype(dtype) or type_of(fill_value))
-
-
-@operation("aten.full_like.default")
-def full_like(x: Array, fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    return jnp.full(x.shape, fill_value, jax_dtype(dtype) or x.dtype)
-
-
-@operation("aten.fill.Scalar")
-def fill(x: Array, value: Any) -> Array:
-    return jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape)
-
-
-@operation("aten.copy.default")
-def copy(x: Array, src: Array, non_blocking: bool = False) -> Array:
-    return jnp.broadcast_to(src.astype(x.dtype), x.shape)
-
-
-@operation("aten.scalar_tensor.default")
-def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
-    return jnp.asarray(s, jax_dtype(dtype) or default_dtype())
+operations(
+    {
+        # floating numbers are rounded towards 0 to become integers
+        "_to_copy": lambda x, *, dtype=None, **_: x if dtype is None else x.astype(jax_dtype(dtype)),
+        "copy": lambda x, src, non_blocking=False: jnp.broadcast_to(src.astype(x.dtype), x.shape),
+        "fill.Scalar": lambda x, value: jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape),
+        "full": lambda size, value, *, dtype=None, **_: jnp.full(
+            tuple(size), value, jax_dtype(dtype) or type_of(value)
+        ),
+        "full_like": lambda x, value, *, dtype=None, **_: jnp.full(
+            x.shape, value, jax_dtype(dtype) or x.dtype
+        ),
+        "scalar_tensor": lambda s, *, dtype=None, **_: jnp.asarray(s, jax_dtype(dtype) or default_dtype()),
+    }
+)
 
 
 @operation("aten.arange.start_step")
@@ -362,13 +318,6 @@ def native_dropout(x: Array, p: float, train: bool | None, *, key: Array | None)
     return jnp.where(kept, x / (1 - p), 0) if p < 1 else jnp.zeros_like(x), kept
 
 
-@operation("aten.feature_dropout.default", random=True)
-def feature_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    # whole channels of (batch, channels, ...)
-    kept = native_dropout(jnp.ones(_by_channel(x), x.dtype), p, train, key=key)[0]
-    return x * kept
-
-
 @operation("aten.alpha_dropout.default", random=True)
 def alpha_dropout(
     x: Array, p: float, train: bool, *, key: Array | None, shape: tuple[int, ...] | None = None
@@ -385,70 +334,47 @@ def alpha_dropout(
     return jnp.where(kept, x * a, low * a) - low * a * p
 
 
-@operation("aten.feature_alpha_dropout.default", random=True)
-def feature_alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    # whole channels of (batch, channels, ...)
-    return alpha_dropout(x, p, train, key=key, shape=_by_channel(x))
-
-
 def _by_channel(x: Array) -> tuple[int, ...]:
     return (*x.shape[:2], *[1] * (x.ndim - 2))
 
 
-@operation("aten.bernoulli.p", random=True)
-def bernoulli_p(x: Array, p: float = 0.5, *, generator: None = None, key: Array | None) -> Array:
-    return _drawn(key).bernoulli(p, x.shape).astype(x.dtype)
-
-
-@operation("aten.rand.default", random=True)
-def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
-    return _drawn(key).uniform(size, jax_dtype(dtype) or default_dtype())
-
-
-@operation("aten.randn.default", random=True)
-def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
-    return _drawn(key).normal(size, jax_dtype(dtype) or default_dtype())
-
-
-@operation("aten.rand_like.default", random=True)
-def rand_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+def _uniform_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
     return _drawn(key).uniform(x.shape, jax_dtype(dtype) or x.dtype)
 
 
-@operation("aten.randn_like.default", random=True)
-def randn_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+def _normal_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
     return _drawn(key).normal(x.shape, jax_dtype(dtype) or x.dtype)
 
 
-@operation("aten.normal_functional.default", random=True)
-def normal(
-    x: Array, mean: float = 0.0, std: float = 1.0, *, generator: None = None, key: Array | None
-) -> Array:
-    return mean + std * randn_like(x, key=key)
-
-
-@operation("aten.uniform.default", random=True)
-def uniform(
-    x: Array, low: float = 0.0, high: float = 1.0, *, generator: None = None, key: Array | None
-) -> Array:
-    return low + (high - low) * rand_like(x, key=key)
-
-
-@operation("aten.exponential.default", random=True)
-def exponential(x: Array, lambd: float = 1.0, *, generator: None = None, key: Array | None) -> Array:
-    return -jnp.log1p(-rand_like(x, key=key)) / lambd
-
-
-@operation("aten.randint.low", random=True)
-def randint(
-    low: int, high: int, size: Sequence[int], *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any
-) -> Array:
-    return _drawn(key).randint(size, low, high).astype(jax_dtype(dtype))
-
-
-@operation("aten.randperm.default", random=True)
-def randperm(n: int, *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any) -> Array:
-    return _drawn(key).permutation(n).astype(jax_dtype(dtype))
+operations(
+    {
+        "bernoulli.p": lambda x, p=0.5, *, key, **_: _drawn(key).bernoulli(p, x.shape).astype(x.dtype),
+        "exponential": lambda x, rate=1.0, *, key, **_: -jnp.log1p(-_uniform_like(x, key=key)) / rate,
+        "feature_alpha_dropout": lambda x, p, train, *, key: alpha_dropout(
+            x, p, train, key=key, shape=_by_channel(x)
+        ),
+        "feature_dropout": lambda x, p, train, *, key: (
+            x * dropout(jnp.ones(_by_channel(x), x.dtype), p, train, key=key)
+        ),
+        "normal_functional": lambda x, mean=0.0, std=1.0, *, key, **_: mean + std * _normal_like(x, key=key),
+        "rand": lambda size, *, dtype=None, key, **_: _drawn(key).uniform(
+            size, jax_dtype(dtype) or default_dtype()
+        ),
+        "rand_like": _uniform_like,
+        "randint.low": lambda low, high, size, *, dtype=torch.int64, key, **_: (
+            _drawn(key).randint(size, low, high).astype(jax_dtype(dtype))
+        ),
+        "randn": lambda size, *, dtype=None, key, **_: _drawn(key).normal(
+            size, jax_dtype(dtype) or default_dtype()
+        ),
+        "randn_like": _normal_like,
+        "randperm": lambda n, *, dtype=torch.int64, key, **_: (
+            _drawn(key).permutation(n).astype(jax_dtype(dtype))
+        ),
+        "uniform": lambda x, low=0.0, high=1.0, *, key, **_: low + (high - low) * _uniform_like(x, key=key),
+    },
+    random=True,
+)
 
 
 @operation("aten.rrelu_with_noise_functional.default", random=True)

@@ -124,17 +124,16 @@ def operation(
 
 
 def operations(
-    family: str,
     functions: Mapping[str, Callable[..., Any]],
     overloads: str = "default",
-    prepare: Callable[..., Sequence[Any]] = lambda *operands: operands,
+    prepare: Callable[..., Sequence[Any]] | None = None,
+    random: bool = False,
 ) -> None:
-    # functions of positional arguments by the names of packets, such as `add` of `aten.add.Tensor`; `prepare`
-    # makes their arguments from those of the operation
+    # functions of one line by the names of packets, such as `add` of `aten.add.Tensor`, or of overloads where they
+    # have a point; `prepare` makes their arguments from those of the operation
     for name, function in functions.items():
-        prepared = _prepared(function, prepare)
-        prepared.__module__ = family
-        operation(*(f"aten.{name}.{overload}" for overload in overloads.split()))(prepared)
+        full = (f"aten.{name}",) if "." in name else (f"aten.{name}.{o}" for o in overloads.split())
+        operation(*full, random=random)(function if prepare is None else _prepared(function, prepare))
 
 
 def _prepared(function: Callable[..., Any], prepare: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
