@@ -26,7 +26,7 @@ def roles(
         model: of the task.
         tested: test sequences.
         trained: training sequences that an evaluation looks at; default as many.
-        **options: other arguments of `fedsolve.tasks.ready.shakespeare`.
+        **options: other arguments of `fedsolve.tasks.ready.texts`.
     """
 
     def task(data_dir: Path | None) -> fs.Task:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fedsolve.tasks.ready.femnist import FILE
+from fedsolve.tasks.ready.characters import FILE
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from fedsolve.tasks.ready.cifar import decode
 from tasks.small_files import DATA, needs
 
 rng = np.random.default_rng(0)
-play_roles = importlib.import_module("fedsolve.tasks.ready.shakespeare")._roles
+play_roles = importlib.import_module("fedsolve.tasks.ready.texts")._roles
 
 
 def idx(array, code):
@@ -103,7 +103,7 @@ def test_fashion(tmp_path, monkeypatch):
         (source / name.removesuffix(".gz")).write_bytes(idx(a, 8))
         sums[name] = hashlib.sha256(a.tobytes()).hexdigest()
     monkeypatch.setattr(checked_files, "FASHION", sums)
-    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.ready.fashion"), "CONTENT", sums)
+    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.ready.idx_images"), "CONTENT", sums)
     checked_files.fashion_mnist(source, to)
     assert tasks.fashion_mnist(to, 2, "iid").data.counts.tolist() == [6, 6]
     (source / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(12, np.uint8), 8))

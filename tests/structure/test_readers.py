@@ -72,7 +72,7 @@ LISTED = {
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},
     "tasks/ready/digits.py": {"np.loadtxt": OWN},
     "tasks/ready/newsgroups.py": {"load_file": "the weights of an installed package"},
-    "tasks/ready/shakespeare.py": {"gzip.open": OPENED},
+    "tasks/ready/texts.py": {"gzip.open": OPENED},
 }  # fmt: skip
 
 

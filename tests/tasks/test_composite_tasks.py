@@ -7,7 +7,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build, lasso, lowrank
-from fedsolve.tasks.ready.regression import Setup, draw_composite
+from fedsolve.tasks.ready.simulated import Setup, draw_composite
 from harness import crossed
 
 SIZES = {1: (64, 128), 2: (64, 128), 3: (64, 128), 4: (256, 32)}

@@ -11,7 +11,7 @@ import pytest
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build, fashion_mnist
 
-MODULE = importlib.import_module("fedsolve.tasks.ready.fashion")
+MODULE = importlib.import_module("fedsolve.tasks.ready.idx_images")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Softmax, build, femnist, femnist_autoencoder
 from tasks.small_files import DATA, needs, write
 
-MODULE = importlib.import_module("fedsolve.tasks.ready.femnist")
+MODULE = importlib.import_module("fedsolve.tasks.ready.characters")
 
 
 @pytest.fixture

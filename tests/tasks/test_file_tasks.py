@@ -6,7 +6,7 @@ import pytest
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Softmax, build, handwriting
-from tasks.small_files import DATA, module_of, needs, write
+from tasks.small_files import DATA, SUFFIXES, module_of, needs, write
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_handwriting_refuses_in_one_line(characters, options, message):
 
 @pytest.mark.parametrize("name", ["voxels", "handwriting", "femnist", "news"])
 def test_missing_and_changed_files_are_named(name, tmp_path, monkeypatch):
-    file = module_of(name).FILE
+    file = getattr(module_of(name), f"FILE{SUFFIXES.get(name, '')}")
     with pytest.raises(InvalidInput, match=f"{file} does not exist"):
         build(name, data_dir=tmp_path)
     np.savez(tmp_path / file, x=np.zeros(3))

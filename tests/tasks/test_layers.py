@@ -12,8 +12,8 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import CNN, Affine, CrossEntropy, Examples
 from fedsolve.tasks.losses.sequences import BitsPerToken, NextToken, NextTokenAccuracy, ReconstructionError
 from fedsolve.tasks.models.models import dropout, group_norm, layer_norm, unit_norm
+from fedsolve.tasks.models.pictures import ResNet18
 from fedsolve.tasks.models.recurrent import GRU, LSTM, Autoencoder
-from fedsolve.tasks.models.resnet import ResNet18
 from fedsolve.tasks.models.transformers import CausalTransformer, ViT
 
 KEY = jax.random.key(0)

@@ -30,7 +30,7 @@ def small_mnist(tmp_path, monkeypatch):
         idx(folder / f"{split}-images-idx3-ubyte.gz", x)
         idx(folder / f"{split}-labels-idx1-ubyte.gz", (np.arange(n) * 7 % 10).astype(np.uint8))
     np.savez(folder / "mnist_writers.npz", train_writer=np.arange(120, dtype=np.int16) % 12 + 100)
-    module = importlib.import_module("fedsolve.tasks.ready.mnist")
+    module = importlib.import_module("fedsolve.tasks.ready.idx_images")
     monkeypatch.setattr(module, "SHA256", {name: sha256(folder / name) for name in module.SHA256})
     return tmp_path
 

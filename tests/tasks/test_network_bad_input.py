@@ -118,7 +118,7 @@ def test_absent_data_say_where_they_come_from(name, tmp_path, monkeypatch):
         build(name, data_dir=tmp_path)
     assert str(tmp_path) in str(caught.value)
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr("fedsolve.tasks.ready.fashion.DEBIAN", tmp_path / "none")
+    monkeypatch.setattr("fedsolve.tasks.ready.idx_images.DEBIAN", tmp_path / "none")
     with pytest.raises(InvalidInput, match=rf"{VARIABLE}.*`fedsolve data") as caught:
         build(name)
     assert "\n" not in str(caught.value)

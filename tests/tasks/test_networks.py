@@ -9,8 +9,8 @@ import pytest
 
 from fedsolve.core.xla.convolutions import conv
 from fedsolve.tasks.models.models import Affine, group_norm
+from fedsolve.tasks.models.pictures import Block, Convolution, ResNet18, ResNetParams
 from fedsolve.tasks.models.recurrent import GRU, LSTM, RecurrentLayer, RecurrentParams
-from fedsolve.tasks.models.resnet import Block, Convolution, ResNet18, ResNetParams
 from fedsolve.tasks.models.transformers import AttentionBlock, CausalTransformer, TransformerParams, ViT
 
 KEY = jax.random.key(0)

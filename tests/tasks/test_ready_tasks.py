@@ -14,7 +14,7 @@ from fedsolve.config.catalogue import BIBTEX
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data import IID, LabelsPerClient
 from fedsolve.tasks import TASKS, Softmax, Task, build
-from fedsolve.tasks.ready.regression import draw_regression
+from fedsolve.tasks.ready.simulated import draw_regression
 
 DATA = Path(os.environ.get("FEDSOLVE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(

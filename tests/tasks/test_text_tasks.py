@@ -29,8 +29,8 @@ from fedsolve.tasks.models.recurrent import LSTM
 from fedsolve.tasks.ready.newsgroups import ranked, sequences
 from tasks.small_files import DATA, needs, sha256, write
 
-PLAYS = importlib.import_module("fedsolve.tasks.ready.shakespeare")
-CHAT = importlib.import_module("fedsolve.tasks.ready.next_word")
+PLAYS = importlib.import_module("fedsolve.tasks.ready.texts")
+CHAT = importlib.import_module("fedsolve.tasks.ready.texts")
 SMALL = LSTM(90, 4, 8, 1)
 
 
@@ -121,7 +121,7 @@ def test_messages_by_sender_in_the_order_of_time(chats):
     task = next_word(LSTM(7, 4, 8, 1), vocabulary=3, length=4, min_words=3)
     assert task.data.names == ("sender a", "sender b")
     the, dog, dot, other, start, end = 2, 3, 1, 4, 5, 6
-    assert CHAT._numbers({"a": [["."] * 3, ["dog"] * 3, ["the"] * 4]}, 3) == {"the": 1, ".": 2, "dog": 3}
+    assert CHAT._word_numbers({"a": [["."] * 3, ["dog"] * 3, ["the"] * 4]}, 3) == {"the": 1, ".": 2, "dog": 3}
     first = task.data.client(0)
     the, dot, dog = 1, 2, 3
     assert first.y.tolist() == [

@@ -25,7 +25,7 @@ from fedsolve.engine.stored_task import StoredTask
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe
 from fedsolve.results.record_files import FEDERATION, leaves_by_path
-from fedsolve.tasks.inputs import as_inputs
+from fedsolve.tasks.inference import as_inputs
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,13 +17,17 @@ from fedsolve.core.trees import as_array, check_same_rows, first_merged
 from fedsolve.core.types import Batch
 from fedsolve.data.columns import (
     Columns,
+    Numbered,
+    as_names,
+    as_rows,
+    check_column,
     check_list,
+    check_names,
     check_same_form,
     in_common_type,
     in_order,
     named_arrays,
 )
-from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
 @dataclass(frozen=True)

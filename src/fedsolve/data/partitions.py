@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsolve.core.building import Registry
 from fedsolve.core.errors import InvalidInput, check_integer, check_number, unknown
-from fedsolve.data.names import check_column
+from fedsolve.data.columns import check_column
 
 
 class Partition(ABC):

@@ -26,9 +26,8 @@ from fedsolve.core.errors import (
     unknown,
 )
 from fedsolve.core.trees import as_array, first_beyond
-from fedsolve.data.columns import named_arrays
+from fedsolve.data.columns import check_column, named_arrays
 from fedsolve.data.examples import Examples
-from fedsolve.data.names import check_column
 from fedsolve.folders.untrusted import check_shape, check_unique_column, csv_rows, read_user_toml, to_nfc
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

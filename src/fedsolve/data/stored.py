@@ -19,10 +19,9 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_flag, check_path, is_integer, shown, with_article
 from fedsolve.core.types import Batch
-from fedsolve.data.columns import Columns
+from fedsolve.data.columns import Columns, Numbered
 from fedsolve.data.examples import Examples, SparseRows
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.names import Numbered
 from fedsolve.folders.logs import read_all
 from fedsolve.folders.sealed import LARGEST, checksum
 from fedsolve.folders.untrusted import MALFORMED, check_shape, loads, open_regular, read_text

@@ -20,9 +20,8 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_flag, check_path, of_type
 from fedsolve.core.types import Batch
-from fedsolve.data.columns import Columns, named_arrays
+from fedsolve.data.columns import Columns, Numbered, check_names, check_written_names, named_arrays
 from fedsolve.data.federated import FederatedData, first_nonfinite_row
-from fedsolve.data.names import Numbered, check_names, check_written_names
 from fedsolve.data.stored import (
     COUNTS,
     DESCRIPTION,

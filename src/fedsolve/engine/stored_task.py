@@ -103,7 +103,7 @@ def inference_from_module(folder: Path, module: Any, params: Any, buffers: Any, 
     from torch import nn
 
     from fedsolve.pytorch.translation.arrays import copy_module, trained_copy
-    from fedsolve.tasks.torch_modules.module_outputs import likeliest
+    from fedsolve.tasks.torch_modules.losses import likeliest
 
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")

@@ -20,7 +20,7 @@ from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.models.models import CNNParams
 from fedsolve.tasks.models.pictures import UpdatedParams
 from fedsolve.tasks.ready.newsgroups import MATRICES, Tuning, fine_tuning
-from fedsolve.tasks.ready.shakespeare import VOCABULARY
+from fedsolve.tasks.ready.texts import VOCABULARY
 from fedsolve.tasks.shared import classification, next_token
 
 __all__ = [

@@ -42,27 +42,27 @@ _TASKS = {
         "alpaydin1998digits",
     ),
     "regression": TaskEntry(
-        "ready.regression:anisotropic_regression",
+        "ready.simulated:anisotropic_regression",
         "linear regression, 1,000 anisotropic features, 20 clients of 30 examples",
         "takakura2025feddua",
     ),
     "synthetic": TaskEntry(
-        "ready.synthetic:synthetic",
+        "ready.simulated:synthetic",
         "synthetic(alpha, beta): softmax regression, 60 features, 30 clients of unequal sizes",
         "li2020fedprox",
     ),
     "mnist": TaskEntry(
-        "ready.mnist:mnist_by_writer",
+        "ready.idx_images:mnist_by_writer",
         "MNIST by writer (539 clients) or in any partition, 60,000 digits (needs the data folder)",
         "yadav2019qmnist",
     ),
     "lasso": TaskEntry(
-        "ready.regression:lasso",
+        "ready.simulated:lasso",
         "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known true parameters",
         "yuan2021fco",
     ),
     "lowrank": TaskEntry(
-        "ready.regression:lowrank",
+        "ready.simulated:lowrank",
         "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known true parameters",
         "yuan2021fco",
     ),
@@ -72,22 +72,22 @@ _TASKS = {
         "haxby2001",
     ),
     "handwriting": TaskEntry(
-        "ready.handwriting:handwriting",
+        "ready.characters:handwriting",
         "UNIPEN characters by writer, 62 classes or digits, 315 clients (needs the data folder)",
         "guyon1994unipen",
     ),
     "femnist": TaskEntry(
-        "ready.femnist:femnist",
+        "ready.characters:femnist",
         "FEMNIST sample, 300 writers and 240 held-out writers: 62 classes (needs the data folder)",
         "caldas2018leaf",
     ),
     "femnist-autoencoder": TaskEntry(
-        "ready.femnist:femnist_autoencoder",
+        "ready.characters:femnist_autoencoder",
         "FEMNIST sample, 300 writers and 240 held-out writers: reconstruction of images (needs the data folder)",
         "reddi2021fedopt",
     ),
     "fashion-mnist": TaskEntry(
-        "ready.fashion:fashion_mnist",
+        "ready.idx_images:fashion_mnist",
         "Fashion-MNIST, 60,000 images, 100 clients, Dirichlet(0.3) or any partition (Debian's package, or the data "
         "folder)",
         "xiao2017fashion",
@@ -103,12 +103,12 @@ _TASKS = {
         "krizhevsky2009cifar",
     ),
     "shakespeare": TaskEntry(
-        "ready.shakespeare:shakespeare",
+        "ready.texts:shakespeare",
         "the next character of Shakespeare's plays by role, Moby's edition, not LEAF's (needs the data folder)",
         "caldas2018leaf",
     ),
     "next-word": TaskEntry(
-        "ready.next_word:next_word",
+        "ready.texts:next_word",
         "the next word of chat messages by sender (needs the package chitchat-dataset)",
         "myers2020conversational",
     ),

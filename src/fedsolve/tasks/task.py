@@ -18,8 +18,7 @@ from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.wrappers.buffers import keeps_buffers
-from fedsolve.tasks.inference import Inference, predicted_by
-from fedsolve.tasks.inputs import input_columns, input_rows
+from fedsolve.tasks.inference import Inference, input_columns, input_rows, predicted_by
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.weights import Whole
 from fedsolve.tasks.metrics import SumMetric, on_model, outputs_of

@@ -27,8 +27,7 @@ from fedsolve.core.errors import (
     shown_label,
 )
 from fedsolve.core.trees import as_array, columns_of
-from fedsolve.data.columns import check_same_columns
-from fedsolve.data.names import check_column
+from fedsolve.data.columns import check_column, check_same_columns
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.tasks.losses.weights import check_class_weights
 from fedsolve.tasks.metrics import SumMetric

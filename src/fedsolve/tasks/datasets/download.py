@@ -22,14 +22,13 @@ from fedsolve.tasks.datasets import originals as leaf
 from fedsolve.tasks.datasets.originals import find, refuse, unzipped, write_noted, write_npz
 from fedsolve.tasks.ready import cifar, voxels
 from fedsolve.tasks.ready import newsgroups as news
-from fedsolve.tasks.ready.fashion import CONTENT as FASHION
-from fedsolve.tasks.ready.fashion import FOLDER
-from fedsolve.tasks.ready.femnist import FILE as FEMNIST_SAMPLE
+from fedsolve.tasks.ready.characters import FILE as FEMNIST_SAMPLE
+from fedsolve.tasks.ready.idx_images import CONTENT as FASHION
+from fedsolve.tasks.ready.idx_images import FOLDER, SHA256
+from fedsolve.tasks.ready.idx_images import SHA256 as MNIST
 from fedsolve.tasks.ready.libsvm import SHA256 as LIBSVM
-from fedsolve.tasks.ready.mnist import SHA256
-from fedsolve.tasks.ready.mnist import SHA256 as MNIST
-from fedsolve.tasks.ready.shakespeare import FILE as SHAKESPEARE
-from fedsolve.tasks.ready.shakespeare import LEAF as SHAKESPEARE_LEAF
+from fedsolve.tasks.ready.texts import FILE as SHAKESPEARE
+from fedsolve.tasks.ready.texts import LEAF as SHAKESPEARE_LEAF
 
 _BLOCK = 1 << 20
 SECONDS = 30.0

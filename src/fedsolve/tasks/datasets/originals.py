@@ -18,8 +18,8 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import CONVERTED, read_bytes
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import MALFORMED, loads, open_regular
-from fedsolve.tasks.ready.handwriting import FEMNIST
-from fedsolve.tasks.ready.shakespeare import LEAF
+from fedsolve.tasks.ready.characters import FEMNIST
+from fedsolve.tasks.ready.texts import LEAF
 
 
 def find(folder: Path, names: Sequence[str]) -> Path:

@@ -15,8 +15,8 @@ from fedsolve.core.building import ADDED_LATER
 from fedsolve.core.errors import InvalidInput, check_number
 from fedsolve.core.types import Params
 from fedsolve.core.xla.cross_entropy import cross_entropy
+from fedsolve.data.columns import check_column
 from fedsolve.data.examples import SparseRows
-from fedsolve.data.names import check_column
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.losses.weights import ClassWeighted
 from fedsolve.tasks.models.models import Affine, dense_rows

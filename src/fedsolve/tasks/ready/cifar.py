@@ -17,8 +17,7 @@ from fedsolve.data.sources import read_checked
 from fedsolve.tasks.datasets.originals import find, members, refuse, unzipped, write_npz
 from fedsolve.tasks.losses.sequences import TopK
 from fedsolve.tasks.models.models import CNN, Softmax
-from fedsolve.tasks.models.pictures import Augmented
-from fedsolve.tasks.models.resnet import ResNet18
+from fedsolve.tasks.models.pictures import Augmented, ResNet18
 from fedsolve.tasks.shared import Choice, classification, deal_rows, pick
 from fedsolve.tasks.task import Examples, Task
 

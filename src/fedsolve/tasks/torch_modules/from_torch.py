@@ -30,8 +30,8 @@ from fedsolve.tasks.torch_modules.losses import (
     SumsOfModule,
     SumsWithBuffers,
     dataset_metric,
+    likeliest,
 )
-from fedsolve.tasks.torch_modules.module_outputs import likeliest
 
 if TYPE_CHECKING:
     import torch
