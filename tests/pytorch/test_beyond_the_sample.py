@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
 from fedsolve.pytorch.loss_analysis import analyse, refuse_other_forms  # noqa: E402
-from fedsolve.tasks.torch_modules.losses import in_batches  # noqa: E402
+from fedsolve.tasks.inference import in_batches  # noqa: E402
 
 DRAW = np.random.default_rng(0)
 CLIENTS = [(DRAW.normal(size=(n, 4)).astype(np.float32), DRAW.integers(0, 3, n)) for n in (6, 3)]
