@@ -42,7 +42,7 @@ def test_patterns_of_leaves_are_texts(given):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"client_lr": True}, "client_lr = True must be a number"),
+        ({"client_lr": True}, "FedAvg: client_lr = True must be a number"),
         ({"client_lr": "fast"}, "client_lr = 'fast' must be a number"),
         ({"weighting": "all"}, "weighting = 'all' must be one of uniform, examples"),
         ({"client_rl": 1}, "unknown setting of FedAvg 'client_rl': did you mean 'client_lr'"),
