@@ -153,7 +153,7 @@ class Stub(FlowerCommands):
 
 
 class Asked:
-    asked = True
+    stop_requested = True
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ class Asked:
 )
 def test_a_run_that_ends_without_a_result(status, words, tmp_path, monkeypatch):
     monkeypatch.setattr("fedsolve.cli.federation.demo._STATUS_SECONDS", 0.0)
-    never = type("Never", (), {"asked": False})()
+    never = type("Never", (), {"stop_requested": False})()
     with pytest.raises(Unavailable, match=words):
         follow(Stub(status), 5, tmp_path, lambda: None, never, "it", "stopped")
     commands = Stub("running")
