@@ -390,7 +390,7 @@ class FederationLoop(RecordedRounds):
             return entry
         except Diverged as error:
             self._void_rounds += 1
-            # A single void round may be one client's fault; round upon round the model itself is spoiled.
+            # A single skipped round may be one client's fault; round upon round the model itself is spoiled.
             if self._void_rounds > self._settings.repeats:
                 raise Diverged(
                     f"{error}, as after the {self._void_rounds - 1} rounds before: the last checkpoint is kept; "
