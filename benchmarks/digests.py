@@ -5,7 +5,7 @@
 
 Equal lines mean equal bits, on one machine and with one version of JAX: a change that should move code alone leaves
 all of them. Programs are compiled with little optimisation, since two versions are compared with each other. What
-depends on the clock is left out. `benchmarks/results/digests.txt` has those of 2 cores with JAX 0.10.2.
+depends on the clock is left out. All rows take about half an hour on 2 cores.
 """
 
 from __future__ import annotations

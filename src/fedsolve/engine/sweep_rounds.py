@@ -210,7 +210,6 @@ class SweepRounds(Rounds):
             self._restore()
             before = results.seconds
             self._seconds = lambda: before + begun.seconds
-            tell_compiling(self._progress, self.trials.prepared.label)
             with clock, ThreadPoolExecutor(batches_at_once()) as self._pool:
                 while results.batches < len(self._batches):
                     loop(self, clock, lambda: interrupt.stop_requested)
@@ -257,6 +256,8 @@ class SweepRounds(Rounds):
             self._selection.check(results.metrics)
             for current in self._running:
                 current.next_methods(results.metrics, 1)  # refuses a rate that reacts to what is not measured
+        if results.batches == self._store.done[0]:  # later batches run the program of the first
+            tell_compiling(self._progress, self.trials.prepared.label)
         if not self._trial_rounds:
             self.report()
         return ""
