@@ -125,6 +125,18 @@ def test_padded_tokens_are_noted_in_the_result():
     assert [words in note for note in notes].count(True) == 1
 
 
+def test_a_mask_of_padding_excuses_no_other_label():
+    """-100 counts for nothing, and a label beyond the classes is read as another one."""
+
+    def padded(w, batch):
+        return jnp.where(batch.y == -100, 0, own(w, batch))
+
+    y = np.arange(12) % CLASSES
+    y[3], y[7] = -100, CLASSES
+    with pytest.raises(fs.InvalidInput, match=f"-100 to {CLASSES} of an axis of {CLASSES}"):
+        check_gathers("the loss", padded, START, {"the examples": fs.Examples(examples(0, 1).x, y)})
+
+
 def test_rare_labels_are_looked_at():
     """One of 5,000 is no class; others beyond the end are told by another field to count for nothing."""
     y = np.arange(5000) % CLASSES

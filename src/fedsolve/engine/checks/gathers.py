@@ -99,25 +99,26 @@ def _reads_others(loss: Any, model: Params, rows: Batch, size: int, put: Callabl
     moved = jax.tree.map(lambda p, d: p + d, model, steps_of(jax.tree.map(np.asarray, model)))
     leaves, structure = jax.tree.flatten(rows)
     for i, a in enumerate(leaves):
-        beyond = (a < 0) | (a >= size) if _is_whole(a) else np.zeros(a.shape, bool)
-        if not beyond.any():
+        if not _is_whole(a):
             continue
         instead = np.clip(np.where(a < 0, a + size, a), 0, size - 1)
+        # both ends apart: -100 may be masked where labels beyond the classes are not
+        for beyond in (a < 0, a >= size):
 
-        def with_field(
-            entries: np.ndarray, i: int = i, a: np.ndarray = a, beyond: np.ndarray = beyond
-        ) -> Batch:
-            new = np.where(beyond, entries, a).astype(a.dtype)
-            return put(structure.unflatten([*leaves[:i], new, *leaves[i + 1 :]]))
+            def with_field(
+                entries: np.ndarray, i: int = i, a: np.ndarray = a, beyond: np.ndarray = beyond
+            ) -> Batch:
+                new = np.where(beyond, entries, a).astype(a.dtype)
+                return put(structure.unflatten([*leaves[:i], new, *leaves[i + 1 :]]))
 
-        for at in (moved, model):
-            given, same, other = (
-                np.asarray(value(loss, at, with_field(entries)))
-                for entries in (a, instead, (instead + 1) % size)
-            )
-            is_read = np.array_equal(given, same) or (np.isnan(given).any() and np.isfinite(same).all())
-            if is_read and not np.array_equal(same, other, equal_nan=True):
-                return True
+            for at in (moved, model) if beyond.any() else ():
+                given, same, other = (
+                    np.asarray(value(loss, at, with_field(entries)))
+                    for entries in (a, instead, (instead + 1) % size)
+                )
+                is_read = np.array_equal(given, same) or (np.isnan(given).any() and np.isfinite(same).all())
+                if is_read and not np.array_equal(same, other, equal_nan=True):
+                    return True
     return False
 
 
