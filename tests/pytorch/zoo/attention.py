@@ -268,7 +268,7 @@ ENTRIES = [
         lambda: Experts(balance=True),
         series,
         balanced,
-        verdict=refused("mixes examples"),
+        verdict=refused("depend on the others of the batch in evaluation"),
     ),
     Entry("experts given their examples alone", Sparse, series, verdict=noted("values of tensors")),
     Entry("vision transformer", Vision, images),
