@@ -110,14 +110,14 @@ def _papers(entry: Entry) -> str:
 
 
 def operations() -> str:
-    """`docs/pytorch-operations.md`: what of PyTorch has an equivalent in JAX, family by family."""
+    """`docs/pytorch-operations.md`: what of PyTorch has an equivalent in JAX."""
     from fedsolve.pytorch.operations import OPERATIONS
 
-    families: dict[str, dict[str, list[str]]] = {}
-    for name, known in sorted(OPERATIONS.items()):
-        function = getattr(known.function, "func", known.function)  # of a partial application
+    packets: dict[str, list[str]] = {}
+    for name in sorted(OPERATIONS):
         operation, _, overload = name.removeprefix("aten.").partition(".")
-        families.setdefault(function.__module__, {}).setdefault(operation, []).append(overload)
+        packets.setdefault(operation, []).append(overload)
+    listed = (name if found == ["default"] else f"{name}.{'|'.join(found)}" for name, found in packets.items())
     lines = [
         "# PyTorch's operations in JAX",
         "",
@@ -125,13 +125,9 @@ def operations() -> str:
         f"which operations have an equivalent: these {len(OPERATIONS)} of ATen, and every function that `torch.export`",
         "decomposes into them (linear, conv2d, cross_entropy, silu, einsum and many more). An error names the missing",
         "operation. Overloads other than `default` follow the name, as in `add.Scalar|Tensor`.",
+        "",
+        "`" + "` `".join(listed) + "`",
     ]
-    for module, names in sorted(families.items()):
-        family = module.rpartition(".")[2].replace("_", " ").capitalize()
-        listed = (
-            name if found == ["default"] else f"{name}.{'|'.join(found)}" for name, found in names.items()
-        )
-        lines += ["", f"## {family}", "", "`" + "` `".join(listed) + "`"]
     return "\n".join([*lines, ""])
 
 

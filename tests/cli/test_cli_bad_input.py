@@ -13,7 +13,7 @@ from fedsolve.cli.configuration.config import parse, read_toml
 from fedsolve.cli.folders import restore_on_error
 from fedsolve.cli.processes import start_jax
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.engine import scheduler as in_turn
+from fedsolve.engine import scheduler
 from fedsolve.engine.compute.layout import cores
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import RUN as LATE_RUN
@@ -211,7 +211,7 @@ def test_no_more_devices_are_asked_for_than_there_are_cores(monkeypatch):
     "error", [MemoryError("Unable to allocate 9 GiB"), RuntimeError("RESOURCE_EXHAUSTED: no 9 GiB.")]
 )
 def test_what_does_not_fit_the_memory_is_one_line(call, monkeypatch, error):
-    monkeypatch.setattr(in_turn, "run_single", lambda *a, **k: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(scheduler, "run_single", lambda *a, **k: (_ for _ in ()).throw(error))
     ended = call(*RUN, "--out", "r")
     assert ended.code == 2
     assert "not enough memory: " in ended.err.splitlines()[-1]

@@ -16,7 +16,7 @@ from cli_small import SMALL
 
 from fedsolve.cli.progress import Lines
 from fedsolve.engine import scheduler as at_once
-from fedsolve.engine import scheduler as in_turn
+from fedsolve.engine import scheduler
 from fedsolve.engine.scheduler import MethodProgress
 from fedsolve.folders.files import slug
 from fedsolve.folders.sealed import unsealed
@@ -122,8 +122,8 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
     shown = call("show", "c", "--json").document
     assert [m["status"] for m in shown["methods"]] == ["finished", "unfinished"]
     labels = []
-    prepare = in_turn.prepare
-    monkeypatch.setattr(in_turn, "prepare", lambda *a: labels.append(a[-1]) or prepare(*a))
+    prepare = scheduler.prepare
+    monkeypatch.setattr(scheduler, "prepare", lambda *a: labels.append(a[-1]) or prepare(*a))
     assert call("compare", "--resume", "c").code == 0
     assert labels == ["FedExP"]
     for name in ("FedAvg", "FedExP"):

@@ -17,7 +17,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine import scheduler as at_once
-from fedsolve.engine import scheduler as in_turn
+from fedsolve.engine import scheduler
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.scheduler import DeviceSlots
 from fedsolve.folders.files import STOP
@@ -70,7 +70,7 @@ def test_each_methods_rounds_are_traced_once_and_give_the_same_bits(traced, monk
     found = fs.compare(methods(0.01), task, seeds=2, **ROUNDS)
     assert len(traced) == 3
     assert threading.current_thread().name not in traced
-    monkeypatch.setattr(in_turn, "_MOST_BYTES", 0)
+    monkeypatch.setattr(scheduler, "_MOST_BYTES", 0)
     jax.clear_caches()
     assert_same(found, fs.compare(methods(0.01), task, seeds=2, **ROUNDS))
     for label, method in methods(0.01).items():
@@ -81,7 +81,7 @@ def test_each_methods_rounds_are_traced_once_and_give_the_same_bits(traced, monk
 
 @pytest.mark.full
 def test_where_data_are_large_one_method_follows_another(traced, monkeypatch):
-    monkeypatch.setattr(in_turn, "_MOST_BYTES", 0)
+    monkeypatch.setattr(scheduler, "_MOST_BYTES", 0)
     jax.clear_caches()
     fs.compare(methods(0.01), small(own), **ROUNDS)
     assert traced == [threading.current_thread().name] * 3
