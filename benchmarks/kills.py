@@ -23,8 +23,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.engine import loop
-from fedsolve.engine import streaming as stream
+from fedsolve.engine import loop, streaming
 from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
 
@@ -40,7 +39,7 @@ def clients() -> Iterator[Examples]:
 
 def run(folder: Path) -> None:
     """Go on with the run in a folder; its digest in the end."""
-    stream.WINDOW_BYTES = 2**20
+    streaming.WINDOW_BYTES = 2**20
     loop._CALL_SECONDS = 0.02
     print("ready", flush=True)
     RunFolder.due = property(lambda self: True)  # pyright: ignore[reportAttributeAccessIssue]

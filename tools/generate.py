@@ -117,7 +117,9 @@ def operations() -> str:
     for name in sorted(OPERATIONS):
         operation, _, overload = name.removeprefix("aten.").partition(".")
         packets.setdefault(operation, []).append(overload)
-    listed = (name if found == ["default"] else f"{name}.{'|'.join(found)}" for name, found in packets.items())
+    listed = (
+        name if found == ["default"] else f"{name}.{'|'.join(found)}" for name, found in packets.items()
+    )
     lines = [
         "# PyTorch's operations in JAX",
         "",

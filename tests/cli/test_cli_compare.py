@@ -15,7 +15,6 @@ import tomli_w
 from cli_small import SMALL
 
 from fedsolve.cli.progress import Lines
-from fedsolve.engine import scheduler as at_once
 from fedsolve.engine import scheduler
 from fedsolve.engine.scheduler import MethodProgress
 from fedsolve.folders.files import slug
@@ -98,7 +97,7 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
                 time.sleep(0.001)
 
     interrupted = []
-    turn, begin, run_rounds, shown = threading.Event(), MethodProgress.attach, at_once.run_rounds, []
+    turn, begin, run_rounds, shown = threading.Event(), MethodProgress.attach, scheduler.run_rounds, []
 
     def begun(self, shown_by):
         begin(self, shown_by)
@@ -113,7 +112,7 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
     with monkeypatch.context() as patch:
         patch.setattr(Lines, "advance", interrupt_second)
         patch.setattr(MethodProgress, "attach", begun)
-        patch.setattr(at_once, "run_rounds", in_its_turn)
+        patch.setattr(scheduler, "run_rounds", in_its_turn)
         ended = call("compare", "--config", config, "--out", "c")
     assert ended.code == 130
     last = ended.err.splitlines()[-1]

@@ -18,7 +18,7 @@ import fedsolve as fs
 from fedsolve.cli import show
 from fedsolve.cli.configuration.config import load, read_toml
 from fedsolve.cli.main import main
-from fedsolve.engine import scheduler as at_once
+from fedsolve.engine import scheduler
 from fedsolve.folders import files as interrupt
 from fedsolve.folders.files import STOP, locked
 from fedsolve.folders.sealed import write_arrays
@@ -171,7 +171,7 @@ def test_what_a_run_had_is_in_its_configuration(tmp_path):
 @pytest.mark.full
 def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys, monkeypatch):
     """The second method, which may run meanwhile, begins no round before the first is asked to stop."""
-    asked, run_rounds = threading.Event(), at_once.run_rounds
+    asked, run_rounds = threading.Event(), scheduler.run_rounds
 
     def callbacks(label):
         def stop(at):
@@ -188,7 +188,7 @@ def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys, monkeyp
         return run_rounds(prepared, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(at_once, "run_rounds", own_waits)
+        patch.setattr(scheduler, "run_rounds", own_waits)
         with pytest.raises(fs.Interrupted):
             compare(tmp_path, callbacks=callbacks, eval_every=1)
     assert main(["show", str(tmp_path)]) == 0

@@ -16,10 +16,9 @@ import pytest
 from fedsolve import tasks
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks.datasets import download as checked_files
-from fedsolve.tasks.datasets import originals as leaf
+from fedsolve.tasks.datasets import originals
 from fedsolve.tasks.models.recurrent import LSTM
-from fedsolve.tasks.ready import cifar, voxels
-from fedsolve.tasks.ready import newsgroups as news
+from fedsolve.tasks.ready import cifar, newsgroups, voxels
 from fedsolve.tasks.ready.cifar import decode
 from tasks.small_files import DATA, needs
 
@@ -255,7 +254,7 @@ def test_femnist(tmp_path):
         (tmp_path / split).mkdir(exist_ok=True)
         text = json.dumps({"users": list(users), "num_samples": [], "user_data": users})
         (tmp_path / split / f"all_{number}.json").write_text(text)
-    leaf.femnist(tmp_path, tmp_path)
+    originals.femnist(tmp_path, tmp_path)
     task = tasks.handwriting(tmp_path, dataset="femnist")
     assert (task.name, task.citation, task.data.counts.tolist()) == ("femnist-62", "caldas2018leaf", [6, 4])
     np.testing.assert_array_equal(np.rint(task.data.client(1).x[..., 0] * 255), ink[1][:4].reshape(4, 28, 28))
@@ -268,9 +267,9 @@ def test_femnist(tmp_path):
     ]:
         (tmp_path / "test" / "all_0.json").write_text(text)
         with pytest.raises(InvalidInput, match=expected):
-            leaf.femnist(tmp_path, tmp_path)
+            originals.femnist(tmp_path, tmp_path)
     with pytest.raises(InvalidInput, match=r"lacks train/\*.json"):
-        leaf.femnist(tmp_path / "train", tmp_path)
+        originals.femnist(tmp_path / "train", tmp_path)
 
 
 def test_shakespeare_of_leaf(tmp_path):
@@ -290,7 +289,7 @@ def test_shakespeare_of_leaf(tmp_path):
     (tmp_path / "all_data").mkdir()
     file = tmp_path / "all_data" / "all_data.json"
     file.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": users}))
-    leaf.shakespeare(tmp_path, tmp_path)
+    originals.shakespeare(tmp_path, tmp_path)
     roles = play_roles(tmp_path / "shakespeare_leaf.jsonl.gz", "")
     assert dict(roles) == {
         f"LEAF: {name}": [line.rstrip("\n") for line in said] for name, said in lines.items()
@@ -306,9 +305,9 @@ def test_shakespeare_of_leaf(tmp_path):
     ]:
         file.write_text(json.dumps({"user_data": data}))
         with pytest.raises(InvalidInput, match=expected):
-            leaf.shakespeare(tmp_path, tmp_path)
+            originals.shakespeare(tmp_path, tmp_path)
     with pytest.raises(InvalidInput, match=r"lacks all_data/\*.json"):
-        leaf.shakespeare(tmp_path / "all_data", tmp_path)
+        originals.shakespeare(tmp_path / "all_data", tmp_path)
 
 
 def test_news(tmp_path):
@@ -323,22 +322,22 @@ def test_news(tmp_path):
     }
     loose, packed = tmp_path / "loose", tmp_path / "packed"
     packed.mkdir()
-    with tarfile.open(packed / news.ARCHIVE, "w:gz") as archive:
+    with tarfile.open(packed / newsgroups.ARCHIVE, "w:gz") as archive:
         for name, text in files.items():
             (loose / name).parent.mkdir(parents=True, exist_ok=True)
             (loose / name).write_text(text)
             archive.add(loose / name, name)
-    news.convert(loose, tmp_path / "a")
-    news.convert(packed, tmp_path / "b")
-    assert (tmp_path / "a" / news.FILE).read_bytes() == (tmp_path / "b" / news.FILE).read_bytes()
-    z = np.load(tmp_path / "a" / news.FILE)
+    newsgroups.convert(loose, tmp_path / "a")
+    newsgroups.convert(packed, tmp_path / "b")
+    assert (tmp_path / "a" / newsgroups.FILE).read_bytes() == (tmp_path / "b" / newsgroups.FILE).read_bytes()
+    z = np.load(tmp_path / "a" / newsgroups.FILE)
     assert z["vocab"].tolist() == ["body", "hello", "soul", "star"]
     assert z["author"].tolist() == [1, 0, 1, 0, 0]  # test posts first, by name
     assert z["counts"].tolist() == [2, 1, 2, 1, 2, 2, 1, 2, 1]
     task = tasks.news(tmp_path / "a", min_posts=1, vocabulary=4)
     assert task.data.counts.tolist() == [2, 1]
     with pytest.raises(InvalidInput, match=r"lacks 20news-bydate.tar.gz"):
-        news.convert(tmp_path, tmp_path)
-    (packed / news.ARCHIVE).write_bytes((packed / news.ARCHIVE).read_bytes()[:60])
+        newsgroups.convert(tmp_path, tmp_path)
+    (packed / newsgroups.ARCHIVE).write_bytes((packed / newsgroups.ARCHIVE).read_bytes()[:60])
     with pytest.raises(InvalidInput, match="damaged archive"):
-        news.convert(packed, tmp_path)
+        newsgroups.convert(packed, tmp_path)

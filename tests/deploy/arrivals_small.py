@@ -15,7 +15,7 @@ import fedsolve as fs
 from fedsolve.core.fleets import Timeline, as_tasks
 from fedsolve.core.types import module, static
 from fedsolve.deploy.asynchronous import BufferedCoordinator
-from fedsolve.engine import placement as plan
+from fedsolve.engine import placement
 from fedsolve.engine.compute import train
 from fedsolve.engine.compute.casting import run_key
 from fedsolve.engine.simulated_time import Scheduled, Timed
@@ -85,7 +85,7 @@ def repeat(
         return oracle_of(work, packed, keys[version], number, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(plan, "schedule_cohorts", schedule)
+        patched.setattr(placement, "schedule_cohorts", schedule)
         patched.setattr(train, "client_oracle", client_oracle)
         task = replace(problem, init=lambda key: params)
         return fs.run(

@@ -12,7 +12,7 @@ from conformance.properties import SAMPLING
 from deploy_small import POPULATION, QUICK, QUICK_START, simulated
 from deploy_small import deploy_quick as deploy
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy import codec as records
+from fedsolve.deploy import codec
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED, ROUNDS
@@ -307,7 +307,7 @@ def test_bytes_are_those_of_the_records(tmp_path):
     def watch(node, what, content):
         if what == "train":
             payload.append(len(content["message"]["bytes"].data))
-            sent.append(records.record_bytes(content))
+            sent.append(codec.record_bytes(content))
         return content
 
     _, history, _ = deploy(

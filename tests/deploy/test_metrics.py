@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import fedsolve as fs
 from deploy_small import deploy_quick as deploy
 from fedsolve.cli.processes import free_port, is_listening
-from fedsolve.deploy import codec as records
+from fedsolve.deploy import codec
 from fedsolve.deploy.metrics import PHASES, RunMetrics, check_address
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.status import STATUS, Cause, ClientStatuses, read_status
@@ -40,7 +40,7 @@ def scrape(port):
 def refuses(node, kind, content):
     """Client 2, by words that would be labels of their own."""
     if kind == "train" and node == 103:
-        return records.refusal(fs.InvalidInput('mine{cause="everything"} 1'))
+        return codec.refusal(fs.InvalidInput('mine{cause="everything"} 1'))
     return content
 
 

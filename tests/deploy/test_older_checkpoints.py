@@ -13,7 +13,7 @@ from test_reply_outliers import sends
 import fedsolve as fs
 from deploy_small import deploy
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.client import state as retention
+from fedsolve.deploy.client import state
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
@@ -50,7 +50,7 @@ def checkpoints(folder):
 @pytest.fixture
 def every_third(monkeypatch):
     """Checkpoints after 1, 4, 7, ... rounds stay, in place of 1, 11, 21, ...."""
-    monkeypatch.setattr(retention, "EVERY", 3)
+    monkeypatch.setattr(state, "EVERY", 3)
 
 
 def older(*rounds):
@@ -208,4 +208,4 @@ def test_no_norms_are_known():
 )
 def test_which_states_of_a_client_stay(rounds, done, stay):
     """Those after which no more were used before a checkpoint of 1, 11, 21, ... rounds done, of the last two such."""
-    assert retention.pinned(rounds, done) == stay
+    assert state.pinned(rounds, done) == stay

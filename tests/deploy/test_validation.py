@@ -12,7 +12,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy import codec as records
+from fedsolve.deploy import codec
 from fedsolve.deploy.method_spec import classes, fits, from_spec, is_known, kinds_of, to_spec
 from fedsolve.deploy.reply_checks import check_buffer_values, check_claims, check_examples, check_size
 from fedsolve.deploy.sanitize import reading, sanitize, without_folders
@@ -105,12 +105,12 @@ def test_words_of_others():
     """Cut, one line, nothing that a terminal obeys; of an exception that is not ours the type alone."""
     assert len(sanitize("x" * 10**6)) < 400
     assert sanitize("a\n\tb \x1b[2J\u202e") == "a b \\x1b[2J\\u202e"
-    assert records.refusal(ValueError("patient 12 has HIV"))["refused"]["why"].startswith("ValueError, see")
-    assert "HIV" not in str(records.refusal(KeyError("HIV")))
-    assert records.refusal(InvalidInput("lower\nthe rate"))["refused"]["why"] == "lower the rate"
+    assert codec.refusal(ValueError("patient 12 has HIV"))["refused"]["why"].startswith("ValueError, see")
+    assert "HIV" not in str(codec.refusal(KeyError("HIV")))
+    assert codec.refusal(InvalidInput("lower\nthe rate"))["refused"]["why"] == "lower the rate"
     where = InvalidInput("cannot read '/home/ann/my data/x.npy' or state/client-1/reply.bin: bring it back")
     why = "cannot read 'x.npy' or reply.bin: bring it back"
-    assert records.refusal(where, folder="state")["refused"]["why"] == why
+    assert codec.refusal(where, folder="state")["refused"]["why"] == why
     with (
         pytest.raises(InvalidInput, match=r"^the reply cannot be read \(ZeroDivisionError\)"),
         reading("the reply"),

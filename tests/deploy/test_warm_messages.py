@@ -13,7 +13,7 @@ from oracle_small import key, local_work, same, train
 import fedsolve as fs
 from deploy_small import PROBLEM, deploy
 from deploy_small import start as jax_start
-from fedsolve.deploy.client import worker as compiled
+from fedsolve.deploy.client import worker
 from fedsolve.deploy.client.app import NodeContext, OracleCache, client_app
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 
@@ -121,9 +121,9 @@ def test_bits_are_those_of_a_process_for_each_message(framework, tmp_path):
 def test_ten_messages_compile_once(tmp_path):
     """So do messages of other clients of the same sizes, in the same process."""
     run("torch", tmp_path / "before", keep=True, rounds=1, metrics=())
-    programs = [compiled._compiled(f)._cache_size() for f in (compiled._train, compiled._steps)]
+    programs = [worker._compiled(f)._cache_size() for f in (worker._train, worker._steps)]
     run("torch", tmp_path / "after", keep=True, clients=3, rounds=10, metrics=())
-    assert [compiled._compiled(f)._cache_size() for f in (compiled._train, compiled._steps)] == programs
+    assert [worker._compiled(f)._cache_size() for f in (worker._train, worker._steps)] == programs
 
 
 def test_one_program_serves_every_oracle_of_the_same_sizes():

@@ -12,7 +12,7 @@ from jax import lax
 
 import fedsolve as fs
 import fedsolve.engine.compute.round as rounds
-from fedsolve.engine import placement as plan
+from fedsolve.engine import placement
 from fedsolve.engine.compute import layout
 from fedsolve.engine.compute.layout import LocalStep, chunk_size, cohort_size, is_on_one_core, step_bytes
 from fedsolve.engine.compute.round import compiled_advance
@@ -181,7 +181,7 @@ def test_bits_do_not_depend_on_how_many_cores_share_a_loop(method, monkeypatch):
     options = RunOptions(rounds=3, eval_every=1, chunk=5, devices=1)
     found = []
     for on_one_core in (True, False):
-        monkeypatch.setattr(plan, "is_on_one_core", lambda *_, answer=on_one_core, **options: answer)
+        monkeypatch.setattr(placement, "is_on_one_core", lambda *_, answer=on_one_core, **options: answer)
         setup = prepare(method, work, options)
         given = (setup.program, setup.algorithm, setup.sampling, setup.shared, setup.key, setup.state)
         rounds = compiled_advance(setup.program.on_one_core).lower(*given, 1)

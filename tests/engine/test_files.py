@@ -23,8 +23,7 @@ import fedsolve as fs
 from fedsolve.core import gc_paused
 from fedsolve.core.xla import compiler
 from fedsolve.core.xla.compiler import tidy, use_compile_cache
-from fedsolve.engine import loop
-from fedsolve.engine import streaming as stream
+from fedsolve.engine import loop, streaming
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.record import Recorder
@@ -211,7 +210,7 @@ def test_a_run_goes_on_where_the_disk_of_its_states_was_full(disk, tmp_path, mon
     place, again = disk
     monkeypatch.setattr(run_folder.RunFolder, "due", property(lambda self: True))
     monkeypatch.setattr("fedsolve.engine.loop._CALL_SECONDS", 1e-9)
-    monkeypatch.setattr(stream, "WINDOW_BYTES", 2**16)
+    monkeypatch.setattr(streaming, "WINDOW_BYTES", 2**16)
     task = fs.Task("disks", MODEL.init, CrossEntropy(MODEL), fs.FederatedData.from_clients(clients()))
     options = {"clients_per_round": 2, "eval_every": 4, "residency": "stream"}
 

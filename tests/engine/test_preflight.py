@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.core.xla import compiler as compiled
+from fedsolve.core.xla import compiler
 from fedsolve.engine.checks.losses import few_rows, not_means
 from fedsolve.engine.checks.preflight import check_loss
 
@@ -311,8 +311,8 @@ def test_programs_go_before_the_process_has_too_many_mappings(allowed, tmp_path,
     """The compiler would abort the process; the run itself is what it is."""
     told = tmp_path / "max_map_count"
     told.write_text(f"{allowed}\n")
-    monkeypatch.setattr(compiled, "_ALLOWED", told)
-    monkeypatch.setitem(compiled._AHEAD, "runs", 0)
+    monkeypatch.setattr(compiler, "_ALLOWED", told)
+    monkeypatch.setitem(compiler._AHEAD, "runs", 0)
     of_before = jax.jit(lambda x: x + 1)
     of_before(1.0)
     task = fs.Task.from_arrays(lambda w, b: jnp.mean((b - w) ** 2), np.zeros(()), [np.ones(2)], batch_size=2)

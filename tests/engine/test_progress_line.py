@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import progress
-from fedsolve.engine import scheduler as at_once
+from fedsolve.engine import progress, scheduler
 from fedsolve.engine.progress import Display, Progress, TerminalLine
 
 TASK = fs.Task.from_arrays(
@@ -142,14 +141,14 @@ def test_without_widgets_a_notebook_has_the_line(monkeypatch, capsys):
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_seed_that_ended_early_counts_as_done(monkeypatch, slow):
     """Seed 0 ends after one round: what is shown next is the other's, and whoever ends last, all is done then."""
-    seen, run_rounds = [], at_once.run_rounds
+    seen, run_rounds = [], scheduler.run_rounds
 
     def slowly(prepared, *rest):
         result = run_rounds(prepared, *rest)
         time.sleep(0.3 if prepared.options.seed == slow else 0)
         return result
 
-    monkeypatch.setattr(at_once, "run_rounds", slowly)
+    monkeypatch.setattr(scheduler, "run_rounds", slowly)
 
     def stops_first(seed):
         return [lambda at: "enough" if seed == 0 and at.round == 1 else None]

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import scheduler as at_once
 from fedsolve.engine import scheduler
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.scheduler import DeviceSlots
@@ -111,7 +110,7 @@ def test_methods_are_traced_one_after_another():
 def test_one_method_is_told_after_another(monkeypatch):
     """Though the first is the last to begin: what the others told is kept until their turn."""
     told, compiled, c_ended = [], [], threading.Semaphore(0)
-    run_rounds = at_once.run_rounds
+    run_rounds = scheduler.run_rounds
 
     def a_comes_last(prepared, *rest):
         if prepared.label == "a":
@@ -126,8 +125,8 @@ def test_one_method_is_told_after_another(monkeypatch):
         told.append((at.label, at.done))
 
     show.compiling = lambda label: compiled.append((label, len(told)))
-    monkeypatch.setattr(at_once, "run_rounds", a_comes_last)
-    monkeypatch.setattr(at_once, "batches_at_once", lambda: 3)
+    monkeypatch.setattr(scheduler, "run_rounds", a_comes_last)
+    monkeypatch.setattr(scheduler, "batches_at_once", lambda: 3)
     fs.compare(
         methods(0.01), small(), seeds=2, **(ROUNDS | {"rounds": 40, "eval_every": 4, "progress": show})
     )
@@ -143,7 +142,7 @@ def test_one_method_is_told_after_another(monkeypatch):
 @pytest.mark.full
 def test_what_ended_keeps_no_data(monkeypatch):
     """Of methods that wait for their turn, or have had it, the results alone are in memory."""
-    made, prepare = [], at_once.prepare
+    made, prepare = [], scheduler.prepare
 
     def noted(*given):
         made.append(weakref.ref(prepared := prepare(*given)))
@@ -155,8 +154,8 @@ def test_what_ended_keeps_no_data(monkeypatch):
 
     kept: list[int] = []
     gc.freeze()
-    monkeypatch.setattr(at_once, "prepare", noted)
-    monkeypatch.setattr(at_once, "batches_at_once", lambda: 1)
+    monkeypatch.setattr(scheduler, "prepare", noted)
+    monkeypatch.setattr(scheduler, "batches_at_once", lambda: 1)
     five = {str(i): fs.FedAvg(0.01 + 0.001 * i) for i in range(5)}
     fs.compare(
         five, small(), seeds=2, callbacks=lambda label, seed: [alive] if label == "4" else [], **ROUNDS
@@ -169,7 +168,7 @@ def test_what_ended_keeps_no_data(monkeypatch):
 def test_a_method_whose_clients_are_streamed_is_alone_in_memory(monkeypatch):
     """The next one is made ready when all its seeds have ended."""
     rounds: dict[tuple[str, int], int] = {}
-    made, prepare = [], at_once.prepare
+    made, prepare = [], scheduler.prepare
 
     def noted(algorithm, task, options, label):
         made.append((label, dict(rounds)))
@@ -178,7 +177,7 @@ def test_a_method_whose_clients_are_streamed_is_alone_in_memory(monkeypatch):
     def callbacks(label, seed):
         return [lambda at: rounds.__setitem__((label, seed), at.round)]
 
-    monkeypatch.setattr(at_once, "prepare", noted)
+    monkeypatch.setattr(scheduler, "prepare", noted)
     fs.compare(methods(0.01), small(), seeds=2, residency="stream", callbacks=callbacks, **ROUNDS)
     assert [label for label, _ in made] == [*"aabbcc"]
     for before, (_, ended) in zip("ab", (made[2], made[4]), strict=True):
@@ -208,7 +207,7 @@ def test_what_fails_is_said_in_its_turn_and_stops_what_follows_alone():
 def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     """In the turn of the second method; the third, which waits for that, goes no further than a call."""
     options = ROUNDS | {"rounds": 600, "eval_every": 3}
-    sent, run_rounds = threading.Event(), at_once.run_rounds
+    sent, run_rounds = threading.Event(), scheduler.run_rounds
 
     def stop(at):
         if at.label == "b" and not sent.is_set():
@@ -223,7 +222,7 @@ def test_an_interrupted_comparison_stops_all_and_goes_on_to_the_same_bits(tmp_pa
         return run_rounds(prepared, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(at_once, "run_rounds", c_waits)
+        patch.setattr(scheduler, "run_rounds", c_waits)
         with pytest.raises(
             fs.Interrupted, match=r"^[bc] interrupted, [12] of 3 methods ended; saved in .*go on from there"
         ):
@@ -246,7 +245,7 @@ def test_a_run_whose_folder_asks_it_to_stop_stops_all(tmp_path, monkeypatch):
 
         return [note]
 
-    monkeypatch.setattr(at_once, "batches_at_once", lambda: 2)
+    monkeypatch.setattr(scheduler, "batches_at_once", lambda: 2)
     options = ROUNDS | {"rounds": 6000, "eval_every": 6}
     with pytest.raises(fs.Interrupted, match="go on from there with resume=True"):
         fs.compare(methods(0.01), small(), out=tmp_path, callbacks=callbacks, **options)

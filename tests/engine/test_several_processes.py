@@ -12,7 +12,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.processes import free_port
-from fedsolve.engine.compute import sharding as processes
+from fedsolve.engine.compute import sharding
 from harness import make_clients, make_task
 
 CODE = """
@@ -137,8 +137,8 @@ def test_what_runs_in_one_process(monkeypatch):
 
 def test_processes_of_different_runs_do_not_meet(monkeypatch):
     """Who has another configuration or other data is named."""
-    monkeypatch.setattr(processes, "process_allgather", lambda *numbers: np.array([[1], [1], [2]]))
+    monkeypatch.setattr(sharding, "process_allgather", lambda *numbers: np.array([[1], [1], [2]]))
     with pytest.raises(
         fs.InvalidInput, match="process 2 and process 0 differ in their configuration or data"
     ):
-        processes.check_same("configuration or data", {})
+        sharding.check_same("configuration or data", {})

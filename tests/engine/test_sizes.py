@@ -8,7 +8,7 @@ from collections import namedtuple
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.compute import layout as sizes
+from fedsolve.engine.compute import layout
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from harness import make_clients, make_task
@@ -38,7 +38,7 @@ def test_a_run_that_no_memory_holds_is_refused(remedy, monkeypatch):
     work = make_task(make_clients())
 
     def tried(free: int) -> None:
-        monkeypatch.setattr(sizes, "free_bytes", lambda: free)
+        monkeypatch.setattr(layout, "free_bytes", lambda: free)
         prepare(algorithm, work, RunOptions(rounds=1, **options))
 
     tried(enough + 100)  # a few numbers beside the arrays of a model's size
@@ -50,7 +50,7 @@ def test_what_it_needs_is_said(monkeypatch):
     """In the run's notes where it is a part of the memory that matters, and not of a small run."""
     work = make_task(make_clients())
     assert not fs.run(fs.FedAvg(0.1), work, rounds=1).history.notes
-    monkeypatch.setattr(sizes, "total_bytes", lambda: 20_000)
+    monkeypatch.setattr(layout, "total_bytes", lambda: 20_000)
     (note,) = fs.run(fs.SCAFFOLD(0.1), work, rounds=1, chunk=2).history.notes
     assert note.startswith("it needs 0.0 MB of 0.0 MB of memory at least: ")
     for part in ("examples", "the server's state and the model", "2 clients side by side", "clients' states"):

@@ -12,8 +12,7 @@ import fedsolve as fs
 from fedsolve.engine import streaming as stream
 from fedsolve.engine.evaluation import batched_eval
 from fedsolve.engine.streaming import ClientStates
-from fedsolve.folders import logs as row_file
-from fedsolve.folders import run_folder
+from fedsolve.folders import logs, run_folder
 from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import Accuracy, CrossEntropy, Softmax
 from harness import crossed, make_clients, make_task
@@ -338,7 +337,7 @@ def test_killed_anywhere_it_goes_on_with_the_same_bits(often, tmp_path, monkeypa
         for kill in itertools.count():
             write_all = dying(step + kill % 3)
             with monkeypatch.context() as patch:
-                patch.setattr(row_file, "write_all", write_all)
+                patch.setattr(logs, "write_all", write_all)
                 try:
                     result = run(folder, resume)
                     break
@@ -383,7 +382,7 @@ def test_a_full_disk_ends_the_run_in_words(often, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(row_file, "write_all", full)
+        patch.setattr(logs, "write_all", full)
         with pytest.raises(fs.InvalidInput, match="No space left"):
             run(tmp_path / "run")
     assert jnp.isfinite(run(tmp_path / "other").metrics["train_loss"]).all()

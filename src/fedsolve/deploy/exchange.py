@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.deploy import codec as records
+from fedsolve.deploy import codec
 from fedsolve.deploy.client.state import StateLost
 from fedsolve.deploy.codec import AnyRequest, Refused, to_record
 from fedsolve.deploy.reply_checks import TooLarge
@@ -343,7 +343,7 @@ class Exchange(Generic[AnyRequest, T]):
         self.backoff.record_answer(client)
         self._clients.on_message(client)
         # Counted whether it counts or not: it has travelled.
-        replies.bytes_up += records.record_bytes(answer)
+        replies.bytes_up += codec.record_bytes(answer)
         if replies.is_complete:
             return
         try:
@@ -415,7 +415,7 @@ class PendingRequests(Generic[AnyRequest, T]):
 
     def encode(self) -> dict[int, RecordDict]:
         encoded = {node: to_record(request) for node, request in self.requests.items()}
-        self.replies.bytes_down += sum(map(records.record_bytes, encoded.values()))
+        self.replies.bytes_down += sum(map(codec.record_bytes, encoded.values()))
         return encoded
 
     def on_sent(self, nodes: Collection[int], unsent: Collection[int]) -> None:
@@ -460,7 +460,7 @@ def send(pending: Sequence[PendingRequests[Any, Any]], group: int) -> None:
             by_node.setdefault(node, {})[each.exchange.kind] = record
     for each in pending:  # a message is of the first kind that it carries
         kind = each.exchange.kind
-        carried = {node: records.join(parts) for node, parts in by_node.items() if next(iter(parts)) == kind}
+        carried = {node: codec.join(parts) for node, parts in by_node.items() if next(iter(parts)) == kind}
         unsent = each.exchange.mailbox.send(carried, kind, seconds + MARGIN, group)
         for other in pending:
             other.on_sent(carried, unsent)
@@ -492,5 +492,5 @@ def _take_parts(pending: Sequence[PendingRequests[Any, Any]], node: int, answer:
     # Those beside the first are taken out of its record, which must have no part that it does not know.
     first, *others = [each for each in pending if node in each.waiting]
     for each in others:
-        each.take(node, answer if isinstance(answer, str) else records.separate(answer, each.exchange.kind))
+        each.take(node, answer if isinstance(answer, str) else codec.separate(answer, each.exchange.kind))
     first.take(node, answer)

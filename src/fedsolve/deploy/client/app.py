@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, check_integer
 from fedsolve.data.schema import schemas_used
-from fedsolve.deploy import codec as records
+from fedsolve.deploy import codec
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.client.state import PrivacyBudget
 from fedsolve.deploy.client.worker import Worker
@@ -263,21 +263,21 @@ def _introduce(
     except Exception as error:
         _print(error)
         who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
-        return records.refusal(error, who, states, node.client, hides)
+        return codec.refusal(error, who, states, node.client, hides)
 
 
 def _train_and_evaluate(
     hides: bool, orders: _Replying, questions: _Replying, run: int, node: NodeContext, record: RecordDict
 ) -> RecordDict:
     # The reply to an order, and to a question about a model that came with it: either may be refused alone.
-    question = records.separate(record, EVALUATE)
+    question = codec.separate(record, EVALUATE)
     if not question:
         return orders(run, node, record)
     answer, reply = (
         _or_refusal(hides, node.node_config, partial(replying, run, node, part))
         for replying, part in ((questions, question), (orders, record))
     )
-    return records.join({TRAIN: reply, EVALUATE: answer})
+    return codec.join({TRAIN: reply, EVALUATE: answer})
 
 
 def _answer(hides: bool, message: Message, context: Context, make_content: _Replying) -> Message:
@@ -297,7 +297,7 @@ def _or_refusal(
         return make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
-        return records.refusal(error, folder=str(states_of(node_config)), hides=hides)
+        return codec.refusal(error, folder=str(states_of(node_config)), hides=hides)
 
 
 def _print(error: Exception) -> None:

@@ -35,7 +35,7 @@ from fedsolve.pytorch.translation.arrays import (
     parameters,
 )
 from fedsolve.tasks.metrics import SumMetric, refuse_weighted
-from fedsolve.tasks.task_checks import check_metrics as check_named
+from fedsolve.tasks.task_checks import check_metrics
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]
 
@@ -107,7 +107,7 @@ class TorchOracle(LocalProblem):
         self._module = Evaluations(module, loss, batches, target)
         with preserve_state((module, loss), (loader,)):
             self._module.try_out(exact_loss)
-        check_named({} if metrics is None else metrics, {})
+        check_metrics({} if metrics is None else metrics, {})
         refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics
         self._settings = settings(loss, "loss", bytes_of) | layer_settings(module)

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsolve.deploy.secure import primitives as p
-from fedsolve.deploy.secure import primitives as shamir
 from fedsolve.deploy.secure.attempt import Attempt
 from fedsolve.deploy.secure.keys import SMALLEST, PreKey, Roster, bundle_bytes, read_bundle
 from fedsolve.deploy.secure.primitives import ProtocolError, Reader, SumNotOpened, client_list, names, number
@@ -80,7 +79,7 @@ def pair_secret(
 
 
 def share_digests(context: bytes, client: int, member: int, shares: bytes) -> bytes:
-    digests = p.digests("share", (context, number(client, 4), number(member, 4)), shares, shamir.SHARE)
+    digests = p.digests("share", (context, number(client, 4), number(member, 4)), shares, p.SHARE)
     return b"".join(digest[: p.TAG] for digest in digests)
 
 
@@ -107,7 +106,7 @@ LEAST = 4
 
 def sealed_size(attempt: Attempt, client: int) -> int:
     """Bytes of what a client seals for one member: its owner's `min_sum`, and its shares."""
-    return LEAST + len(secrets_of(attempt, client)) * shamir.SHARE + p.SEAL
+    return LEAST + len(secrets_of(attempt, client)) * p.SHARE + p.SEAL
 
 
 class PrivateKeys(NamedTuple):
@@ -154,7 +153,7 @@ def _sealed_shares(
     roster, context = attempt.roster, attempt.context
     sealed, digests = [], []
     # A row for each seat of the committee: that member's shares of all secrets, one after the other.
-    rows = shamir.share(b"".join(secrets.values()), roster.threshold, len(roster.committee))
+    rows = p.share(b"".join(secrets.values()), roster.threshold, len(roster.committee))
     for member, shares in zip(roster.committee, rows, strict=True):
         public = roster.members[member].share_key
         key = seal_key(context, private.share_key, public, client, member)
@@ -309,7 +308,7 @@ def open_shares(
     for client, wanted in lists.opened.items():
         key = seal_key(context, share_key, attempt.roster.members[client].share_key, client, member)
         content = p.unseal(key, sealed[client].shares, context + number(client, 4) + number(member, 4)) or b""
-        least, shares = int.from_bytes(content[:LEAST], "little"), _at(wanted, content[LEAST:], shamir.SHARE)
+        least, shares = int.from_bytes(content[:LEAST], "little"), _at(wanted, content[LEAST:], p.SHARE)
         # What cannot be decrypted is b"" here, and has other digests.
         is_read = share_digests(context, client, member, shares) == sealed[client].digests
         if not is_read or least > len(attempt.cohort):  # such an order it would have refused
@@ -340,7 +339,7 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
     if not {*unreadable, *unwilling} <= set(lists.arrived):
         raise ProtocolError(f"{what} is about clients that did not arrive")
     count = 0 if unreadable or unwilling else sum(map(len, lists.opened.values()))
-    shares = reader.take(count * shamir.SHARE)
+    shares = reader.take(count * p.SHARE)
     head = answer[: reader.at]
     p.check_signature(attempt.roster.members[member].identity, reader.take(p.SIGNATURE), what, "answer", head)
     reader.end()
@@ -379,7 +378,7 @@ class Opening:
         at = 0
         for client, wanted in self._lists.opened.items():
             # Compared now: later nobody could say which of the members made the interpolation fail.
-            size, told = shamir.SHARE * len(wanted), self._sealed[client][self._seat[member]].given(wanted)
+            size, told = p.SHARE * len(wanted), self._sealed[client][self._seat[member]].given(wanted)
             own, at = found.shares[at : at + size], at + size
             if share_digests(self._lists.attempt.context, client, member, own) != told.digests:
                 self._liars.add(member)
@@ -401,7 +400,7 @@ class Opening:
         # Any threshold of them will do: each share was compared when it came.
         members = tuple(self._shares)[: self._threshold]
         points = tuple(self._seat[member] + 1 for member in members)
-        found = shamir.combine(points, [self._shares[member] for member in members])
+        found = p.combine(points, [self._shares[member] for member in members])
         pairs = [
             (client, secrets_of(self._lists.attempt, client)[i])
             for client, wanted in self._lists.opened.items()

@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
-from fedsolve.deploy import codec as records
+from fedsolve.deploy import codec
 from fedsolve.deploy.client.secure_sums import LEAST_SUM
 from fedsolve.deploy.client.state import StateLost
 from fedsolve.deploy.codec import Expected, record_to_reply
@@ -156,7 +156,7 @@ def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict)
             coordinator.report_lost_state(client)
             raise
         # The encoded arrays go before the message is decoded: there is one copy of it at a time.
-        records.clear_record(answer)
+        codec.clear_record(answer)
         return coordinator.validate_reply(client, reply)
 
 

@@ -20,8 +20,7 @@ from fedsolve.data.sources import read_bytes, read_idx
 from fedsolve.folders.files import write_atomically
 from fedsolve.tasks.datasets import originals as leaf
 from fedsolve.tasks.datasets.originals import find, refuse, unzipped, write_noted, write_npz
-from fedsolve.tasks.ready import cifar, voxels
-from fedsolve.tasks.ready import newsgroups as news
+from fedsolve.tasks.ready import cifar, newsgroups, voxels
 from fedsolve.tasks.ready.characters import FILE as FEMNIST_SAMPLE
 from fedsolve.tasks.ready.idx_images import CONTENT as FASHION
 from fedsolve.tasks.ready.idx_images import FOLDER, SHA256
@@ -315,9 +314,9 @@ _DATASETS = {
         licence="none stated (cite Lang 1995)",
         megabytes=14,
         run="fedsolve run news FedAdam",
-        files=(news.FILE,),
+        files=(newsgroups.FILE,),
         originals=(Original(f"http://qwone.com/~jason/20Newsgroups/{news.ARCHIVE}", 30_000_000),),
-        convert=news.convert,
+        convert=newsgroups.convert,
         remark=f"made by the same description, word by word it may differ: {_ANOTHER}",
     ),
     "femnist": DataSet(
