@@ -315,7 +315,7 @@ _DATASETS = {
         megabytes=14,
         run="fedsolve run news FedAdam",
         files=(newsgroups.FILE,),
-        originals=(Original(f"http://qwone.com/~jason/20Newsgroups/{news.ARCHIVE}", 30_000_000),),
+        originals=(Original(f"http://qwone.com/~jason/20Newsgroups/{newsgroups.ARCHIVE}", 30_000_000),),
         convert=newsgroups.convert,
         remark=f"made by the same description, word by word it may differ: {_ANOTHER}",
     ),
