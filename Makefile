@@ -15,8 +15,8 @@ run: .venv/.run      ## train twelve methods on handwritten digits; table, pictu
 federate: .venv/.federate  ## a real federation on this machine: Flower, three nodes, PyTorch clients
 	@$(BIN)/fedsolve federate demo
 
-test: .venv/.dev     ## the test suite: what a change must pass; 11 minutes the first time
-	@echo "running the tests: about 11 minutes on 2 cores the first time, less once their programs are compiled"
+test: .venv/.dev     ## the test suite: what a change must pass; 12 minutes the first time
+	@echo "running the tests: about 12 minutes on 2 cores the first time, less once their programs are compiled"
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
 
 test-all: .venv/.dev .venv/.docs .venv/.families  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments

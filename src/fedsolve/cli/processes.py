@@ -54,7 +54,7 @@ _joined = False
 
 
 def is_started() -> bool:
-    # as one of several, by a launcher or by `--processes`
+    # whether this process is one of several, started by a launcher or by `--processes`
     sizes = [os.environ.get(size, "1") for mark, size in _LAUNCHERS.items() if mark in os.environ]
     several = any(size != "1" for size in sizes)
     return PLACE in os.environ or several or os.environ.keys() >= _INDEXED_JOB

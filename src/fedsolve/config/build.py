@@ -345,7 +345,7 @@ to_plain = _Plain().of
 
 
 def _recorded_settings(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
-    # wrappers outermost
+    # the name, wrappers first (`Robust+FedAdam`), and the settings of all parts
     made = record_of(algorithm)
     if made is None:
         raise ValueError(f"nothing recorded how {name_of(algorithm)} was made")

@@ -58,7 +58,7 @@ def check_one_weighting(label: str, given: object, weighting: str) -> None:
 
 
 def _with_field(method: Algorithm, weighting: Weighting) -> Algorithm:
-    # of a method without a name, in its outermost part that has a weighting
+    # a method without a name, with another weighting in its outermost part that has one
     names = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
     if "weighting" in names:
         return dataclasses.replace(method, weighting=weighting)  # pyright: ignore[reportArgumentType]

@@ -418,7 +418,7 @@ def _digits(x: Fraction) -> tuple[int, int]:
 
 
 def _middle(request: Measure) -> tuple[Fraction, Fraction]:
-    # of a range, and half of its length
+    # the middle of a range, and half of its length
     low, high = Fraction(request.low), Fraction(request.high)
     return (low + high) / 2, (high - low) / 2
 

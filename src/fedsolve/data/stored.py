@@ -315,7 +315,7 @@ def _columns(description: Description) -> tuple[Column, ...]:
 
 
 def _mapped(folder: Path, column: Column) -> mmap.mmap:
-    # of the size that the description says
+    # a mapped file, which must have the size that the description says
     path, size = folder / column.file, column.start + column.rows * column.width
     try:
         with open_regular(path, follow=False) as file:

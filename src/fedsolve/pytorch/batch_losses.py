@@ -112,7 +112,7 @@ def mean_of(value: Any) -> Tensor:
 
 
 def seed_of(key: bytes, *numbers: int) -> int:
-    # 63 bits
+    # a seed of 63 bits for PyTorch
     words = key + b"".join(n.to_bytes(8, "little") for n in numbers)
     return int.from_bytes(blake2b(words, digest_size=8).digest(), "little") >> 1
 
@@ -151,7 +151,7 @@ def seed_all(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def global_states() -> tuple[Any, ...]:
-    # of Python and NumPy; equal as long as nobody draws
+    # states of Python's and NumPy's generators, equal as long as nobody draws
     _, words, *rest = np.random.get_state()  # noqa: NPY002
     return random.getstate(), np.asarray(words).tobytes(), *rest
 

@@ -422,7 +422,7 @@ class Reference:
 
 
 def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]:
-    # of the module, then those of a loss that is a module
+    # those of the module, then those of a loss that is a module
     found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     known = {id(t) for t in found.values()}
     if isinstance(function, nn.Module):

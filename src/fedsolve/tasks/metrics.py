@@ -429,7 +429,7 @@ class BalancedAccuracy(MacroF1):
 
 
 def _mean_over_classes(above: Array, below: Array) -> Array:
-    # of above / below where below is not 0, shape (1,)
+    # the mean of above / below over the classes where below is not 0, shape (1,)
     there = below != 0
     values = jnp.where(there, above / jnp.where(there, below, 1), 0)
     return (jnp.sum(values) / jnp.sum(there))[None]

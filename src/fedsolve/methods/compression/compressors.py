@@ -448,7 +448,7 @@ class QSGD(Compressor):
         return from_blocks(rows * (norms / self._most)[:, None], like)
 
     def error(self, size: int) -> float:
-        # Omega of a block
+        # the variance factor Omega of a block
         d = min(size, _QSGD_BLOCK)
         return min(d / self._most**2, math.sqrt(d) / self._most)
 

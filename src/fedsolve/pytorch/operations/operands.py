@@ -21,7 +21,7 @@ Operand = Array | bool | int | float | complex
 
 
 def default_dtype() -> Any:
-    # of a floating result of integers
+    # the type of a floating result of integers
     return jax_dtype(torch.get_default_dtype())
 
 
@@ -82,7 +82,7 @@ def same_everywhere(values: int | Sequence[int], count: int) -> list[int]:
 
 
 def type_of(value: Any) -> Any:
-    # of a Python number
+    # the type that PyTorch gives a Python number
     if isinstance(value, bool):
         return jnp.dtype(bool)
     if isinstance(value, int):

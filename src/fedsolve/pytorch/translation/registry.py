@@ -26,14 +26,14 @@ class _Place(NamedTuple):
 
 
 def where(stack: str | None) -> str:
-    # of the innermost frame of a printed stack that is the user's; "" if there is none
+    # the user's innermost line in a printed stack; "" if there is none
     frames = list(_LINE.finditer(stack or ""))
     start = next((i for i, m in enumerate(frames) if m["name"] == "forward"), 0)  # before it: who calls us
     return _last([_Place(m["file"], m["line"], m["code"]) for m in frames[start:]])
 
 
 def where_raised(error: BaseException) -> str:
-    # of the stack that an exception quotes, else of its own
+    # the user's innermost line in the stack that an exception quotes, else in its own
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
     return where(str(error)) or _last([_Place(f.filename, str(f.lineno), f.line or "") for f in frames])
 

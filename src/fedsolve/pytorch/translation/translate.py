@@ -48,7 +48,7 @@ def entries_of(size: Any) -> int | None:
 
 
 def weights_along(node: Any, mixed: Sequence[int], weights: Array) -> dict[int, Array]:
-    # of entries along each axis that is both the batch and among `mixed`; weights (n,) of the examples
+    # weights of the entries along each axis that is both the batch and among `mixed`, from those (n,) of the examples
     axes = batch_axes(node)
     return {a: weights if k == 1 else jnp.repeat(weights, k) for a, k in axes.items() if a in mixed}
 
@@ -220,7 +220,7 @@ class Program:
 
 
 def evaluate_node(node: Node, values: Mapping[Node, Any]) -> Any:
-    # of an operation that draws nothing
+    # the value of an operation that draws nothing
     return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None, None)
 
 

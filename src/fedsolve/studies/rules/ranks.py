@@ -229,7 +229,7 @@ class _Settled(Cell):
 
     @property
     def edges(self) -> list[str]:
-        # none
+        # ranks have no grid
         return []
 
 

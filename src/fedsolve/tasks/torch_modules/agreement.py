@@ -293,7 +293,7 @@ def _each(function: Any, params: Any, buffers: Any, batch: Examples) -> Any:
 
 
 def _pooled(function: Any, counts: np.ndarray, each: Any, parts: Any) -> float:
-    # of the rows that count
+    # the loss of the rows that count
     each, own = np.asarray(each)[counts], np.asarray(parts)[counts]
     if hasattr(function, "of_sums"):
         return float(function.of_sums(jnp.asarray(each.sum(0))))
