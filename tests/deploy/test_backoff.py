@@ -238,7 +238,7 @@ def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
     """Enough at second 3: replies at 4 and 7 leave the end at 3 + 5, however many come."""
     now = iter([3.0, 4.0, 7.0])
     monkeypatch.setattr(exchange.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(exchange.records, "record_bytes", lambda answer: 0)
+    monkeypatch.setattr(exchange.codec, "record_bytes", lambda answer: 0)
     asked = exchange.Exchange(None, "train", 60.0, 5.0, lambda *given: object(), ClientStatuses(4), print)
     replies = exchange.Replies("round 1", needed=2, wanted=6)
     ends = []
