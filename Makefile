@@ -17,10 +17,10 @@ federate: .venv/.federate  ## a real federation on this machine: Flower, three n
 
 test: .venv/.dev     ## the test suite: what a change must pass; 12 minutes the first time
 	@echo "running the tests: about 12 minutes on 2 cores the first time, less once their programs are compiled"
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto -m "not alone and not full"
 
 test-all: .venv/.dev .venv/.docs .venv/.families  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
-	@$(BIN)/python -m pytest --production-compile -n auto --dist loadgroup -m "not alone"
+	@$(BIN)/python -m pytest --production-compile -n auto -m "not alone"
 	@$(BIN)/python -m pytest --production-compile -m alone tests/deploy
 
 mutants: .venv/.dev  ## whether the tests notice: single changes to src/, each against the tests that must fail

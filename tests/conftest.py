@@ -18,6 +18,7 @@ from programs import (
     compile_quickly,
     draw_the_same,
     lower_shortly,
+    make_scheduler,
     one_thread_each,
     trace_shortly,
 )
@@ -67,7 +68,7 @@ def pytest_collect_file() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Rows that `make test` leaves out are `full`. What shares programs shares a worker: a module, or a group."""
+    """Rows that `make test` leaves out are `full`."""
     for item in items:
         row, gate, full = (
             getattr(item, "callspec", None),
@@ -75,8 +76,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if row is not None and ((gate and row.id not in gate.args) or (full and row.id in full.args)):
             item.add_marker(pytest.mark.full)
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)  # there is none where one process runs all
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What shares programs shares a worker, unless another distribution is asked for."""
+    return make_scheduler(config, log) if config.getvalue("dist") == "load" else None
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How the tests compile, where they keep compiled programs, and when a process lets go of them."""
+"""How the tests compile, which share a worker, where compiled programs are kept, and when a process drops them."""
 
 from __future__ import annotations
 
@@ -92,6 +92,31 @@ def cache_folder() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fedsolve" / f"tests-jax-{jax.__version__}"
+
+
+def group(test: str) -> str:
+    """What runs on one worker, of the test with this id: a module, whose tests share programs; of the conformance
+    tests, which have a module for all methods, those of one method.
+    """
+    module, _, name = test.partition("::")
+    method = name.partition("[")[2].partition("]")[0].partition("-")[0]
+    return method if method and module.startswith("tests/conformance/") else module
+
+
+def make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives a worker one group after another, in the order of collection: many short ones are the last.
+
+    The groups of xdist's own option, by marks, are those of pytest before 9.2: it writes them into an attribute of a
+    test that pytest no longer reads, and spreads the tests of a module over all workers.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
 
 
 class ProgramsDropped:

@@ -32,7 +32,7 @@ def main(name: str, tiny: bool) -> int:
     usual, few = CHOSEN[name]
     asked = [sys.executable, "-m", "pytest", "-vv", "--tb=short", "-p", "no:cacheprovider"]
     asked += ["-m", "not full and not alone", *(few if tiny else usual)]
-    asked += ["-n", "0"] if tiny else ["-n", str(WORKERS), "--dist", "loadgroup"]
+    asked += ["-n", "0"] if tiny else ["-n", str(WORKERS)]
     counts, failed = {"PASSED": 0, "FAILED": 0, "ERROR": 0, "SKIPPED": 0}, []
     # products of float32 numbers have 10 bits by default
     exact = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}

@@ -105,9 +105,8 @@ REPRESENTATIVES = (
 
 
 def methods(names, *, full=()):
-    """Parametrisation over names, and over those of `full` where everything is run; a method stays on one worker."""
-    given = [(name, ()) for name in names] + [(name, (pytest.mark.full,)) for name in full]
-    rows = [pytest.param(name, marks=[pytest.mark.xdist_group(name), *marks]) for name, marks in given]
+    """Parametrisation over names, and over those of `full` where everything is run."""
+    rows = [*names, *(pytest.param(name, marks=pytest.mark.full) for name in full)]
     return pytest.mark.parametrize("name", rows)
 
 
