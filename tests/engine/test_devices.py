@@ -42,17 +42,18 @@ if not everything:
     sharded = {name: case for name, case in sharded.items() if "one at a time" in name}
 sharding._GATHER_BYTES = 0
 for name, (algorithm, work, options) in sharded.items():
-    given, devices = {"eval_every": 7, "dtype": "float64"} | options, 2 if "random" in name else 3
-    one, several = (fs.run(algorithm, work, rounds=7, devices=d, **given) for d in (1, devices))
+    given, devices = {"eval_every": 2, "dtype": "float64"} | options, 2 if "random" in name else 3
+    one, several = (fs.run(algorithm, work, rounds=6, devices=d, **given) for d in (1, devices))
     runs = [several]
     if "one at a time" in name:
-        for places in ([1, 3, 2], [3, 3]):
+        third = 2 if everything else 1  # where the programs are there already
+        for places in ([1, 3, third], [3, 3]):
             with tempfile.TemporaryDirectory() as out:
-                for rounds, d in zip((2, 7) if len(places) == 2 else (2, 4, 7), places):
+                for rounds, d in zip((2, 6) if len(places) == 2 else (2, 4, 6), places):
                     runs.append(fs.run(algorithm, work, rounds=rounds, devices=d, out=out, resume=rounds > 2, **given))
         runs = [several, moved := runs[3], resumed := runs[5]]
         noted = [[note[17:43] for note in run.notes if "other devices" in note] for run in (moved, resumed)]
-        assert noted == [["2 ran on other devices (3)", "4 ran on other devices (2)"], []], noted
+        assert noted == [["2 ran on other devices (3)", f"4 ran on other devices ({third})"], []], noted
         for a, b in zip(jax.tree.leaves(several.params), jax.tree.leaves(resumed.params), strict=True):
             assert (np.asarray(a) == np.asarray(b)).all(), name
     for run in runs:
@@ -104,7 +105,7 @@ class NormOfEach(fs.Algorithm):  # what its server keeps has one number a messag
         return server | {"norms": message["norms"]}
     def export(self, server):
         return server["model"]
-for devices in (1, 2):
+for devices in (1, 2) if everything else (2,):
     try:
         fs.run(NormOfEach(), task, rounds=1, devices=devices)
     except fs.InvalidInput as error:
@@ -190,6 +191,8 @@ import jax, numpy as np
 import fedsolve as fs
 from fedsolve.core.xla import compiler
 from fedsolve.engine.compute import layout
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.resolve import resolve
 compiler.cores = layout.cores = lambda: 2
 child = os.fork()
 if not child:  # there JAX has begun already
@@ -199,13 +202,17 @@ tasks = {
     "large": fs.tasks.digits(5, model=fs.tasks.MLP((64, 500, 10))),
 }
 
+def planned(name, **options):  # what a run is asked for, without its programs
+    run = resolve(fs.FedAvg(0.1), tasks[name], RunOptions(rounds=2, **options))
+    return run.identity["devices"], [note for note in run.remarks if "1 of 2 cores" in note]
+
 def devices(name, **options):
     result = fs.run(fs.FedAvg(0.1), tasks[name], rounds=options.pop("rounds", 2), **options)
     return result.history.settings["devices"], [note for note in result.notes if "1 of 2 cores" in note]
 
 few = {"clients_per_round": 3}
 if not child:
-    large, notes = devices("large", **few)
+    large, notes = planned("large", **few)
     assert (large, len(notes)) == (1, 1), (large, notes)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
@@ -217,25 +224,23 @@ def calling(of):
 tasks["loss"] = replace(tasks["large"], loss=calling(tasks["large"].loss))
 tasks["metric"] = replace(tasks["large"], metrics={"own": calling(lambda params, batch: 0.0)})
 for name in ("loss", "metric"):
-    assert devices(name, **few) == (1, [])
+    assert planned(name, **few) == (1, [])
     try:
-        devices(name, devices=2, **few)
+        planned(name, devices=2, **few)
     except fs.InvalidInput as error:
         assert "calls Python while it is computed" in str(error), error
     else:
         raise AssertionError(name)
-large, notes = devices("large", **few)
-assert devices("small", **few) == (1, [])
-assert devices("large", clients_per_round=1) == (1, [])
-assert (large, notes) == (2, []), (large, notes)
+assert planned("small", **few) == (1, [])
+assert planned("large", clients_per_round=1) == (1, [])
+assert devices("large", out="two", **few) == (2, [])
 assert devices("large", devices=1, out="one", **few) == (1, [])
-assert devices("large", out="two", **few)[0] == 2
 for folder, had in (("one", 1), ("two", 2)):
     for more in (3, 4):
         assert devices("large", out=folder, resume=True, rounds=more, eval_every=1, **few)[0] == had
 assert fs.run(fs.FedAvg(0.1), tasks["large"], seeds=2, rounds=1, **few).histories[0].settings["devices"] == 2
 layout.total_bytes = lambda: 10**5
-assert devices("large", **few) == (1, [])
+assert planned("large", **few) == (1, [])
 print("same")
 """
 
@@ -255,6 +260,7 @@ def test_the_layout_decides_whether_cores_are_devices(subprocess_env, tmp_path):
 
 TASKS = """
 import os, sys
+from contextlib import suppress
 import jax, numpy as np, torch
 import fedsolve as fs
 from fedsolve.core.xla import compiler
@@ -265,7 +271,7 @@ compiler.cores = lambda: 2
 x, y = np.zeros((4, 28, 28, 1), np.float32), np.arange(4, dtype=np.int32)
 pictures = fs.FederatedData(Examples(x, y), np.array([2, 2]))
 words = Examples(np.ones((4, 3), np.int32), y)
-module = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 26 * 26, 4))
+module = torch.nn.Linear(3, 4)  # which the pictures do not fit: refused once JAX may begin, so nothing is translated
 encoder = Encoder(classes=4, vocabulary=5, positions=3, width=4, layers=1, heads=1, inner=4)
 shapes = jax.eval_shape(encoder.init, jax.eval_shape(jax.random.key, 0))
 weights = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), shapes)
@@ -273,7 +279,7 @@ tasks = {
     "a model of one's own choice": lambda: fs.Task("own", CNN(4).init, CrossEntropy(CNN(4)), pictures),
     "from the catalogue": lambda: classification("cnn", CNN(4), 4, pictures, pictures.examples, ""),
     "a module of PyTorch": lambda: fs.tasks.from_torch(
-        module, torch.nn.functional.cross_entropy, [(x.transpose(0, 3, 1, 2), y)] * 2),
+        module, torch.nn.functional.cross_entropy, [(x, y)] * 2),
     "updates of given weights": lambda: fine_tuning(
         encoder, weights, fs.FederatedData(words, np.array([2, 2])), words, "lora"),
 }
@@ -281,7 +287,8 @@ for name, make in tasks.items():
     child = os.fork()
     if not child:
         try:
-            make()
+            with suppress(fs.InvalidInput):
+                make()
             os._exit(len(jax.devices()))
         except BaseException as error:
             print(name, repr(error), flush=True)

@@ -43,7 +43,7 @@ def make(clients):
     return fs.Task.from_arrays(
         loss, start, clients, test=examples(2), validation=examples(7), unseen=[examples(3), examples(2)],
         metrics={"hits": hits, "auc": fs.metrics.AUC()}, predict=outputs, freeze=["fixed"], batch_size=4,
-        whole={"spread": lambda params, batch: jnp.std(outputs(params, batch[0]))})
+        whole={"spread": jax.jit(lambda params, batch: jnp.std(outputs(params, batch[0])))})
 
 task = make([*clients[:2], lost, *clients[2:]])
 options = {"rounds": 4, "eval_every": 2, "clients_per_round": 3, "dtype": "float64"}
