@@ -50,6 +50,7 @@ def draw_the_same() -> None:
 def trace_shortly() -> None:
     """Have operations without the lines of code that made them: a twentieth less time in tracing and lowering."""
     jax.config.update("jax_traceback_in_locations_limit", 0)
+    os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # for child processes
 
 
 # Versions of JAX whose programs for a CPU need, of the dialects that JAX has from elsewhere, this one alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import product
 
 import jax
@@ -196,12 +197,20 @@ BY_HAND = {
 }
 
 
+@cache
+def encoder(code, factor):
+    return jax.jit(lambda x, key: Encoded.of(code, x, key, key, factor))
+
+
+decoded = jax.jit(lambda encoded, key: encoded.decode(key))
+
+
 def sent_for(code, x, key=KEY, factor=1.0):
     """What arrives for an array: encoded, as bytes, decoded from them, and decoded."""
     with jax.enable_x64(True):
-        encoded = jax.jit(lambda x, key: Encoded.of(code, x, key, key, factor))(x, key)
+        encoded = encoder(code, factor)(x, key)
         arrived = fs.wire.decode(fs.wire.encode(encoded), jax.eval_shape(lambda: encoded))
-        return np.asarray(jax.jit(arrived.decode)(key))
+        return np.asarray(decoded(arrived, key))
 
 
 @pytest.mark.parametrize("code", BY_HAND, ids=repr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,14 +28,19 @@ LOGITS, CLASSES = RNG.normal(size=(400, 5)) - [0, 0, 0, 9, 0], RNG.choice(4, 400
 
 def columns(metric, outputs, targets, weights=None):
     """Of sums over two halves, added up."""
+
+    @jax.jit
+    def sums_of(*given):
+        each = metric.each(*given)
+        return metric.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0]
+
     total = np.zeros(metric.width)
     for rows in (slice(0, 200), slice(200, None)):
-        given = [None if a is None else jnp.asarray(a[rows]) for a in (outputs, targets, weights)]
-        each = metric.each(*given)
-        sums = np.asarray(metric.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0], float)
-        metric.check_sums(sums, len(each))
+        given = [None if a is None else a[rows] for a in (outputs, targets, weights)]
+        sums = np.asarray(sums_of(*given), float)
+        metric.check_sums(sums, len(given[0]))
         total += sums
-    return np.asarray(metric.of_sums(jnp.asarray(total)))
+    return np.asarray(jax.jit(metric.of_sums)(total))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

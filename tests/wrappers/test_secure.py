@@ -136,12 +136,17 @@ def test_the_mean_is_that_of_the_messages(name):
         sent = [jax.tree.map(lambda s: jnp.asarray(rng.uniform(-1, 1, s.shape)), shape) for _ in SIZES]
         outer = fs.Secure(Replayed(algorithm, sent), bound=BOUND, max_clients=CLIENTS, max_examples=16)
         oracles: list[Any] = [Client(i, n) for i, n in enumerate(SIZES)]
-        rings = [outer.train(broadcast, client, oracle)[0] for oracle in oracles]
-        ones = jnp.ones(3)
-        total = reduce_stacked(outer, jax.tree.map(lambda *x: jnp.stack(x), *rings), ones, ones > 0)
-        found, again = (
-            outer.decode(outer.init(model), x, Cohort(0, 3, 4)) for x in (total, added_as_bytes(rings))
-        )
+
+        @jax.jit
+        def summed():
+            rings = [outer.train(broadcast, client, oracle)[0] for oracle in oracles]
+            ones = jnp.ones(3)
+            return rings, reduce_stacked(outer, jax.tree.map(lambda *x: jnp.stack(x), *rings), ones, ones > 0)
+
+        start = outer.init(model)
+        decode = jax.jit(lambda x: outer.decode(start, x, Cohort(0, 3, 4)))
+        rings, total = summed()
+        found, again = (decode(x) for x in (total, added_as_bytes(rings)))
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(again), strict=True):
         assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
     by_examples = algorithm.traits.weighting == "examples"
@@ -205,12 +210,16 @@ def test_no_sum_can_overflow(bound, bits, dtype):
     """As many clients as may be, all beyond the bound on one side: their exact sum is what the ring says."""
     clients, within = MOST_CLIENTS if bits == 64 else 2**7, single(bound)
     number = Number("x", "mean", bits, within, scale_exponent(bits, clients, within))
-    with jax.enable_x64(dtype == "float64"):
-        x = jnp.asarray([2 * bound, -2 * bound], dtype)
-        ring, clipped = encode_leaf(x, number, 1.0, jax.random.key(0), jnp.zeros((), x.dtype))
-        one, count = np.asarray(from_ring(ring, "float32"), float), int(clipped)
+
+    @jax.jit
+    def summed(x: Any, key: Any) -> Any:
+        ring, clipped = encode_leaf(x, number, 1.0, key, jnp.zeros((), x.dtype))
         total = wire.Ring(ring.value * jnp.uint32(clients), ring.fine, bits)
-        found = np.asarray(from_ring(total, "float32"), float)
+        return from_ring(ring, "float32"), from_ring(total, "float32"), clipped
+
+    with jax.enable_x64(dtype == "float64"):
+        given = np.array([2 * bound, -2 * bound], dtype), jax.random.key(0)
+        one, found, count = (np.asarray(x, float) for x in summed(*given))
     assert count == 2
     assert within <= bound
     assert math.ceil(math.ldexp(within, number.exponent)) * clients < 2 ** (bits - 1)
