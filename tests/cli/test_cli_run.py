@@ -72,6 +72,7 @@ def test_the_model_is_the_one_of_the_library(call, no_pictures):
     assert model("again") == model("r")
 
 
+@pytest.mark.full
 def test_the_saved_configuration_runs_again_with_the_same_bits(call, no_pictures):
     plateau = "client_lr={schedule='reduce_on_plateau', initial=2.0, metric='train_loss', patience=1}"
     args = (

@@ -170,6 +170,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(call, no_pictures, monkey
     assert "refresh" not in page.read_text()
 
 
+@pytest.mark.full
 def test_an_interrupt_before_the_first_round_can_be_resumed(call, no_pictures, monkeypatch):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt

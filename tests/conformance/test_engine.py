@@ -140,6 +140,7 @@ def test_shapes_and_types_are_kept(name):
     assert jax.tree.map(jnp.shape, model) == jax.tree.map(jnp.shape, start)
 
 
+@pytest.mark.gate("FedAvg", "SCAFFOLD+FedFW")
 @WITH_EACH_TYPE
 def test_a_run_has_one_type(name):
     """A float32 run keeps a nested model with scalars in float32, and all else as well."""

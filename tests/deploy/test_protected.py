@@ -99,6 +99,7 @@ def test_what_moves_beside_is_refused():
     check_still(fs.FedAvg(0.1), ["1.running_mean"])
 
 
+@pytest.mark.full
 def test_an_attacker_is_outvoted(tmp_path):
     """One of six sends a thousand times its update: the median stays near the honest run, the mean does not."""
     median = fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Median())

@@ -183,6 +183,7 @@ def test_noise_in_shares(tmp_path, monkeypatch):
         deploy(shared_noise(1e-3, 5), tmp_path / "few", rounds=1, repeats=0)
 
 
+@pytest.mark.full
 def test_a_server_that_is_started_again(tmp_path):
     """It goes on with the keys that it has; the clients accept no others."""
     algorithm, folder = secure(fs.FedAvg(0.1)), tmp_path / "run"

@@ -157,6 +157,7 @@ def test_rare_labels_are_looked_at():
         check_gathers("the loss", weighted, START, {"the examples": (fs.Examples(x, y), counts)})
 
 
+@pytest.mark.full
 def test_tokens_of_a_model_of_the_package():
     """A table of tokens is looked up by inputs."""
     model = CausalTransformer(7, width=4, heads=1, layers=1)

@@ -56,6 +56,7 @@ def test_a_latex_table_with_ones_own_auc():
     assert "Final test AUC" in found._repr_html_()
 
 
+@pytest.mark.full
 def test_code_for_one_seed_works_for_several():
     one, several = (fs.run(METHODS["fast"], TASK, **OPTIONS, **more) for more in ({}, {"seeds": 2}))
     both = fs.Results([fs.run(METHODS["slow"], TASK, label="slow", **OPTIONS), several])

@@ -93,6 +93,7 @@ def near_chi_square(observed, expected):
     assert abs((((observed - expected) ** 2) / expected).sum() - free) <= 5 * np.sqrt(2 * free)
 
 
+@pytest.mark.full
 @pytest.mark.full_rows("uniform")
 @pytest.mark.parametrize("sampling", [Uniform(50), Bernoulli(0.01)], ids=["uniform", "bernoulli"])
 def test_of_many_clients(sampling):

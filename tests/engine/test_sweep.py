@@ -245,6 +245,13 @@ def test_validation_examples_are_not_trained_on():
     assert kept.counts.tolist() == [6, 1, 9]
     both = np.concatenate([kept.examples.x, held_out.x])
     assert np.array_equal(np.sort(both, axis=0), np.sort(task.data.examples.x, axis=0))
+
+
+@pytest.mark.full
+def test_a_sweep_with_validation_examples_is_the_run_without_them():
+    """It trains on the rest, and its validation loss is that of a run whose test set they are."""
+    task = make_task(make_clients((8, 1, 12)))
+    kept, held_out = task.data.hold_out(0.25)
     found = fs.sweep("FedAvg", task, {"client_lr": [0.1]}, validation=0.25, **OPTIONS)
     alone = fs.run(fs.FedAvg(0.1), dataclasses.replace(task, data=kept), **OPTIONS)
     np.testing.assert_allclose(found.metrics["train_loss"][0, 0], alone.metrics["train_loss"], rtol=1e-12)

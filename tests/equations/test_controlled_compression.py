@@ -102,6 +102,7 @@ def test_a_server_with_momentum():
     check(method, scafcom(0.3), lambda x, t: top(x), momentum=0.5, local_steps=3)
 
 
+@pytest.mark.gate("SCALLION")
 @pytest.mark.parametrize(
     "method",
     [SCALLION(RandomK(1.0), RATE, alpha=1.0, smallest=1), SCAFCOM(TopK(1.0), RATE, beta=1.0, smallest=1)],

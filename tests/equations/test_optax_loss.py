@@ -60,7 +60,7 @@ def test_schedule_free_is_evaluated_at_its_point():
 
 
 @pytest.mark.parametrize(
-    "factory", crossed([optax.contrib.momo, optax.polyak_sgd, optax.lbfgs], [optax.contrib.momo, optax.lbfgs])
+    "factory", crossed([optax.contrib.momo, optax.polyak_sgd, optax.lbfgs], [optax.lbfgs])
 )
 def test_clients_give_the_loss(factory):
     run = play(FEDOPT(fs.client.Optax(factory), fs.server.ServerSGD()), make_task(make_clients()), SOME, 2)

@@ -174,6 +174,7 @@ def alike(method, rounds):
     return play(method, task, everyone, rounds).iterates
 
 
+@pytest.mark.gate("AccSDANE")
 @pytest.mark.parametrize("method", ["SDANE", "AccSDANE"])
 def test_exact_proximal_points_of_clients_alike(method):
     """Without control variates in effect v = x, and x is FedExProx's; the accelerated form begins so."""

@@ -34,6 +34,7 @@ from fedsolve.tasks.task import Examples
 from harness import prepare
 
 
+@pytest.mark.full
 def test_the_public_code_s_feddr():
     """Its lines in NumPy, f_i(x) = ((x - c_i)_1^2 + 4 (x - c_i)_2^2) / 2, radius 1: rate .05, penalty .01."""
     centres, bend = np.array([[3.0, 0.0], [0.0, 2.0]]), np.array([1.0, 4.0])

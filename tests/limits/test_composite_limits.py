@@ -69,6 +69,7 @@ def test_without_psi_both_are_fedavg(method, nothing, osp):
     assert relative(run(method(psi, 0.3, server_lr=0.8, server_only=osp, **more)), average) < 1e-12
 
 
+@pytest.mark.full
 def test_with_psi_they_are_not():
     """lam = .05 moves all three apart: the test above does not pass emptily."""
     found = [run(a) for a in (fs.FedMiD(L1(0.05), 0.3), fs.FedDualAvg(L1(0.05), 0.3), fs.FedAvg(0.3))]

@@ -42,7 +42,7 @@ def by_hand(module):
     return mean, {n: sum(b[n].double() for b in buffers) / len(buffers) for n in buffers[0]}
 
 
-@pytest.mark.full_rows("True")
+@pytest.mark.full
 @pytest.mark.parametrize("translate", [True, False])
 def test_a_round_is_pytorchs(translate):
     """Uneven clients, BatchNorm and a frozen leaf: padding enters neither loss nor statistics."""

@@ -113,6 +113,7 @@ def test_missing_and_changed_files_are_named(name, file, tmp_path):
         build(name, data_dir=tmp_path)
 
 
+@pytest.mark.full
 @needs("cifar10_20k4k.npz")
 def test_the_real_cifar10_is_decoded_to_the_last_bit():
     task = cifar10(DATA, 100, LabelsPerClient(3), examples_per_client=20)

@@ -92,6 +92,7 @@ def test_voxels_refuses_in_one_line(scans, options, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
 @needs("haxby2001_sub1_slice.npz")
 def test_the_real_voxels_tell_faces_from_houses():
     task = voxels(DATA)

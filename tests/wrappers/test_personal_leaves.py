@@ -109,6 +109,7 @@ def test_messages_do_not_depend_on_how_many_personal_leaves_there_are(passes):
     assert not any(np.size(x) == 2 for x in jax.tree.leaves(down))
 
 
+@pytest.mark.full
 def test_a_run_counts_the_shared_leaves_alone():
     """12 weights of 4 bytes and the mean loss up, without the 3 biases."""
     everyone = fs.sampling.Uniform(len(SIZES))
