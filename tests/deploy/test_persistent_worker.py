@@ -149,13 +149,14 @@ def test_what_a_caller_learns_of_a_killed_worker(new_node):
     assert not [line for line in node.noted() if "never" in line]
 
 
-def test_a_worker_killed_at_random_moments(new_node):
+@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.full)])
+def test_a_worker_killed_at_random_moments(new_node, kills):
     """Whenever it is killed, its caller learns what became of the message: it ended, once; or it was lost; or nobody
     began it, since the worker that was started for it was killed as well, and Flower's own program ran it.
     """
     node, random_ = new_node(), random.Random(0)
     node.ask("a:first")
-    for number in range(20):
+    for number in range(kills):
         process = node.start(f"a:{number}.")
         time.sleep(random_.uniform(0, 0.12))
         for pid in workers_in(node.states):
