@@ -39,6 +39,7 @@ WORKS = {
     "n3": ("networks", "n3"),
     "n4": ("torch_modules", "n4"),
     "modules": ("torch_modules", "modules"),
+    "large": ("large_modules", "large"),
     "sweeps": ("sweeps", "sweeps"),
     "torch-client": ("torch_client", "measure"),
 }

@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
 from fedsolve.pytorch.loss_analysis import informative_rows  # noqa: E402
+from fedsolve.pytorch.translation import arrays  # noqa: E402
 
 COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
 
@@ -176,6 +177,17 @@ def outside():
 def test_what_no_path_can_train(made, words):
     with pytest.raises(fs.InvalidInput, match=words):
         task_of(*made())
+
+
+def test_a_large_module_is_compared_with_fewer_rows(monkeypatch):
+    """At both points too, and again where another way to run it is tried."""
+    monkeypatch.setattr(arrays, "_LARGE", 40)  # parameters; Base has 51
+    assert task_of(Base(), translate=True).notes == ()
+    with pytest.raises(fs.InvalidInput, match=r"gradient of 'first.*' would differ .* 1 times"):
+        task_of(Signs(), translate=True)
+    with pytest.raises(fs.InvalidInput, match="mixes examples, and padding would count"):
+        task_of(Ordered(), translate=True)
+    check_round(module := Signs(), F.cross_entropy, task_of(module))
 
 
 def test_rows_that_tell_something():

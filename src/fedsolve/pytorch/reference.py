@@ -51,6 +51,15 @@ def _dense(gradient: Tensor) -> Tensor:
     return (gradient.to_dense() if gradient.is_sparse else gradient).detach()
 
 
+def _own_array(gradient: Tensor) -> np.ndarray:
+    # of a tensor that nobody else writes to: its own memory
+    return (
+        tensor_to_array(gradient)
+        if gradient.dtype == torch.bfloat16
+        else gradient.cpu().resolve_conj().numpy()
+    )
+
+
 def refuse_late_hooks(module: nn.Module) -> None:
     # such a hook acts once the gradient is in `.grad`, which nobody reads here
     for name, p in module.named_parameters():
@@ -366,9 +375,9 @@ class Reference:
             leaves = Graph(value).leaves
             slope = gradients(value, trainable(self.module))
             after = {n: tensor_to_array(self.module.get_buffer(n)) for n in buffers}
-        found = TrainingValues(
-            float(value.detach()), {n: tensor_to_array(g) for n, g in slope.items()}, after, draws.coarsest
-        )
+            loss = float(value.detach())
+            del value  # with what it was computed from
+        found = TrainingValues(loss, {n: _own_array(g) for n, g in slope.items()}, after, draws.coarsest)
         return found, leaves
 
     def _check_leaves(self, leaves: list[Tensor]) -> None:

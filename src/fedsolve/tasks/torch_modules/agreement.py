@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
+# of a large module (`is_large`): fewer rows, nothing is held for a second look, and weights keep the module's own type
+# until they are computed with
+_LEAST_OF_LARGE, _MOST_OF_LARGE, _PADDING_OF_LARGE = 6, 8, 2
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
 # of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
@@ -70,32 +73,49 @@ class Agreement:
     ) -> None:
         from fedsolve.pytorch.loss_analysis import informative_rows
         from fedsolve.pytorch.reference import Reference
-        from fedsolve.pytorch.translation.arrays import buffer_tensors, tensor_to_array, trainable
+        from fedsolve.pytorch.translation.arrays import buffer_tensors, is_large, tensor_to_array, trainable
 
         self.reference = Reference(module, functions["loss"], dtype)
         self._functions, self.dtype = functions, dtype
-        rows = informative_rows(*examples, _LEAST, _MOST)
+        self._is_large = is_large(module)
+        sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self._is_large else (_LEAST, _MOST)
+        rows = informative_rows(*examples, *sizes)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
             rows = np.append(rows, rows[:2])
             batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_repeat_rows, batch[1])
         self.batch = Examples(*batch)
-        params = {n: _to_float64(tensor_to_array(p)) for n, p in trainable(module).items()}
+        own = tensor_to_array if self._is_large else lambda t: _to_float64(tensor_to_array(t))
+        params = {n: own(p) for n, p in trainable(module).items()}
         buffers = {n: _to_float64(tensor_to_array(b)) for n, b in buffer_tensors(module).items()}
-        self._points = self._evaluated(params, buffers, np.ones(len(rows), bool))
+        self.start = Point(params, buffers, np.ones(len(rows), bool))
+        first = self.results(self.start)
+        self._first: Results | None = first
+        self._second = None if self._is_large else self._beside(first.training.buffers)
 
-    def _evaluated(self, params: Any, buffers: Any, every: np.ndarray) -> list[tuple[Point, Results]]:
+    def _points(self) -> Iterator[tuple[Point, Results]]:
         # all rows at the start; then with padding, at weights beside it and with buffers that have moved
-        start = Point(params, buffers, every)
-        first = self.results(start)
-        padded = every.copy()
-        padded[np.linspace(0, len(every) - 1, _PADDING).astype(int)] = False
-        moved = Point(_perturbed(params), first.training.buffers, padded)
+        from fedsolve.pytorch.translation.arrays import return_memory
+
+        first = self._first or self.results(self.start)
+        moved_buffers = first.training.buffers
+        self._first = None if self._is_large else first
+        yield self.start, first
+        del first
+        if self._is_large:
+            return_memory()
+        yield self._second or self._beside(moved_buffers)
+
+    def _beside(self, buffers: Mapping[str, np.ndarray]) -> tuple[Point, Results]:
+        padded = self.start.counts.copy()
+        number = _PADDING_OF_LARGE if self._is_large else _PADDING
+        padded[np.linspace(0, len(padded) - 1, number).astype(int)] = False
+        moved = Point(_perturbed(self.start.params), buffers, padded)
         second = self.results(moved)
         if not np.isfinite(second.training.loss):
-            moved = Point(params, buffers, padded)
+            moved = Point(self.start.params, self.start.buffers, padded)
             second = self.results(moved)
-        return [(start, first), (moved, second)]
+        return moved, second
 
     @property
     def type(self) -> Any:
@@ -117,8 +137,9 @@ class Agreement:
     ) -> str | None:
         # None if no number differs from PyTorch's. `otherwise` is said where no cause is found, `mixing` of a
         # module that mixes examples
-        for point, theirs in self._points:
+        for point, theirs in self._points():
             words = self._first_difference(evaluate(point, self.batch), theirs)
+            del theirs  # before the next ones are computed
             if words is not None:
                 return f"{words}: {self._likely_cause(point, evaluate, mixing) or otherwise}"
         return None
@@ -127,8 +148,7 @@ class Agreement:
         # also what the sample does not show
         from fedsolve.pytorch.reference import cause
 
-        point = self._points[0][0]
-        return cause(self.reference, point.params, point.buffers, self.batch)
+        return cause(self.reference, self.start.params, self.start.buffers, self.batch)
 
     def _limit(self, value: Any, exact: Any, coarsest: float, small: float) -> float:
         # follows from the types that this number passes through, not from others
@@ -208,7 +228,7 @@ def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = {}
     for name, a in params.items():
         size = max(float(np.sqrt(np.mean(np.square(a)))), max(a.shape, default=1) ** -0.5) if a.size else 0
-        found[name] = a + _STEP * size * draw.standard_normal(a.shape)
+        found[name] = (a + _STEP * size * draw.standard_normal(a.shape)).astype(a.dtype)
     return found
 
 
@@ -243,12 +263,13 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
 
     def evaluate(point: Point, batch: Examples) -> Results:
         own = {name: value for name, value in point.buffers.items() if name in buffers}
-        given = _floats((dict(point.params), own, tuple(batch), point.counts.astype(float)), dtype)
+        values = dict(point.params), own, tuple(batch), point.counts.astype(float)
         with (
             jax.enable_x64(np.dtype(dtype) == np.float64),
             jax.default_matmul_precision("highest"),
             fixed_draws(),
         ):
+            given = jax.tree.map(jnp.asarray, _floats(values, dtype))
             if not programs:
                 programs.append(jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=_QUICK))
             (loss, after), slope, each = jax.device_get(programs[0](*given))

@@ -332,7 +332,14 @@ def from_torch(
     from fedsolve.pytorch.batch_losses import are_classes
     from fedsolve.pytorch.loss_analysis import analyse
     from fedsolve.pytorch.preserved_state import preserve_state
-    from fedsolve.pytorch.translation.arrays import copy_module, refuse_halves, refuse_sparse, trained_copy
+    from fedsolve.pytorch.translation.arrays import (
+        copy_module,
+        is_large,
+        refuse_halves,
+        refuse_sparse,
+        return_memory,
+        trained_copy,
+    )
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
@@ -359,6 +366,8 @@ def from_torch(
                 functions[what] = analyse(
                     f"metric {what}", metric, outputs, y, _dtype(module), only_means=False
                 )
+        if is_large(module):
+            return_memory()
         parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(
         _WHOLE.format(name, f.not_a_mean_because) for name, f in functions.items() if f.not_a_mean_because
