@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from fedsolve.pytorch.callback import narrow, shape_of_words, to_words, widen
+from fedsolve.core.xla.host_calls import narrow, shape_of_words, to_words, widen
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.float32, np.int32])

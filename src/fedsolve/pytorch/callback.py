@@ -1,9 +1,4 @@
-"""A module that stays in PyTorch: the compiled program calls it, one client after another.
-
-A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says: float64 would lose
-half its digits on the way, and a counter in int64 would be refused. They travel as pairs of 32-bit words, which costs
-no arithmetic.
-"""
+"""A module that stays in PyTorch: the compiled program calls it, one client after another."""
 
 from __future__ import annotations
 
@@ -22,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
-from jax import lax
 from jaxtyping import Array
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.xla.host_calls import call_host
 from fedsolve.pytorch.batch_losses import mean_of, row_of, seed_all, seed_of, tensors_of, value_or_zero
 from fedsolve.pytorch.reference import are_fixed, gradients, refuse_late_hooks
 from fedsolve.pytorch.translation.arrays import (
@@ -42,50 +37,6 @@ from fedsolve.pytorch.translation.arrays import (
     trainable,
 )
 from fedsolve.pytorch.translation.registry import NotTranslatable
-
-
-def is_wide(x: Any) -> bool:
-    # 64-bit arrays travel as pairs of 32-bit words (see the module's docstring)
-    return x.dtype in (np.float64, np.int64, np.uint64)
-
-
-def narrow(x: Any) -> Array:
-    return lax.bitcast_convert_type(x, jnp.uint32) if is_wide(x) else x
-
-
-def widen(x: Array, like: Any) -> Array:
-    # the inverse of `narrow`; `like` has the type
-    return lax.bitcast_convert_type(x, like.dtype) if is_wide(like) else x
-
-
-def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
-    wide = is_wide(x)
-    return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
-
-
-def to_words(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
-
-
-def call_host(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
-    # `function` takes and returns NumPy arrays; `results` are shapes and types of what it returns
-    leaves, tree = jax.tree.flatten(arguments)
-    leaves = [jnp.asarray(x) for x in leaves]
-    shapes, form = jax.tree.flatten(results)
-
-    def host(*sent: Any) -> list[np.ndarray]:
-        arrays = [
-            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
-            for x, own in zip(sent, leaves, strict=True)
-        ]
-        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
-        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
-
-    back = jax.pure_callback(
-        host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
-    )
-    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
-
 
 Function = Callable[[Any, Any], Any]
 

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.types import Params, Scalar
-from fedsolve.pytorch.callback import is_wide, narrow, shape_of_words, to_words, widen
+from fedsolve.core.xla.host_calls import is_wide, narrow, shape_of_words, to_words, widen
 
 SMALL = 1 << 18
 """Entries of an array that is worth a copy. Measured: an array costs about 0.1 ms a call, a copy of 1 MB less."""

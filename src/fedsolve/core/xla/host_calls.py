@@ -1,0 +1,72 @@
+"""Functions of the host that a compiled program calls.
+
+A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says: float64 would lose
+half its digits on the way, and a counter in int64 would be refused. They travel as pairs of 32-bit words, which costs
+no arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+from jaxtyping import Array
+
+
+def is_wide(x: Any) -> bool:
+    # 64-bit arrays travel as pairs of 32-bit words (see the module's docstring)
+    return x.dtype in (np.float64, np.int64, np.uint64)
+
+
+def narrow(x: Any) -> Array:
+    return lax.bitcast_convert_type(x, jnp.uint32) if is_wide(x) else x
+
+
+def widen(x: Array, like: Any) -> Array:
+    # the inverse of `narrow`; `like` has the type
+    return lax.bitcast_convert_type(x, like.dtype) if is_wide(like) else x
+
+
+def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
+    wide = is_wide(x)
+    return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
+
+
+def to_words(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
+
+
+def call_host(function: Callable[..., Any], results: Any, *arguments: Any, once: bool = False) -> Any:
+    """What a function of the host gives, as part of a compiled program; side by side it is called one after another.
+
+    Args:
+        function: of NumPy arrays, in the place of the leaves of `arguments`; it returns such.
+        results: shapes and types of what it returns.
+        arguments: arrays, in any pytrees.
+        once: whether it is called exactly once where the program comes by, since it changes something; else it may be
+            left out or called again.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    leaves = [jnp.asarray(x) for x in leaves]
+    shapes, form = jax.tree.flatten(results)
+
+    def host(*sent: Any) -> list[np.ndarray]:
+        arrays = [
+            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
+            for x, own in zip(sent, leaves, strict=True)
+        ]
+        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
+
+    words, sent = [shape_of_words(s) for s in shapes], map(narrow, leaves)
+    back = (
+        io_callback(host, words, *sent)
+        if once
+        else jax.pure_callback(host, words, *sent, vmap_method="sequential")
+    )
+    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
