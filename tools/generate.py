@@ -16,6 +16,7 @@ import optax_table
 import package_graph
 
 import fedsolve
+from fedsolve.config.build import loop_support
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry, short
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +87,9 @@ def methods() -> str:
         "`fedsolve run TASK NAME` runs it, and `NAME+X` puts a wrapper around any method X. `fedsolve cite` prints",
         "all papers of a method.",
         "",
+        "Every method runs in a deployment. Where a line says so it runs with own loops, too: with clients that have a",
+        "training loop of their own (`fs.flower.TrainedClient`). Others need more than such a loop tells.",
+        "",
     ]
     return "\n".join([*lines, *_listed(), ""])
 
@@ -93,15 +97,25 @@ def methods() -> str:
 def _listed() -> Iterator[str]:
     for name, entry in ALGORITHMS.items():
         around = f"; `{name}+X`" if entry.wrapper else ""
-        yield f"* `{name}`: {entry.summary}{around}{_needs(entry)} ({_papers(entry)})"
+        yield f"* `{name}`: {entry.summary}{around}{_needs(entry)}{_loop(name)} ({_papers(entry)})"
     for name, entry in WRAPPERS.items():
         if name not in ALGORITHMS:
-            yield f"* `{name}+X`: X with {entry.summary}{_needs(entry)} ({_papers(entry)})"
+            loop = _loop(f"{name}+FedAvg")
+            yield f"* `{name}+X`: X with {entry.summary}{_needs(entry)}{loop} ({_papers(entry)})"
 
 
 def _needs(entry: Entry) -> str:
     needed = ", ".join(f"`{key}`" for key in entry.example if key != "weighting")
     return f"; needs {needed}" if needed else ""
+
+
+def _loop(name: str) -> str:
+    """Whether a method runs with clients that have a training loop of their own, and what that must return."""
+    found = loop_support(name)
+    if found.refused:
+        return ""
+    told = ", ".join(f"`{x}`" for x in found.needs)
+    return f"; own loops that return {told}" if told else "; own loops"
 
 
 def _papers(entry: Entry) -> str:

@@ -81,14 +81,21 @@ def _experiments() -> list[dict[str, Any]]:
 
 def _algorithms() -> list[dict[str, Any]]:
     from fedsolve.cli.configuration.prepare import with_defaults
-    from fedsolve.config.build import wrapper_arguments
+    from fedsolve.config.build import loop_support, wrapper_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
-    rows = [_entry(name, entry, settings=with_defaults(name, {})) for name, entry in ALGORITHMS.items()]
+    def loop(name: str) -> dict[str, Any]:
+        found = loop_support(name)
+        return {"trained_client": found.refused or True, "trained_client_needs": list(found.needs)}
+
+    rows = [
+        _entry(name, entry, settings=with_defaults(name, {}), **loop(name))
+        for name, entry in ALGORITHMS.items()
+    ]
     for name, entry in WRAPPERS.items():
         row = {"name": f"{name}+X", "summary": f"{entry.summary}, around any method X, as {name}+FedAdam"}
         settings = {k: a.default for k, a in wrapper_arguments(entry).items() if not a.is_needed}
-        rows.append({**row, "citation": entry.citation, "settings": settings})
+        rows.append({**row, "citation": entry.citation, "settings": settings, **loop(f"{name}+FedAvg")})
     return rows
 
 

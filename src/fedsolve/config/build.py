@@ -21,6 +21,7 @@ from fedsolve.core.building import Registry, record_of
 from fedsolve.core.errors import FedsolveError, InvalidInput, unknown
 from fedsolve.core.schedules import Schedule
 from fedsolve.geometry.blocks import Blocks
+from fedsolve.methods.trained import Support, support
 
 # Plain data of a configuration and the objects that it stands for: penalties, sets, reductions, rates by round.
 
@@ -197,6 +198,18 @@ def example_of(name: str) -> dict[str, Any]:
     if wrapper:
         return {**example_of(inner), **wrapper_entry(wrapper).example}
     return dict(entry(inner).example)
+
+
+def loop_support(name: str) -> Support:
+    """Whether a method runs with clients that train by a loop of their own (`fs.flower.TrainedClient`).
+
+    >>> loop_support("FedNova").needs
+    ('steps',)
+    """
+    try:
+        return support(build(name, example_of(name)))
+    except InvalidInput as error:  # a package that is not installed
+        return Support(str(error))
 
 
 def citations(name: str) -> tuple[str, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
+import jax
 from jaxtyping import Array
 
 from fedsolve.core import trees
@@ -102,6 +103,21 @@ class Oracle(ABC):
         """
         return MappedOracle(self, function)
 
+    def trained(self, params: Params) -> Outcome:
+        """The result of a training loop of the client's own that begins with `params`.
+
+        Args:
+            params: the model.
+
+        Returns:
+            What the loop gives back; its parameters are of the model's shapes and types.
+
+        Raises:
+            NeedsMore: the loop does not see what this oracle adds to the client's loss.
+            InvalidInput: the client has no such loop.
+        """
+        raise InvalidInput(f"{of_type(self)} has no training loop of the client's own")
+
 
 @dataclass(frozen=True)
 class WrappedOracle(Oracle):
@@ -114,8 +130,12 @@ class WrappedOracle(Oracle):
 
     Args:
         inner: the oracle that is wrapped; steps, examples and randomness are its own.
+
+    Attributes:
+        adds: what it adds, in words.
     """
 
+    adds: ClassVar[str] = "a gradient of its own"
     inner: Oracle
 
     def change(self, params: Params, gradient: Params) -> Params:
@@ -154,6 +174,9 @@ class WrappedOracle(Oracle):
         """Loss and gradient, term included, on all examples."""
         loss, gradient = self.inner.full(params)
         return self._more(loss, params), self.change(params, gradient)
+
+    def trained(self, params: Params) -> Outcome:
+        raise NeedsMore(f"{self.adds} in each local step")
 
     def _more(self, loss: Any, params: Params) -> Scalar:
         return (loss + self.extra(params)).astype(loss.dtype)
@@ -194,6 +217,7 @@ class MappedOracle(WrappedOracle):
 class CorrectedOracle(WrappedOracle):
     """Adds <c - c_i, y - w> to losses, c - c_i to gradients, after raw ones were clipped or decayed."""
 
+    adds: ClassVar[str] = "the gradient, corrected by control variates,"
     correction: Params
     anchor: Params
 
@@ -223,3 +247,151 @@ def uncorrected(delta: Params, rate_sum: Scalar | None, oracle: Oracle) -> Param
             delta = trees.axpy(rate_sum, oracle.correction, delta)
         oracle = oracle.inner
     return delta
+
+
+# A client whose local work is a training loop of its own, outside of any program: it is told where to begin, and what
+# the loop gives back is data of the program that makes the message.
+
+
+class NeedsMore(InvalidInput):
+    """A method asks of a client what a training loop of the client's own does not tell.
+
+    Attributes:
+        need: what it asks for.
+    """
+
+    about_request = True
+
+    def __init__(self, need: str) -> None:
+        self.need = need
+        super().__init__(f"the method needs {need}, which a training loop of the client's own does not tell")
+
+
+class NotTold(NeedsMore):
+    """A method asks for what a training loop of the client's own may tell, and did not."""
+
+    def __init__(self, need: str, name: str) -> None:
+        super().__init__(need)
+        self.args = (f"the method needs {need}: return it from the training loop as '{name}'",)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training loop gives back.
+
+    Attributes:
+        params: the model where it ends.
+        examples: the client's examples, shape ().
+        steps: local steps, shape (); None where the loop does not tell.
+        loss: of the model that it began with, shape (); None where the loop does not tell.
+        buffers: what the model keeps beside its parameters, where the program carries it; else None.
+    """
+
+    params: Params
+    examples: Any
+    steps: Any = None
+    loss: Any = None
+    buffers: Any = None
+
+
+jax.tree_util.register_dataclass(Outcome, ["params", "examples", "steps", "loss", "buffers"], [])
+
+
+class _Begins(Exception):
+    """Raised where a method begins local work: with which model, and with which buffers."""
+
+
+class _LossAlone(tuple[Any]):
+    """A loss without its gradient."""
+
+    def __iter__(self) -> NoReturn:
+        raise NeedsMore("the gradient of all of a client's examples")
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(0) if index == 0 else iter(self)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRound(Oracle):
+    """A client in one round whose local work is a training loop of its own: a pytree.
+
+    Attributes:
+        outcome: what the loop gave back; None before it has run.
+        client, key: as every oracle's.
+        memory: the client's buffers (`fedsolve.core.buffers.Memory`); None where the program carries none.
+        begun: the model that the loop began with, once it is known.
+    """
+
+    outcome: Outcome | None
+    client: Any
+    key: Any = None
+    memory: Any = None
+    begun: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "begun", [])
+
+    def trained(self, params: Params) -> Outcome:
+        """What the loop gave back; whoever asks where it begins is told."""
+        if self.outcome is None:
+            raise _Begins(params, None if self.memory is None else self.memory.read())
+        if self.begun:
+            raise NeedsMore("local work twice in a round")
+        self.begun.append(params)
+        if self.memory is not None:
+            self.memory.write(self.outcome.buffers, True)
+        return self.outcome
+
+    def remembering(self, memory: Any) -> TrainedRound:
+        return replace(self, memory=memory)
+
+    def __call__(self, params: Params, step: Scalar) -> NoReturn:
+        raise NeedsMore("the gradient of each local step")
+
+    def loss(self, params: Params, step: Scalar) -> NoReturn:
+        raise NeedsMore("losses of minibatches")
+
+    def full(self, params: Params) -> Any:
+        """The loss of the model that the loop began with, as the loop told it."""
+        leaves = jax.tree.leaves(params)
+        if not self.begun or any(
+            a is not b for a, b in zip(leaves, jax.tree.leaves(self.begun[0]), strict=True)
+        ):
+            raise NeedsMore("losses of other models than the one that a client begins with")
+        return _LossAlone((self._told("loss", "the loss of the model that a client begins with"),))
+
+    @property
+    def steps(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._told("steps", "the number of local steps")
+
+    @property
+    def bound(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.steps
+
+    @property
+    def num_examples(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._told("examples", "the number of examples")
+
+    batch_size = num_examples  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+    def _told(self, name: str, what: str) -> Any:
+        value = getattr(self.outcome, name, None)
+        if value is None:
+            raise NotTold(what, name)
+        return value
+
+
+jax.tree_util.register_dataclass(TrainedRound, ["outcome", "client", "key"], [], ["memory", "begun"])
+
+
+def loop_start(
+    train: Callable[[Any, Any, Oracle], Any], broadcast: Any, state: Any, oracle: TrainedRound
+) -> tuple[Params, Any]:
+    """The model that a client's own loop begins with, and its buffers (None if the program carries none)."""
+    # train: of the method (`Algorithm.train`), which asks its oracle once where the loop ends
+    try:
+        train(broadcast, state, replace(oracle, outcome=None))
+    except _Begins as begins:
+        params, buffers = begins.args
+        return params, buffers
+    raise NeedsMore("no local work of clients")

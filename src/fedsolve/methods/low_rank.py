@@ -170,6 +170,7 @@ def of_chosen(function: Callable[..., Any], chosen: Params, tree: Params) -> Par
 class FactorOracle(WrappedOracle):
     """A client's loss as a function of factors."""
 
+    adds: ClassVar[str] = "the gradient of factors of low rank"
     whole: Callable[[Params], Params]
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:

@@ -59,6 +59,7 @@ class MetaOracle(WrappedOracle):
         delta: length of the differences that stand for the product with the Hessian, None to leave it out.
     """
 
+    adds: ClassVar[str] = "the gradient after a step of the client"
     alpha: Scalar
     delta: Scalar | None
 
@@ -204,6 +205,7 @@ class MoreauOracle(WrappedOracle):
         passes: how many of them, at least 1.
     """
 
+    adds: ClassVar[str] = "the gradient of a Moreau envelope"
     memory: Any
     lam: Scalar
     lr: Scalar

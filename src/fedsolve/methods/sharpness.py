@@ -32,6 +32,7 @@ def of_length(rho: Scalar, direction: Params) -> Params:
 class SharpnessOracle(WrappedOracle):
     """Losses and gradients at y + rho g / |g|, with g the gradient at y on the same examples."""
 
+    adds: ClassVar[str] = "the gradient at a perturbed model"
     rho: Scalar
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
@@ -117,6 +118,7 @@ def FedSAM(
 class MovedOracle(WrappedOracle):
     """Losses and gradients at y + e, with e the same for every y."""
 
+    adds: ClassVar[str] = "the gradient at a perturbed model"
     move: Params
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:

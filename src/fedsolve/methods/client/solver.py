@@ -175,6 +175,7 @@ def mean_loss(total: Scalar, oracle: Oracle) -> Scalar:
 class StepWindow(WrappedOracle):
     """The local steps of a client from `first` on, `count` of them, no more than `most`."""
 
+    adds: ClassVar[str] = "a number of steps that the method draws, not only where they end,"
     first: Any
     count: Any
     most: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
@@ -14,7 +14,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, round_of
 from fedsolve.core.building import by_name, checked, class_by_name, integer
 from fedsolve.core.errors import InvalidInput, check_integer
-from fedsolve.core.oracle import Oracle, WrappedOracle
+from fedsolve.core.oracle import Oracle, Outcome, WrappedOracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params, Scalar, Weighting, module
@@ -60,6 +60,7 @@ class PartOracle(WrappedOracle):
         passes: times that the round's minibatches are gone through.
     """
 
+    adds: ClassVar[str] = "the gradient of a part of the model"
     fixed: Params
     passes: int = 1
 
@@ -125,6 +126,15 @@ class JointOracle(WrappedOracle):
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         raise InvalidInput(_ONE_GRADIENT.format("all examples at once"))
+
+    def trained(self, params: Params) -> Outcome:
+        """Where a training loop of all leaves ends; the personal ones stay there."""
+        outcome = self.inner.trained(join(params, self.read()))
+        for ref, v in zip(
+            jax.tree.leaves(self.memory), jax.tree.leaves(part(outcome.params, self.memory)), strict=True
+        ):
+            ref[...] = v
+        return replace(outcome, params=part(outcome.params, params))
 
 
 _ONE_GRADIENT = (

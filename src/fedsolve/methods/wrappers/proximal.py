@@ -25,6 +25,7 @@ from fedsolve.methods.wrappers.wrapper import OwnModels, Wrapper
 class ProximalOracle(WrappedOracle):
     """Adds (mu/2) |y - anchor|^2 to losses, its gradient to gradients."""
 
+    adds: ClassVar[str] = "a proximal term"
     anchor: Params
     mu: Scalar = 0.1
 
@@ -166,6 +167,7 @@ class Ditto(OwnModels):
 class SubgradientOracle(WrappedOracle):
     """Adds psi to losses, a subgradient of it to gradients."""
 
+    adds: ClassVar[str] = "a subgradient of its penalty"
     psi: Blocks
 
     def change(self, params: Params, gradient: Params) -> Params:

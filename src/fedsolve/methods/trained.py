@@ -1,0 +1,196 @@
+"""Clients that train with a loop of their own: which methods can go without the gradients of local steps.
+
+What a method asks for is found by tracing its `train` on a client that knows where its loop ends and no more. A method
+that asks for anything else is refused, never run without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import introspect, trees
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import NeedsMore, Oracle, Outcome, TrainedRound
+from fedsolve.core.types import Params, Scalar, module, replace, static
+from fedsolve.methods.client.sgd import SGD
+from fedsolve.methods.client.solver import LocalSolver, Solution
+from fedsolve.methods.server.fedopt import FedOpt
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
+
+
+@module
+class TrainedLocally(SGD):
+    """A training loop of the client's own in the place of local SGD.
+
+    Its rate moves nothing; what a method makes of the rates of local steps (FedNova, QFedAvg, server.Polyak) it makes
+    of this one, which is then taken for the loop's.
+
+    Attributes:
+        asks_rates: whether the server's step asks for them.
+        asks: what the loop must tell beside the number of examples: some of `steps` and `loss`.
+        run: a number of the run in a simulation, by which loops keep what they keep apart.
+    """
+
+    run: Scalar = 0.0
+    asks_rates: bool = static(default=False)
+    asks: tuple[str, ...] = static(default=())
+
+    def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        outcome = oracle.trained(params)
+        # a loss that the loop does not tell is no part of the record (`TrainReply.untold`)
+        loss = jnp.asarray(0 if outcome.loss is None else outcome.loss, trees.dtype_of(params))
+        asked = self.asks_rates or outcome.steps is not None
+        return Solution(outcome.params, loss, self.rate_sum(oracle.steps, round) if asked else None)
+
+
+def with_trained(algorithm: Algorithm, params: Params, run: int = 0) -> Algorithm:
+    """The method for clients with a training loop of their own: the loop in the place of its local SGD.
+
+    Args:
+        algorithm: the method.
+        params: the model, arrays or their shapes.
+        run: a number of the run, in a simulation.
+
+    Raises:
+        InvalidInput: the method asks for more than such a loop tells.
+    """
+    found = support(algorithm, params)
+    if found.refused:
+        error = InvalidInput(found.refused)
+        error.about_request = True  # pyright: ignore[reportAttributeAccessIssue]
+        raise error
+    return _with_loop(algorithm, found.needs, run)
+
+
+def _with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) -> Algorithm:
+    inner = getattr(algorithm, "inner", None)
+    if isinstance(inner, Algorithm):
+        return replace(algorithm, inner=_with_loop(inner, asks, run))
+    local = getattr(algorithm, "local", None)
+    if not isinstance(local, LocalSolver):
+        raise NeedsMore("the gradient of each local step")
+    if type(local) is not SGD or any(
+        x is not None for x in (local.momentum, local.weight_decay, local.clip_norm)
+    ):
+        raise NeedsMore(f"clients that run its own solver ({_solver(local)})")
+    needs = getattr(getattr(algorithm, "server_optimizer", None), "needs", None)
+    loop = TrainedLocally(local.lr, run=float(run), asks_rates=needs == "sums_gradients", asks=asks)
+    return replace(algorithm, local=loop)
+
+
+def _solver(local: LocalSolver) -> str:
+    if isinstance(local, SGD):
+        return "SGD with momentum, weight decay or clipping"
+    factory = getattr(getattr(local, "transformation", None), "factory", None)
+    return type(local).__name__ if factory is None else f"optax.{getattr(factory, '__name__', 'optimiser')}"
+
+
+class Support(NamedTuple):
+    """Whether a method runs on clients with a training loop of their own.
+
+    Attributes:
+        refused: why it does not, in one line; '' if it does.
+        needs: what the loop must return beside the number of examples: some of `steps` and `loss`.
+    """
+
+    refused: str
+    needs: tuple[str, ...] = ()
+
+
+_MODEL = {
+    "weight": jax.ShapeDtypeStruct((64, 32), jnp.float32),
+    "bias": jax.ShapeDtypeStruct((32,), jnp.float32),
+}
+"""Of which methods run that compress, or that divide a model by its leaves."""
+
+
+def support(algorithm: Algorithm, params: Params = _MODEL) -> Support:
+    """Whether a method runs on clients with a training loop of their own, by tracing it.
+
+    Args:
+        algorithm: the method.
+        params: a model of which it runs, arrays or their shapes.
+
+    Returns:
+        Why not, or what the loop must return.
+    """
+    leaves, structure = jax.tree.flatten(params)
+    # the same of a method with other numbers: each order of a deployment brings it anew
+    key = (jax.tree.structure(algorithm), structure, *((jnp.shape(x), str(x.dtype)) for x in leaves))
+    if key not in _FOUND:
+        if len(_FOUND) >= _KEPT:
+            _FOUND.clear()
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
+        _FOUND[key] = _traced(algorithm, shapes)
+    return _FOUND[key]
+
+
+_FOUND: dict[Any, Support] = {}
+_KEPT = 64
+
+
+def _traced(algorithm: Algorithm, params: Params) -> Support:
+    if why := _why_not(algorithm, params):
+        return Support(f"{name_of(algorithm)} needs {why}: {_instead(algorithm, params)}")
+    told = ("steps", "loss")
+    return Support("", tuple(x for x in told if _why_not(algorithm, params, {*told} - {x})))
+
+
+def _why_not(
+    algorithm: Algorithm, params: Params, told: frozenset[str] | set[str] = frozenset({"steps", "loss"})
+) -> str:
+    # What a method asks for that a loop does not tell, which tells some of `steps` and `loss`; '' for nothing.
+    try:
+        method = _with_loop(algorithm)
+    except NeedsMore as error:
+        return error.need
+
+    def message(params: Params) -> Any:
+        broadcast = method.broadcast(method.init(params), introspect.first_cohort(_population(algorithm)))
+        dtype = trees.dtype_of(params)
+        loss = jnp.ones((), dtype) if "loss" in told else None
+        steps = jnp.int32(2) if "steps" in told else None
+        client = method.enrol(broadcast, params)
+        # a model that is not that of the broadcast: what is known of one is not taken for the other
+        ends = jax.tree.map(jnp.ones_like, params)
+        round = TrainedRound(Outcome(ends, jnp.int32(3), steps, loss), jnp.int32(0), jax.random.key(0))
+        return method.train(broadcast, client, round)
+
+    try:
+        jax.eval_shape(message, params)
+    except NeedsMore as error:
+        return error.need
+    return ""
+
+
+def _population(algorithm: Any) -> int:
+    # The clients that a method accounts for, else any number.
+    while isinstance(algorithm, Algorithm):
+        if isinstance(found := getattr(algorithm, "population", None), int):
+            return found
+        algorithm = getattr(algorithm, "inner", None)
+    return 4
+
+
+def _instead(algorithm: Algorithm, params: Params) -> str:
+    # The nearest method that does run.
+    inner, name = getattr(algorithm, "inner", None), name_of(algorithm)
+    while isinstance(inner, Algorithm):
+        if name_of(inner) != name and not _why_not(inner, params):
+            return f"take {name_of(inner)}"
+        inner = getattr(inner, "inner", None)
+    rule = getattr(algorithm, "server_optimizer", None)
+    if not isinstance(rule, ServerOptimizer) or getattr(rule, "needs", None) == "searches":
+        return "take FedAvg"
+    plain = FedOpt(SGD(0.1), rule)
+    if _why_not(plain, params):
+        return "take FedAvg"
+    set_to = {f.name: repr(getattr(rule, f.name)) for f in fields(rule)}  # pyright: ignore[reportArgumentType]
+    usual = {f.name: repr(f.default) for f in fields(rule)}  # pyright: ignore[reportArgumentType]
+    told = ", ".join(f"{name}={value}" for name, value in set_to.items() if value != usual[name])
+    return f"take FedOpt(client.SGD(0.1), server.{type(rule).__name__}({told})), with such steps in the loop"
