@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -128,12 +129,13 @@ class PreparedRun(RunEvaluation):
         if self.stream is not None:
             packed, state = self.stream.enter(state)
         inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
-        try:
-            state, logs = compiled_advance(self.program.on_one_core)(*inputs, state, np.int32(rounds))
-        except TypeError:  # a shape or type that changes is said plainly
-            check_round(partial(on_all_devices, one_round, *inputs), state)
-            raise
-        return state, {name: log[:rounds] for name, log in trees.on_host(logs).items()}
+        with failing_plainly(self.task.loss):
+            try:
+                state, logs = compiled_advance(self.program.on_one_core)(*inputs, state, np.int32(rounds))
+            except TypeError:  # a shape or type that changes is said plainly
+                check_round(partial(on_all_devices, one_round, *inputs), state)
+                raise
+            return state, {name: log[:rounds] for name, log in trees.on_host(logs).items()}
 
     def with_current_rates(self, recorder: Recorder, stop: int) -> PreparedRun:
         """The run with the rates of the rounds until `stop`, where some react to evaluations; else itself."""
@@ -169,6 +171,17 @@ class PreparedRun(RunEvaluation):
             lines.append(f"{dropped} updates were not finite and left out")
         lines += rate_changes(self.algorithm, recorder.evaluations.arrays())
         return tuple(lines)
+
+
+@contextmanager
+def failing_plainly(loss: Any) -> Iterator[None]:
+    # what a user's training loop raises inside a program leaves this block as it was raised
+    try:
+        yield
+    except jax.errors.JaxRuntimeError:
+        if (failure := getattr(loss, "failure", None)) is None:
+            raise
+        raise failure from None
 
 
 # Making a run ready in five steps: what is asked for, where it lies, its program, its memory, its start.

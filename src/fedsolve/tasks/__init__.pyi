@@ -5,6 +5,7 @@ from fedsolve.data.examples import Examples as Examples
 from fedsolve.tasks.catalogue import TASKS as TASKS
 from fedsolve.tasks.catalogue import TaskEntry as TaskEntry
 from fedsolve.tasks.catalogue import build as build
+from fedsolve.tasks.from_training import from_training as from_training
 from fedsolve.tasks.losses.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from fedsolve.tasks.losses.losses import CrossEntropy as CrossEntropy
 from fedsolve.tasks.losses.losses import Logistic as Logistic

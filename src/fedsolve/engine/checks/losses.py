@@ -389,6 +389,8 @@ def calls_host(task: Task, params: Params, dtype: Any) -> bool:
     # on several devices of one process JAX (0.10.2) never ends such a program: each device's call waits for a
     # copy of its arguments, which the threads that wait in the calls would have to make
     # params: shapes of the model, with buffers where the task has some
+    if hasattr(task.loss, "training_loop"):
+        return True
     functions = [f for f in (task.loss, *task.metrics.values()) if not built_in(f)]
     if not functions:
         return False

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.oracle import Oracle, WrappedOracle
+from fedsolve.core.oracle import Oracle, Outcome, WrappedOracle
+from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.engine.checks.gathers import ROWS
 from fedsolve.engine.checks.losses import of_call
@@ -76,9 +77,17 @@ class _OfShapes(WrappedOracle):
     def full(self, params: Params) -> tuple[Scalar, Params]:
         return jnp.zeros((), self.loss_type), jax.tree.map(jnp.zeros_like, params)
 
+    def trained(self, params: Params) -> Outcome:
+        return Outcome(params, jnp.int32(1), jnp.int32(1), jnp.zeros((), self.loss_type))
+
+    def remembering(self, memory: Any) -> Oracle:
+        return self  # of a client's own training loop alone
+
 
 def _loss_type(work: LocalWork, packed: PackedClients, params: Params) -> Any:
     # the type of a loss, traced as checks of a task do; None where it has buffers, which only calling it writes
+    if hasattr(work.loss, "training_loop"):
+        return dtype_of(params)
     if "buffers" in asked(work.loss):
         return None
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((ROWS, *a.shape[1:]), a.dtype), packed.examples)

@@ -14,8 +14,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int
 
 from fedsolve.core import trees, wire
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.types import Scalar, Traced, module, reductions
+from fedsolve.core.algorithm import Algorithm, round_of
+from fedsolve.core.oracle import TrainedRound, loop_start
+from fedsolve.core.types import Scalar, Traced, module, reductions, replace
 from fedsolve.core.xla.products import with_client_products
 from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle
 from fedsolve.engine.compute.sharding import (
@@ -338,7 +339,9 @@ def _train_one(
     # one client's message, state, weight, whether it is used (absent and non-finite ones are not), variant
     algorithm, packed, key, broadcast = shared
     number = packed.number(slot)
-    oracle = client_oracle(work, packed, key, number, bound, slot)
+    oracle: Any = client_oracle(work, packed, key, number, bound, slot)
+    if (loop := getattr(work.loss, "training_loop", None)) is not None:
+        oracle = _after_loop(loop, algorithm, broadcast, before, number, present, oracle.key)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
     # an absent client trains too, on whatever its place holds: its results are masked, its state stays
@@ -349,6 +352,17 @@ def _train_one(
     ).astype(dtype)
     variant = wire.variants(sent).which
     return message, trees.where(used, after, before), weight, used, variant
+
+
+def _after_loop(
+    loop: Any, algorithm: Algorithm, broadcast: Any, before: Any, number: Scalar, present: Scalar, key: Any
+) -> TrainedRound:
+    # a client whose local work is a training loop of its own, once that has run
+    begins = TrainedRound(None, number, key)
+    start, buffers = loop_start(algorithm.train, broadcast, before, begins)
+    solver = algorithm.local  # pyright: ignore[reportAttributeAccessIssue] (of a wrapper the inner method's)
+    outcome = loop(start, buffers, solver, (number, round_of(broadcast), present))
+    return replace(begins, outcome=outcome)
 
 
 def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:

@@ -1,0 +1,279 @@
+"""A task whose clients train with a loop of the user's own: what a deployment of `TrainedClient`s is, simulated."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput, check_path, shown
+from fedsolve.core.oracle import Outcome
+from fedsolve.core.types import Params
+from fedsolve.core.xla.host_calls import call_host
+from fedsolve.data.columns import check_list
+from fedsolve.data.federated import FederatedData
+from fedsolve.methods.trained import with_trained
+from fedsolve.tasks.task import Task
+from fedsolve.tasks.training_loops import LoopFailed, Told, TrainingLoop, TrainingRound, measured_by, trainee
+
+_RUNS = count(1)
+_MODELS = 2  # whose metrics are remembered
+
+
+class Loops:
+    """The loops of a task's clients on one machine, one after another, and what they are measured by.
+
+    Attributes:
+        initial: the model before any round.
+        failure: what a loop raised in a program last; None if none did.
+    """
+
+    def __init__(
+        self,
+        loop: TrainingLoop,
+        clients: Sequence[Any],
+        evaluate: Callable[..., Any] | None,
+        test: Any,
+        folder: Path | None,
+    ) -> None:
+        self._loop, self._evaluate, self._folder, self._lock = loop, evaluate, folder, RLock()
+        self._data = [*clients, test]
+        self._own: tempfile.TemporaryDirectory[str] | None = None
+        self._known: dict[bytes, dict[int, Mapping[str, float]]] = {}
+        self.failure: Exception | None = None
+        self.initial = jax.tree.map(np.array, loop.of.read())
+        self.buffers = loop.of.buffers
+
+    def train(
+        self, params: Params, buffers: Mapping[str, np.ndarray], run: int, round: int, client: int
+    ) -> tuple[Params, dict[str, np.ndarray], Told]:
+        """One client's part of a round: the model and the buffers after it, and what the loop told."""
+        folder = self._root(run) / f"client-{client}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            try:
+                self._loop.of.load_buffers(buffers)
+                number = TrainingRound(round + 1, folder)
+                ends, told = self._loop.run(params, number, client, self._data[client])
+                # copies: the next client trains in the same memory
+                return jax.tree.map(np.array, ends), self._loop.of.buffers, told
+            except Exception as error:
+                self.failure = error
+                raise
+
+    def measure(
+        self, params: Params, buffers: Mapping[str, np.ndarray], clients: np.ndarray
+    ) -> list[Mapping[str, float]]:
+        """The metrics of a model on the data of each of some clients; {} without `evaluate`."""
+        if self._evaluate is None:
+            return [{}] * len(clients)
+        digest = hashlib.blake2b()
+        for leaf in jax.tree.leaves((params, buffers)):
+            digest.update(np.asarray(leaf).tobytes())
+        with self._lock:
+            try:
+                if len(self._known) > _MODELS:
+                    self._known.clear()
+                known = self._known.setdefault(digest.digest(), {})
+                if not set(clients.tolist()) <= known.keys():
+                    self._loop.of.load_buffers(buffers)
+                    self._loop.of.write(params)
+                for client in sorted(set(clients.tolist()) - known.keys()):
+                    known[client] = self.evaluated(client)
+                return [known[client] for client in clients.tolist()]
+            except Exception as error:
+                self.failure = error
+                raise
+
+    def evaluated(self, client: int) -> Mapping[str, float]:
+        """The metrics of the model as it is on a client's data."""
+        found = self._evaluate(self._loop.of.model, self._data[client]) if self._evaluate else {}
+        return measured_by(found, 1)[1]
+
+    def copy(self, params: Params, buffers: Any) -> Any:
+        """The user's model with other parameters."""
+        of = trainee(copy.deepcopy(self._loop.of.model))
+        of.write(params)
+        if buffers:
+            of.load_buffers(buffers)
+        return of.model
+
+    def _root(self, run: int) -> Path:
+        if self._folder is not None:
+            return self._folder
+        if self._own is None:
+            self._own = tempfile.TemporaryDirectory(prefix="fedsolve-loops-")
+        return Path(self._own.name) / f"run-{run}"
+
+
+@dataclass(frozen=True, eq=False)
+class LoopMetric:
+    """A metric that `evaluate` returns, of each client in a batch of clients' numbers."""
+
+    loops: Loops = field(repr=False)
+    name: str
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        return ("buffers",) if self.loops.buffers else ()
+
+    @property
+    def failure(self) -> Exception | None:
+        return self.loops.failure
+
+    def each(self, params: Params, batch: Array, buffers: Any = None) -> Any:
+        def host(params: Params, batch: np.ndarray, buffers: Any) -> np.ndarray:
+            found = self.loops.measure(params, buffers, batch)
+            return np.array([one.get(self.name, math.nan) for one in found])
+
+        shape = jax.ShapeDtypeStruct(batch.shape, trees.dtype_of(params))
+        return call_host(host, shape, params, batch, buffers or {})
+
+    def __call__(self, params: Params, batch: Array, buffers: Any = None) -> Any:
+        return self.each(params, batch, buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class LoopLoss(LoopMetric):
+    """The loss that `evaluate` returns, and the loops that train in place of its gradient."""
+
+    def __call__(self, params: Params, batch: Array, buffers: Any = None) -> Any:
+        value = super().each(params, batch, buffers)
+        return (value, buffers) if self.loops.buffers else value
+
+    def each(self, params: Params, batch: Array, buffers: Any = None) -> Any:
+        return self(params, batch, buffers)
+
+    def training_loop(self, params: Params, buffers: Any, solver: Any, who: tuple[Any, Any, Any]) -> Outcome:
+        """Where the loop of a client ends, as part of a program; who: its number, the round, whether it takes part."""
+        given = {} if buffers is None else buffers.given()
+
+        def host(params: Params, given: Any, run: Any, client: Any, round: Any, present: Any) -> Any:
+            if not present:  # a place in the program where nobody is
+                return params, given, 1, 1, 0.0
+            ends, after, told = self.loops.train(params, given, int(run), int(round), int(client))
+            for name in solver.asks:
+                if getattr(told, name) is None:
+                    self.loops.failure = LoopFailed(
+                        f"the method needs '{name}' from the training loop, and it returned none"
+                    )
+                    raise self.loops.failure
+            return ends, after, told.examples, told.steps or 0, told.loss or 0.0
+
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, given))
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        results = (*like, number, number, jax.ShapeDtypeStruct((), trees.dtype_of(params)))
+        ends, after, examples, steps, loss = call_host(
+            host, results, params, given, solver.run, *who, once=True
+        )
+        told = {n: x for n, x in (("steps", steps), ("loss", loss)) if n in solver.asks}
+        return Outcome(ends, examples, **told, buffers=after if given else None)
+
+
+@dataclass(frozen=True, repr=False)
+class LoopTask(Task):
+    """A task whose clients train with a loop of the user's own."""
+
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        """The method as runs of this task use it: with the loop in the place of its local SGD.
+
+        Args:
+            algorithm: the method.
+
+        Returns:
+            Another method.
+
+        Raises:
+            InvalidInput: a method that asks for more than such a loop tells.
+        """
+        loss: Any = self.loss
+        return super().around(with_trained(algorithm, loss.loops.initial, next(_RUNS)))
+
+
+def from_training(
+    model: Any,
+    train: Callable[..., Any],
+    clients: Sequence[Any],
+    *,
+    evaluate: Callable[..., Mapping[str, Any]] | None = None,
+    test: Any = None,
+    examples: Sequence[int] | None = None,
+    folder: str | Path | None = None,
+    name: str = "training",
+) -> Task:
+    """Make a task whose clients train with your own loop, as `fs.flower.TrainedClient` has it in a deployment.
+
+    One model is loaded, trained and read for one client after another, in one process. `train` is the function of a
+    deployment with the client's data as a third argument: there it is `functools.partial(train, data=mine)`, or a
+    function of (model, round) around it. A loop that fails ends the run.
+
+    Methods that need gradients of local steps are refused, as in a deployment (docs/methods.md).
+
+    Args:
+        model: a `torch.nn.Module`, an estimator with `partial_fit`, or a dictionary of NumPy arrays; its parameters are
+            the initial ones.
+        train: (model, round, data) -> number of examples, or a mapping, as `TrainedClient` takes it.
+        clients: the data of each client, whatever `train` takes; at least one.
+        evaluate: (model, data) -> metrics by name, finite floats, among them `loss`: of each client before the first
+            round and every `eval_every` rounds. It must leave the model as it is. None: the record has no losses.
+        test: the server's own data, as `evaluate` takes it; None for none.
+        examples: of each client, >= 1: how much its metrics count in the means over all; None for alike. In training a
+            client counts by what `train` returns.
+        folder: where `round.folder` of all clients is, of one run at a time, which a resumed run needs; None for a
+            temporary one of each run.
+        name: what tables and folders call the task.
+
+    Returns:
+        A task for `fs.run`, `fs.compare` and `fs.sweep`; `Result.module` is a copy of the model, trained.
+
+    Raises:
+        InvalidInput: another kind of model, no clients, functions that are none, metrics that are no numbers by name.
+
+    >>> def train(model, round, data):
+    ...     model["w"] += data - model["w"]
+    ...     return 1
+    >>> task = from_training({"w": np.zeros(2, np.float32)}, train, [np.ones(2), np.zeros(2)])
+    >>> task.data.num_clients
+    2
+    """
+    check_list("clients", clients, "the data of each client")
+    if evaluate is not None and not callable(evaluate):
+        raise InvalidInput(f"evaluate = {shown(evaluate)} must be a function of (model, data), or None")
+    if test is not None and evaluate is None:
+        raise InvalidInput("test is given and evaluate is not: give evaluate, which measures the model on it")
+    sizes = [1] * len(clients) if examples is None else list(examples)
+    if not clients or len(sizes) != len(clients):
+        raise InvalidInput(
+            f"examples = {shown(examples)} of {len(clients)} clients: give a number for each, at least one"
+        )
+    where = None if folder is None else check_path("folder", folder)
+    loops = Loops(TrainingLoop(trainee(model), train), clients, evaluate, test, where)
+    names = [n for n in loops.evaluated(0) if n != "loss"]
+    rows = [np.full(n, i, np.int32) for i, n in enumerate(sizes)]
+    return LoopTask(
+        name,
+        lambda key: loops.initial,
+        LoopLoss(loops, "loss"),
+        FederatedData.from_clients(rows),
+        None if test is None else np.full(1, len(clients), np.int32),
+        {n: LoopMetric(loops, n) for n in names},
+        batch_size=None,
+        epochs=None,
+        local_steps=1,
+        module=loops.copy,
+        buffers=loops.buffers or None,
+    )
