@@ -202,7 +202,7 @@ def decode(data: bytes, like: Any, initial: Params = ()) -> Any:
         initial: the receiver's copy of the initial model, where leaves of it are in the message.
 
     Returns:
-        A pytree of the structure of `like`, with new arrays.
+        A pytree of the structure of `like`; arrays of numbers lie in `data`, and cannot be written to.
 
     Raises:
         InvalidInput: data of another length than such a message has, an index outside its range, or another initial
@@ -211,7 +211,7 @@ def decode(data: bytes, like: Any, initial: Params = ()) -> Any:
     like = jax.tree.map(
         partial(_known, dict(zip(*named_leaves(initial), strict=True))), like, is_leaf=_is_part
     )
-    message, used = _decode_from(data, 0, like)
+    message, used = _decode_from(memoryview(data), 0, like)
     if used != len(data):
         raise InvalidInput(f"a message of {len(data)} bytes where {used} were expected: another model?")
     return message
@@ -222,7 +222,7 @@ def _known(initial: dict[str, Any], part: Any) -> Any:
     return Initial(initial.get(part.path, part.value), part.path) if isinstance(part, Initial) else part
 
 
-def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
+def _decode_from(data: memoryview, start: int, like: Any) -> tuple[Any, int]:
     # a message that begins at `start`, and where it ends
     parts, structure = jax.tree.flatten(like, is_leaf=_is_part)
     decoded = []
@@ -283,7 +283,8 @@ def _bytes(part: Any) -> int:
     return -(-count // 8) if part.dtype == bool else count * jnp.dtype(part.dtype).itemsize
 
 
-def _encode(part: Any) -> bytes:
+def _encode(part: Any) -> Any:
+    # bytes, or an array of them: of a large one its own memory
     if isinstance(part, OneOf):
         return bytes([int(part.which)]) + encode(part.options[int(part.which)])
     if isinstance(part, Index):
@@ -301,10 +302,10 @@ def _encode(part: Any) -> bytes:
     if isinstance(part, Initial):
         return _digest(part)
     array = np.asarray(part)
-    return np.packbits(array.ravel()).tobytes() if array.dtype == bool else array.tobytes()
+    return np.packbits(array.ravel()) if array.dtype == bool else array.reshape(-1).view(np.uint8)
 
 
-def _decode(data: bytes, like: Any) -> Any:
+def _decode(data: memoryview, like: Any) -> Any:
     if isinstance(like, Index):
         value = np.zeros((len(data) // _width(like), 8), np.uint8)
         value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), _width(like))

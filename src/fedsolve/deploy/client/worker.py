@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.loss_checks import why_not_finite
-from fedsolve.core.oracle import WrappedOracle
+from fedsolve.core.oracle import NotTold, TrainedRound, WrappedOracle
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.client.state import ClientState, Ledger, PrivacyBudget, StateLost
@@ -58,10 +60,14 @@ def train(
     """The message and the next state of a client; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
-    algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
+    algorithm, oracle = problem.prepare(algorithm, broadcast, before, oracle, request.round)
+    with suppress(NotTold):  # of a loop that tells no number of steps none is asked
+        algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
     around, down = algorithm, broadcast
     if problem.beside is not None:
         around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
+    if isinstance(oracle, TrainedRound):
+        return _after_loop(algorithm, broadcast, before, oracle, request.client)
     with problem.failing_plainly():
         message, after, is_finite = jax.block_until_ready(_compiled(_train)(around, down, before, oracle))
         if not is_finite:
@@ -89,8 +95,28 @@ def tune(problem: LocalProblem, solver: Any, model: Any, request: EvaluateReques
 
 
 @cache
-def _compiled(function: Callable[..., Any]) -> Any:
-    return jax.jit(function, compiler_options=compiler_options())
+def _compiled(function: Callable[..., Any], donated: tuple[int, ...] = ()) -> Any:
+    return jax.jit(function, compiler_options=compiler_options(), donate_argnums=donated)
+
+
+def _after_loop(
+    algorithm: Any, broadcast: Any, before: Any, oracle: TrainedRound, client: int
+) -> tuple[Any, Any]:
+    # The message and the next state of a client whose loop has run: the model where it ends is given to the program,
+    # and numbers are looked at leaf by leaf, so that no further copy of a large model is made.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        made, after = _compiled(_message, (3,))(algorithm, broadcast, before, oracle)
+    floats = [x for x in jax.tree.leaves((made, after)) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
+    if not all(map(_compiled(trees.array_is_finite), floats)):
+        raise InvalidInput(f"the update of client {client} is not finite: lower the loop's rate")
+    return made, after
+
+
+def _message(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any]:
+    if algorithm.traits.privacy == "distributed":
+        oracle = replace(oracle, key=None)
+    return algorithm.train(broadcast, before, oracle)
 
 
 @dataclass(frozen=True)
@@ -172,6 +198,7 @@ class Worker:
 
     def train(self, request: TrainRequest) -> TrainReply:
         """A client's part of a round: local work from the server's model and the client's own state."""
+        self.problem.folder = self._states(request).loop
         with precision_of(self.problem.params):
             with about_request():
                 method = self._method(request)
@@ -191,6 +218,7 @@ class Worker:
 
         Nothing is written: states, examples and buffers are afterwards what they were.
         """
+        self.problem.folder = self._states(request).loop
         with precision_of(self.problem.params):
             with about_request():
                 method = self._method(request)
@@ -232,15 +260,16 @@ class Worker:
 
     def _trained(self, request: TrainRequest, method: Algorithm) -> TrainReply:
         algorithm = self._cast(method)
-        params = jax.tree.map(jnp.asarray, self.problem.params)
+        params = self.problem.params
         like = introspect.broadcast_shape(algorithm, params, request.population)
         broadcast = wire.decode(request.broadcast, like, params)
         sent = request.first_broadcast
         first = broadcast if sent is None else wire.decode(sent, like, params)
-        # Every client's state begins with the first round's broadcast, whenever it joins.
-        before = algorithm.enrol(first, params)
+        before = jax.eval_shape(algorithm.enrol, first, params)
         is_stateful, states = bool(jax.tree.leaves(before)), self._states(request)
         if is_stateful:
+            # Every client's state begins with the first round's broadcast, whenever it joins.
+            before = algorithm.enrol(first, jax.tree.map(jnp.asarray, self.problem.initial))
             try:
                 before = states.load(request.last_used_round, before)
             except StateLost as lost:
@@ -266,6 +295,7 @@ class Worker:
             int(self.problem.num_examples) if algorithm.traits.weighting == "examples" else 1,
             encoded,
             dict(buffers),
+            self.problem.untold,
         )
 
     def _encoded(self, request: Request, method: Algorithm, message: Any) -> bytes:
@@ -295,13 +325,13 @@ class Worker:
         if algorithm.traits.only_mean:
             raise StateLost(f"{lost}: restore it; a new file cannot replace it, {algorithm.traits.only_mean}")
         self.log(f"{lost}: it starts with a new one")
-        return algorithm.enrol(broadcast, jax.tree.map(jnp.asarray, self.problem.params))
+        return algorithm.enrol(broadcast, jax.tree.map(jnp.asarray, self.problem.initial))
 
     def _model(self, request: EvaluateRequest, algorithm: Algorithm) -> Any:
-        params = jax.tree.map(jnp.asarray, self.problem.params)
-        model = wire.decode(request.model, params)
+        model = wire.decode(request.model, self.problem.params)
         if not algorithm.traits.personal:
             return model
+        params = jax.tree.map(jnp.asarray, self.problem.initial)
         like = introspect.broadcast_shape(algorithm, params, request.population)
         if request.first_broadcast is not None:
             first = wire.decode(request.first_broadcast, like, params)
