@@ -136,7 +136,7 @@ def work(way, made):
         return fs.run(fs.FedAvg(0.1), made, rounds=1, progress=False)
     method, params = fs.FedAvg(0.1), jax.tree.map(jnp.asarray, made.params)
     broadcast = method.broadcast(method.init(params), Cohort(jnp.int32(0), jnp.int32(1), 1))
-    request = SimpleNamespace(key=np.array([0, 1], np.uint32), client=0)
+    request = SimpleNamespace(key=np.array([0, 1], np.uint32), client=0, round=0)
     return train(made, method, broadcast, method.enrol(broadcast, params), request)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fedsolve.deploy.oracles.node_oracle import NodeContext as NodeContext
     from fedsolve.deploy.oracles.sklearn import SklearnOracle as SklearnOracle
     from fedsolve.deploy.oracles.torch import TorchOracle as TorchOracle
+    from fedsolve.deploy.oracles.trained import TrainedClient as TrainedClient
+    from fedsolve.deploy.oracles.trained import TrainingRound as TrainingRound
     from fedsolve.deploy.server.server import server_app as server_app
 
 OLDEST, BELOW = (1, 41), (2, 0)
@@ -35,6 +37,10 @@ _HOMES = {
     "torch_assign": "oracles.torch:assign",
     "torch_buffers": "oracles.torch:buffers",
     "torch_parameters": "oracles.torch:parameters",
+    "TrainedClient": "oracles.trained:TrainedClient",
+    "TrainingRound": "oracles.trained:TrainingRound",
+    "trained_assign": "oracles.trained:assign",
+    "trained_parameters": "oracles.trained:parameters",
 }
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -169,6 +169,7 @@ class TrainReply(Reply):
         examples: the client's number of examples, 1 where the method weights clients alike and need not know.
         message: the method's message, as `fedsolve.wire` encodes it, or masked.
         buffers: what is averaged beside the model, after local work.
+        untold: 'loss' of a client that tells no loss: that of its message is 0 and means nothing.
     """
 
     NAME = "reply"
@@ -176,6 +177,7 @@ class TrainReply(Reply):
     examples: int = field(metadata=_NUMBER)
     message: bytes = field(metadata=_BYTES)
     buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+    untold: str = field(default="", metadata={"travels": Fact(str, is_optional=True)})
 
 
 class Sums(NamedTuple):

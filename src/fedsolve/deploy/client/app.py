@@ -48,6 +48,7 @@ from fedsolve.deploy.status import RECORD as VERSIONS
 from fedsolve.deploy.status import own_versions
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
+from fedsolve.tasks.training_loops import LoopFailed
 
 _LARGEST = 2**20  # bytes of a file of digests
 
@@ -92,7 +93,7 @@ def _make(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) 
     if not isinstance(problem, LocalProblem):
         raise InvalidInput(
             f"oracle_for gave {type(problem).__name__} for {node.site or numbered(node.client)}: "
-            "give a TorchOracle, a JaxOracle or a SklearnOracle"
+            "give a TorchOracle, a JaxOracle, a SklearnOracle or a TrainedClient"
         )
     if used:  # else it may have been made before
         named = {name: np.array(value) for schema in used for name, value in schema.parts.items()}
@@ -145,9 +146,9 @@ def client_app(
     """Make Flower's client app, for any method; the server's orders name the method.
 
     Args:
-        oracle_for: node -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`. The node
-            is a `NodeContext`, whose `client` is the client's number. A process that answers many messages calls it
-            once a run, and again after an exception.
+        oracle_for: node -> the client's own problem: a `TorchOracle`, `JaxOracle`, `SklearnOracle` or `TrainedClient`.
+            The node is a `NodeContext`, whose `client` is the client's number. A process that answers many messages
+            calls it once a run, and again after an exception.
         trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
             `(MyMethod, MyServerOptimizer)`; the server's orders can name nothing else.
         max_epsilon: the largest epsilon over all messages that this client sends, in all experiments, > 0: of noise of
@@ -301,11 +302,12 @@ def _or_refusal(
 
 
 def _print(error: Exception) -> None:
-    # One line for the node's log; of an exception that is not ours, its traceback.
+    # One line for the node's log; of an exception that is not ours, also in a training loop, its traceback.
     if isinstance(error, FedsolveError):
         _log(str(error))
-    else:
-        traceback.print_exception(error)
+    cause = error.__cause__ if isinstance(error, LoopFailed) else error
+    if cause is not None and not isinstance(cause, FedsolveError):
+        traceback.print_exception(cause)
 
 
 def _log(line: str) -> None:

@@ -244,6 +244,11 @@ class ClientState:
         self._folder = folder / experiment
         self._facts = {"experiment": experiment, "client": client}
 
+    @property
+    def loop(self) -> Path:
+        """The folder for what a training loop of the client's own keeps."""
+        return self._folder / f"client-{self._facts['client']}-loop"
+
     def path(self, round: int) -> Path:
         return self._folder / f"client-{self._facts['client']}-round-{round + 1}.safetensors"
 

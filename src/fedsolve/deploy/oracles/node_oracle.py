@@ -77,6 +77,8 @@ class LocalProblem(ABC):
         framework: the distribution that its own code runs on, as the server is told it.
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.
+        folder: for what its own code keeps in this experiment; set by who runs it.
+        untold: what its messages do not tell, 'loss' or ''.
     """
 
     params: Params
@@ -88,6 +90,13 @@ class LocalProblem(ABC):
     notes: Collection[str] = ()
     framework: str = "jax"
     beside: Buffers | None = None
+    folder: Path | None = None
+    untold: str = ""
+
+    @property
+    def initial(self) -> Params:
+        """The model with the values that leaves begin with which a client keeps to itself."""
+        return self.params
 
     @property
     def shared(self) -> dict[str, np.ndarray]:
@@ -143,6 +152,12 @@ class LocalProblem(ABC):
             noise: the key that a method draws its own noise from; by default it follows from `key`, as in the
                 compiled engine.
         """
+
+    def prepare(
+        self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Oracle, round: int
+    ) -> tuple[Algorithm, Oracle]:
+        """The method and the round's oracle as the message is made of them: where work is due outside, after it."""
+        return algorithm, oracle
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
         """The oracle of a number of local steps, for fine-tuning before a client is evaluated."""

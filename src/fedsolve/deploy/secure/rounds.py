@@ -352,7 +352,7 @@ class SecureCoordinator(Coordinator):
         if reply.buffers:
             raise InvalidInput("it has buffers beside its message, which the server would see")
         self.attempt.add(client, reply.message)
-        return Accepted(1.0, 0.0, {}, {})
+        return Accepted(1.0, 0.0, {}, {}, not reply.untold)
 
     def open(self) -> tuple[int, ...]:
         """Open the sum; the clients whose messages are in it.

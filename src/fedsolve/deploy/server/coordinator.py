@@ -99,12 +99,14 @@ class Accepted:
         weight: the client's number of examples, or 1 where the method weights clients alike.
         parts: norms of its fields and of what is averaged beside the model, by name.
         buffers: what is averaged beside the model, by name.
+        tells_loss: whether the loss of its message says something.
     """
 
     weight: float
     norm: float
     parts: Mapping[str, float]
     buffers: Buffers
+    tells_loss: bool = True
 
 
 @dataclass(frozen=True)
@@ -476,7 +478,7 @@ class Coordinator:
         if by_examples:
             self.declared[client] = reply.examples
         parts = part_norms(received[0], reply.buffers) if self._compares_norms else {}
-        return Accepted(weight, norm, parts, reply.buffers)
+        return Accepted(weight, norm, parts, reply.buffers, not reply.untold)
 
     @property
     def written_last_used(self) -> np.ndarray:
@@ -539,7 +541,8 @@ class Coordinator:
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
         entry |= norm_columns(accepted) if self._compares_norms else {}
         # a private method's own loss is left out or not yet noisy
-        loss = _reported_loss(reduced) if clients and not self.algorithm.traits.privacy else None
+        has_loss = clients and all(reply.tells_loss for reply in accepted.values())
+        loss = _reported_loss(reduced) if has_loss and not self.algorithm.traits.privacy else None
         entry |= {} if loss is None else {"client_loss": loss}
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 
