@@ -23,6 +23,7 @@ from fedsolve.engine.compute.clients import on_device
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.tasks.task import Task
+from fedsolve.tasks.torch_modules.losses import is_mean
 
 # What a function's program holds as constants: a draw that would serve every step, arrays in the type of one run.
 #
@@ -190,11 +191,12 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
     # where a function gives each example's own value, each is compared; where it takes weights, the mean over
     # half of the rows too. They are compared at two models around `params`, so that predictions differ, and at
     # `params` itself where neither gives a finite number. In float64, unless a function takes only the
-    # parameters' type or closes over a NumPy array of floats. fedsolve's own functions are not looked at.
+    # parameters' type or closes over a NumPy array of floats. fedsolve's own functions, and those of
+    # translated modules, are not looked at.
     # functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in
     # evaluation
     # rows: a few examples, as NumPy arrays
-    by_name = {name: _by_example(f) for name, f in functions.items() if not built_in(f)}
+    by_name = {name: _by_example(f) for name, f in functions.items() if not built_in(f) and not is_mean(f)}
     if not by_name or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
     with jax.default_matmul_precision("highest"):

@@ -69,8 +69,11 @@ def build_parts(
 ) -> tuple[Parts, tuple[str, ...]]:
     # translated, or called where the module cannot or shall not be, and the notes on that. examples: of all
     # clients; x, outputs, y: a batch, as tensors; translate: None decides
+    from fedsolve.pytorch.translation.arrays import is_large, return_memory
     from fedsolve.pytorch.translation.registry import NotTranslatable
 
+    if is_large(module):
+        return_memory()
     theirs = _PyTorchNumbers(module, functions, examples)
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
@@ -332,14 +335,7 @@ def from_torch(
     from fedsolve.pytorch.batch_losses import are_classes
     from fedsolve.pytorch.loss_analysis import analyse
     from fedsolve.pytorch.preserved_state import preserve_state
-    from fedsolve.pytorch.translation.arrays import (
-        copy_module,
-        is_large,
-        refuse_halves,
-        refuse_sparse,
-        return_memory,
-        trained_copy,
-    )
+    from fedsolve.pytorch.translation.arrays import copy_module, refuse_halves, refuse_sparse, trained_copy
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
@@ -366,8 +362,6 @@ def from_torch(
                 functions[what] = analyse(
                     f"metric {what}", metric, outputs, y, _dtype(module), only_means=False
                 )
-        if is_large(module):
-            return_memory()
         parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(
         _WHOLE.format(name, f.not_a_mean_because) for name, f in functions.items() if f.not_a_mean_because

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.leaves import Merged
 from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.losses.weights import Whole, of_batch
 from fedsolve.tasks.task import Examples
@@ -191,6 +192,15 @@ class SumsWithBuffers(_OfSums):
             raise InvalidInput("a module with running statistics was evaluated without its buffers")
         outputs, after = self.model.apply(params, buffers, batch.x, key, weights)
         return of_batch(self, self.sums(outputs, batch.y), weights), after
+
+
+def is_mean(function: Any) -> bool:
+    """Whether a loss or metric is one of a translated module, whose value of a batch is made of its examples' own."""
+    # what each example gives was compared with PyTorch's mean when the task was made
+    while isinstance(function, Merged):
+        function = function.function
+    kinds = (OfModule, LossWithBuffers, MetricWithBuffers, SumsOfModule, SumsWithBuffers)
+    return isinstance(function, kinds) and not function.model.mixing_evaluated
 
 
 @dataclass(frozen=True)
