@@ -15,8 +15,9 @@ from cli_small import SMALL
 
 import fedsolve as fs
 from fedsolve.cli import processes as joining
-from fedsolve.cli.processes import PLACE, descendants, free_port, is_alive
+from fedsolve.cli.processes import PLACE, free_port
 from fedsolve.core.xla.compiler import cores
+from fedsolve.deploy.processes import descendants, is_alive
 from programs import ProgramsDropped, cache_folder, mappings
 
 COMMAND = (sys.executable, "-c", "import sys; from fedsolve.cli.main import main; sys.exit(main())")

@@ -255,27 +255,3 @@ def is_listening(port: int) -> bool:
     with socket.socket() as s:
         s.settimeout(1.0)
         return s.connect_ex((HOST, port)) == 0
-
-
-def descendants(pid: int) -> list[int]:
-    # empty where /proc tells nothing
-    pids: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, children.read_text().split()):
-                pids += [child, *descendants(child)]
-    return pids
-
-
-def send_signal(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def is_alive(pid: int) -> bool:
-    # one that waits to be reaped has ended
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False

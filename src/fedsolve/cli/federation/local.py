@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.federation.node import POLL, POLL_SECONDS
-from fedsolve.cli.processes import HOST, descendants, free_port, is_alive, is_listening, is_taken, send_signal
+from fedsolve.cli.processes import HOST, free_port, is_listening, is_taken
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.host import VARIABLE, share_of_cores
 from fedsolve.deploy.persistent.node_folder import remove_folders_left, workers_in
+from fedsolve.deploy.processes import descendants, is_alive, send_signal
 from fedsolve.folders.files import write_atomically
 
 _COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")
