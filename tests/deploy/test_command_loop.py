@@ -162,7 +162,7 @@ def test_the_last_lines_are_for_the_node_alone(tmp_path):
 
 
 def test_a_command_that_a_signal_ends(tmp_path):
-    with pytest.raises(fs.InvalidInput, match="was ended by signal 9: it printed nothing$"):
+    with pytest.raises(fs.InvalidInput, match=r"was ended by signal 9: it printed nothing$"):
         loop_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")(arrays(), 0)
 
 
