@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput, check_integer, of_type
@@ -13,6 +14,15 @@ _ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules wit
 _NO_METRICS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
+def check_length(steps: int | None, epochs: int | None) -> None:
+    """Raise `InvalidInput` unless a round is so many steps or epochs, at least 1."""
+    if (steps is None) == (epochs is None):
+        raise InvalidInput(f"steps = {steps}, epochs = {epochs}: give exactly one of them")
+    check_integer("steps", steps, 1, none="epochs")
+    check_integer("epochs", epochs, 1, none="steps")
+
+
+@dataclass
 class HuggingFaceLoop:
     """A `transformers.Trainer` as a training loop for `TrainedClient`: each round is a part of its training.
 
@@ -32,78 +42,77 @@ class HuggingFaceLoop:
             which the record shows and QFedAvg and TERM need.
 
     Raises:
-        InvalidInput: steps or epochs out of their range, a Trainer with `model_init` or `data_seed`, by DeepSpeed or
-            FSDP (see `CommandLoop`), or whose length is over.
+        InvalidInput: steps or epochs out of their range, a Trainer with `model_init` or `data_seed`, or by DeepSpeed or
+            FSDP (see `CommandLoop`); in a round: a model that is not the Trainer's, or a Trainer whose length is over.
     """
 
-    def __init__(
-        self,
-        trainer: Any,
-        *,
-        steps: int | None = None,
-        epochs: int | None = None,
-        restart_schedule: bool = False,
-        loss: bool = True,
-    ) -> None:
-        if (steps is None) == (epochs is None):
-            raise InvalidInput(f"steps = {steps}, epochs = {epochs}: give exactly one of them")
-        self._steps = check_integer("steps", steps, 1, none="epochs")
-        self._epochs = check_integer("epochs", epochs, 1, none="steps")
+    trainer: Any
+    _: KW_ONLY
+    steps: int | None = None
+    epochs: int | None = None
+    restart_schedule: bool = False
+    loss: bool = True
+
+    def __post_init__(self) -> None:
+        check_length(self.steps, self.epochs)
+        trainer = self.trainer
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise InvalidInput("the Trainer divides the model by DeepSpeed or FSDP: run it by CommandLoop")
         if trainer.model_init is not None or trainer.args.data_seed is not None:
             raise InvalidInput(
                 "the Trainer has model_init or data_seed, by which all rounds begin alike: leave them out"
             )
-        self._trainer, self._restarts, self._loss = trainer, restart_schedule, loss
-        self._is_given = trainer.optimizer is not None, trainer.lr_scheduler is not None
+        self._own = trainer.optimizer, trainer.lr_scheduler
 
-    def __call__(self, model: Any, round: Any) -> dict[str, float]:
-        """Train the Trainer's model in place: its examples, steps, losses before and in training."""
+    def __call__(self, model: Any, round: Any) -> dict[str, Any]:
+        """Train the Trainer's model in place: its steps, losses and, where the training set tells, examples."""
         from transformers import set_seed  # pyright: ignore[reportMissingImports]
 
-        trainer, before, told = self._trainer, int(round) - 1, {}
+        trainer, before, told = self.trainer, int(round) - 1, {}
         if model is not trainer.model:
             raise InvalidInput(f"the model is {of_type(model)} that is not the Trainer's: give trainer.model")
-        if self._loss:
+        if self.loss:
             batches = trainer.get_eval_dataloader(trainer.train_dataset)
             ended = trainer.evaluation_loop(batches, "Loss", True, metric_key_prefix="train")
             told["loss"] = ended.metrics["train_loss"]
-        for name, given in zip(("optimizer", "lr_scheduler"), self._is_given, strict=True):
-            if not given:
-                setattr(trainer, name, None)
-        set_seed(trainer.args.seed + before * (self._epochs or 1))
-        part = _part(before, self._steps, self._epochs, self._is_given[1], self._restarts)
+        trainer.optimizer, trainer.lr_scheduler = self._own
+        set_seed(trainer.args.seed + before * (self.epochs or 1))
+        part = _part(self, before)
         trainer.add_callback(part)
         try:
             ended = trainer.train()
         finally:
             trainer.remove_callback(part)
-        steps = trainer.state.global_step
-        seen = steps * trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
-        examples = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else seen
-        return told | {"examples": examples, "steps": steps, "training_loss": ended.training_loss}
+        if hasattr(trainer.train_dataset, "__len__"):
+            told["examples"] = len(trainer.train_dataset)
+        return told | {"steps": trainer.state.global_step, "training_loss": ended.training_loss}
 
     def evaluate(self, model: Any) -> dict[str, float]:
-        """Metrics of the Trainer's model on its evaluation set, as `loss` and what `compute_metrics` gives."""
-        found = self._trainer.evaluate().items()
+        """Metrics of the Trainer's model on its evaluation set: `loss`, and what `compute_metrics` gives."""
+        found = self.trainer.evaluate().items()
         named = {name.removeprefix("eval_"): value for name, value in found if name.startswith("eval_")}
         return {name: float(value) for name, value in named.items() if not name.endswith(_NO_METRICS)}
 
 
-def _part(before: int, steps: int | None, epochs: int | None, is_given: bool, restarts: bool) -> Any:
-    # what a Trainer calls back in this round
+def _part(loop: HuggingFaceLoop, before: int) -> Any:
+    # what a Trainer calls back in a round after so many others
     from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
     class Part(TrainerCallback):
-        def on_train_begin(self, args, state, control, **found: Any) -> None:
-            schedule, self.left, length = found["lr_scheduler"], epochs, steps
+        def on_train_begin(self, args: Any, state: Any, control: Any, **found: Any) -> None:
+            schedule, self.left, length = found["lr_scheduler"], loop.epochs, loop.steps
             if length is None:
-                length = epochs * math.ceil(len(found["train_dataloader"]) / args.gradient_accumulation_steps)
+                length = self.left * math.ceil(
+                    len(found["train_dataloader"]) / args.gradient_accumulation_steps
+                )
             whole = f"{state.max_steps} of the Trainer: set num_train_epochs (or max_steps) to those of all rounds"
             if state.max_steps < length:
                 raise InvalidInput(f"a round has {length} steps, more than the {whole}")
-            if is_given or restarts or "metrics" in inspect.signature(schedule.step).parameters:
+            if (
+                loop.restart_schedule
+                or loop._own[1]
+                or "metrics" in inspect.signature(schedule.step).parameters
+            ):
                 return
             if before * length >= state.max_steps and args.lr_scheduler_type not in _ENDLESS:
                 raise InvalidInput(f"{before} rounds of {length} steps are all of the {whole}")
@@ -112,10 +121,10 @@ def _part(before: int, steps: int | None, epochs: int | None, is_given: bool, re
                 for _ in range(before * length):
                     schedule.step()
 
-        def on_step_end(self, args, state, control, **found: Any) -> None:
-            control.should_training_stop |= state.global_step == steps
+        def on_step_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
+            control.should_training_stop |= state.global_step == loop.steps
 
-        def on_epoch_end(self, args, state, control, **found: Any) -> None:
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
             if self.left is not None:
                 self.left -= 1
                 control.should_training_stop |= self.left == 0
