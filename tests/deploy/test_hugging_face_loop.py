@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.oracles.hugging_face import HuggingFaceLoop
+from fedsolve.deploy.oracles.trainers import HuggingFaceLoop
 
 EXAMPLES, BATCH = 22, 4  # six batches, the last of two examples
 
@@ -187,10 +187,10 @@ def test_refusals_of_real_trainers(library, tmp_path):
     trainer = trainer_of(library, tmp_path, num_train_epochs=2)
     loop = HuggingFaceLoop(trainer, epochs=1, loss=False)
     with pytest.raises(
-        fs.InvalidInput, match=r"^2 rounds of 6 steps are all of the 12 of the Trainer: set num"
+        fs.InvalidInput, match=r"Trainer's 12 steps end in this round, which has 6 after 12: set num"
     ):
         loop(trainer.model, 3)
-    with pytest.raises(fs.InvalidInput, match=r"a round has 18 steps, more than the 12 of the Trainer"):
+    with pytest.raises(fs.InvalidInput, match=r"Trainer's 12 steps end in this round, which has 18 after 0"):
         HuggingFaceLoop(trainer, epochs=3, loss=False)(trainer.model, 1)
     with pytest.raises(fs.InvalidInput, match=r"not the Trainer's: give trainer.model"):
         loop(copy.deepcopy(trainer.model), 1)

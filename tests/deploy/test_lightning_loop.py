@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.oracles.lightning import LightningLoop
+from fedsolve.deploy.oracles.trainers import LightningLoop
 
 EXAMPLES, BATCH = 22, 4  # six batches, the last of two examples
 
@@ -155,7 +155,7 @@ def test_a_schedule_by_a_metric_begins_anew(library):
         ({"min_epochs": 2}, r"min_steps or min_epochs"),
         ({"min_steps": 2}, r"min_steps or min_epochs"),
         ({"devices": 2, "strategy": "ddp"}, r"several devices: give devices=1, or run it by CommandLoop"),
-        ({"max_epochs": 1}, r"a round has 12 steps, more than the 6 of the Trainer: set max_epochs"),
+        ({"max_epochs": 1}, r"the Trainer's 6 steps end in a round, which has 12: set max_epochs"),
     ],
 )
 def test_refused_trainers(library, options, reason):

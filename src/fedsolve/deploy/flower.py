@@ -14,12 +14,15 @@ from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedsolve.deploy.client.app import client_app as client_app
+    from fedsolve.deploy.oracles.command import CommandLoop as CommandLoop
     from fedsolve.deploy.oracles.jax import JaxOracle as JaxOracle
     from fedsolve.deploy.oracles.node_oracle import NodeContext as NodeContext
     from fedsolve.deploy.oracles.sklearn import SklearnOracle as SklearnOracle
     from fedsolve.deploy.oracles.torch import TorchOracle as TorchOracle
     from fedsolve.deploy.oracles.trained import TrainedClient as TrainedClient
     from fedsolve.deploy.oracles.trained import TrainingRound as TrainingRound
+    from fedsolve.deploy.oracles.trainers import HuggingFaceLoop as HuggingFaceLoop
+    from fedsolve.deploy.oracles.trainers import LightningLoop as LightningLoop
     from fedsolve.deploy.server.server import server_app as server_app
 
 OLDEST, BELOW = (1, 41), (2, 0)
@@ -29,7 +32,10 @@ _HOMES = {
     "NodeContext": "oracles.node_oracle:NodeContext",
     "client_app": "client.app:client_app",
     "server_app": "server.server:server_app",
+    "CommandLoop": "oracles.command:CommandLoop",
+    "HuggingFaceLoop": "oracles.trainers:HuggingFaceLoop",
     "JaxOracle": "oracles.jax:JaxOracle",
+    "LightningLoop": "oracles.trainers:LightningLoop",
     "SklearnOracle": "oracles.sklearn:SklearnOracle",
     "sklearn_assign": "oracles.sklearn:assign",
     "sklearn_parameters": "oracles.sklearn:parameters",

@@ -11,15 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedsolve.core import errors
-from fedsolve.core.errors import ConfidentialError, InvalidInput
+from fedsolve.core.errors import (
+    ConfidentialError,
+    InvalidInput,
+    check_number,
+    is_plain_number,
+    of_type,
+    shown,
+)
+from fedsolve.core.trees import named_leaves
 from fedsolve.deploy.processes import NOT_STARTED, SIGNALLED, TIMED_OUT, run_watched
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.folders.untrusted import loads, open_regular, read_bytes
+from fedsolve.tasks.training_loops import trainee
 
 RECEIVED, TRAINED, RESULTS = "model.safetensors", "trained.safetensors", "results.json"
 """Files of a round's folder: the model that was received, the trained one, and what is told of the training."""
@@ -33,14 +42,15 @@ class CommandLoop:
     """A training loop for `TrainedClient` that is a command, such as `torchrun`, `deepspeed` or `accelerate launch`.
 
     In each round it makes a folder, writes `model.safetensors` there, runs the command without a shell, and reads
-    `trained.safetensors` and `results.json`, an object of numbers with `examples`. A module's `state_dict` goes out.
-    Arrays of the same names, shapes and types come back: of a module at least the parameters that require gradients
-    and the buffers. When the time is over, or this process ends in whatever way, the command is ended with all that it
-    has started: by SIGTERM, and 15 s later by SIGKILL.
+    `trained.safetensors` and `results.json`. Both models have the arrays of the same names, shapes and types: of a
+    module the parameters that require gradients, each once where it is tied, and the buffers. The results are numbers
+    by name, with `examples`. When the time is over, or this process ends in whatever way, the command is ended with
+    all that it has started: by SIGTERM, and 15 s later by SIGKILL.
 
     Args:
-        command: the program and its arguments; `{folder}` in them becomes the round's folder, which is then removed,
-            `{state}` the node's state folder, which stays, and `{round}` the number of the round.
+        command: the program and its arguments, in which `{folder}` is the round's folder, which is then removed,
+            `{state}` the folder that stays (`round.folder`), `{round}` the number of the round and `{data}`, in a
+            simulation, the client's data.
         timeout: seconds that a round may take, > 0.
 
     Raises:
@@ -59,55 +69,58 @@ class CommandLoop:
     def __post_init__(self) -> None:
         words = self.command
         if not isinstance(words, list | tuple) or not words or not all(isinstance(w, str) for w in words):
-            given = errors.shown(words)
-            raise InvalidInput(f'command = {given} must be a list of texts, such as ["torchrun", "train.py"]')
-        errors.check_number("timeout", self.timeout, above=0)
+            like = 'a list of texts, such as ["torchrun", "train.py"]'
+            raise InvalidInput(f"command = {shown(words)} must be {like}")
+        check_number("timeout", self.timeout, above=0)
 
-    def __call__(self, model: Any, round: Any) -> Mapping[str, Any]:
-        """Train a module or a dictionary of NumPy arrays in place; the numbers in the command's results."""
-        state = getattr(round, "folder", None)
-        folder = Path(tempfile.mkdtemp(prefix="round-", dir=state))
-        own = dict(model) if isinstance(model, Mapping) else _tensors(model)
+    def __call__(self, model: Any, round: Any, data: Any = None) -> Mapping[str, Any]:
+        """Train the model in place, one round, as `fs.flower.TrainedClient` and `fs.tasks.from_training` call it.
+
+        Args:
+            model: a module, an estimator or a dictionary of NumPy arrays, as `TrainedClient` takes it.
+            round: its number, from 1, with its folder (`TrainingRound`).
+            data: the client's data in a simulation, as text in the command.
+
+        Returns:
+            The command's results.
+        """
+        own = trainee(model)
+        params, buffers, form = own.read(), own.buffers, own.form
+        paths, leaves = named_leaves(params)
+        sent = {
+            p: np.array(x, jax.numpy.dtype(form[p][1]), order="C") for p, x in zip(paths, leaves, strict=True)
+        }
+        folder = Path(tempfile.mkdtemp(prefix="round-", dir=round.folder))
+        places = {"folder": folder, "state": round.folder, "round": int(round), "data": data}
         try:
-            arrays = {name: _array(x) for name, x in own.items()}
-            save_file(arrays, folder / RECEIVED)
+            save_file(sent | buffers, folder / RECEIVED)
             words = list(self.command)
-            for place, text in (("folder", folder), ("state", state or folder), ("round", int(round))):
-                words = [word.replace(f"{{{place}}}", str(text)) for word in words]
+            for place, value in places.items():
+                words = [word.replace(f"{{{place}}}", str(value)) for word in words]
             self._run(words, folder / "output.log")
             results = _read_results(folder / RESULTS)
-            found = _read_arrays(folder / TRAINED, arrays)
+            found = _read_arrays(folder / TRAINED, sent | buffers)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        _assign(model, own, found)
+        trained = [found[p].astype(x.dtype) for p, x in zip(paths, leaves, strict=True)]
+        own.write(jax.tree.structure(params).unflatten(trained))
+        own.load_buffers({name: found[name] for name in buffers})
         return results
 
     def _run(self, words: Sequence[str], log: Path) -> None:
         code = run_watched(words, self.timeout, log)
         if code == 0:
             return
-        how = {TIMED_OUT: f"did not end in {self.timeout:g} s", NOT_STARTED: "could not be run"}.get(code)
-        how = how or (
+        how = (
             f"was ended by signal {code - SIGNALLED}" if code > SIGNALLED else f"ended with exit code {code}"
         )
+        known = {TIMED_OUT: f"did not end in {self.timeout:g} s", NOT_STARTED: "could not be run"}
+        line = f"the command {shown(self.command[0])} {known.get(code, how)}"
         with open_regular(log, follow=False) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
             text = file.read().decode(errors="replace")
         lines = [sanitize(line) for line in text.splitlines() if line.strip(" ^~")]  # no marks of tracebacks
-        line = f"the command {errors.shown(self.command[0])} {how}"
         raise ConfidentialError(f"{line}: {' | '.join(lines[-_LINES:]) or 'it printed nothing'}", line)
-
-
-def _tensors(module: Any) -> dict[str, Any]:
-    return {name: t for name, t in module.state_dict(keep_vars=True).items() if hasattr(t, "dtype")}
-
-
-def _array(value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray):
-        from fedsolve.pytorch.translation.arrays import tensor_to_array
-
-        value = tensor_to_array(value)
-    return np.array(value, order="C")
 
 
 def _read_results(path: Path) -> dict[str, float]:
@@ -118,11 +131,9 @@ def _read_results(path: Path) -> dict[str, float]:
     if not isinstance(results, dict) or "examples" not in results:
         raise InvalidInput(f"the command's {path.name} must be an object with the number of `examples`")
     for name, value in results.items():
-        if not errors.is_plain_number(value) or not math.isfinite(value):
-            given = errors.of_type(value)
-            raise InvalidInput(
-                f"'{sanitize(name)}' in the command's {path.name} is {given}: write a finite number"
-            )
+        if not is_plain_number(value) or not math.isfinite(value):
+            where = f"'{sanitize(name)}' in the command's {path.name}"
+            raise InvalidInput(f"{where} is {of_type(value)}: write a finite number")
     return results
 
 
@@ -136,13 +147,15 @@ def _read_arrays(path: Path, sent: Mapping[str, np.ndarray]) -> dict[str, np.nda
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except (OSError, SafetensorError, ValueError, TypeError) as error:
         raise _unreadable(path, error) from None
-    for name, x in found.items():
-        if name not in sent:
-            raise InvalidInput(f"'{sanitize(name)}' in the command's {path.name} is no array of the model")
-        given, wanted = (f"{a.shape} {a.dtype}" for a in (x, sent[name]))
+    for name in [*sent, *found]:
+        given, wanted = (
+            f"{x[name].shape} {x[name].dtype}" if name in x else "nothing" for x in (found, sent)
+        )
         if given != wanted:
-            raise InvalidInput(f"'{name}' in the command's {path.name} is {given}, in the model {wanted}")
-        if not np.isfinite(x).all():
+            raise InvalidInput(
+                f"'{sanitize(name)}' in the command's {path.name} is {given}, in the model {wanted}"
+            )
+        if not np.isfinite(found[name]).all():
             raise InvalidInput(f"'{name}' in the command's {path.name} is not finite")
     return found
 
@@ -150,22 +163,3 @@ def _read_arrays(path: Path, sent: Mapping[str, np.ndarray]) -> dict[str, np.nda
 def _unreadable(path: Path, error: Exception) -> InvalidInput:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return InvalidInput(f"the command's {path.name} cannot be read: {sanitize(reason)}")
-
-
-def _assign(model: Any, own: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> None:
-    is_module = not isinstance(model, Mapping)
-    buffers = {id(b) for b in model.buffers()} if is_module else set()
-    sent = {n: x for n, x in own.items() if not is_module or x.requires_grad or id(x) in buffers}
-    for name, value in sent.items():
-        if not any(
-            other is value for n, other in own.items() if n in found
-        ):  # tied weights have several names
-            raise InvalidInput(f"'{name}' is missing in the command's {TRAINED}")
-    for name in found.keys() & sent.keys():
-        if is_module:
-            from fedsolve.pytorch.translation.arrays import as_tensor
-
-            wide = found[name].astype(np.float32) if found[name].dtype == "bfloat16" else found[name]
-            sent[name].data.copy_(as_tensor(wide, sent[name]))
-        else:
-            sent[name][...] = found[name]
