@@ -161,6 +161,26 @@ def test_the_last_lines_are_for_the_node_alone(tmp_path):
     assert "ended with exit code 3" in caught.value.without_value
 
 
+def test_a_federation_is_not_told_the_last_lines(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("flwr")
+    from deploy_small import deploy
+
+    script = tmp_path / "train.py"
+    script.write_text("print('patient 4711 is ill')\nraise SystemExit(3)\n")
+    model = {"w": np.zeros(3)}
+    loop = fs.flower.CommandLoop([sys.executable, str(script)], timeout=60.0)
+    app = fs.flower.client_app(lambda node: fs.flower.TrainedClient(model, loop))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fs.FedsolveError, match="ended with exit code 3") as caught:
+        deploy(fs.FedAvg(), tmp_path / "run", app=app, params=model)
+    told = str(caught.value)
+    assert "round 1" in told
+    records = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    assert "4711" not in told
+    assert not any(b"4711" in record for record in records)
+    assert "exit code 3: patient 4711 is ill" in capfd.readouterr().out
+
+
 def test_a_command_that_a_signal_ends(tmp_path):
     with pytest.raises(fs.InvalidInput, match=r"was ended by signal 9: it printed nothing$"):
         loop_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")(

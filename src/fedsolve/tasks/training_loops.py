@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, check_same, of_type, shown
+from fedsolve.core.errors import ConfidentialError, InvalidInput, check_same, of_type, shown
 from fedsolve.core.trees import named_leaves
 from fedsolve.core.types import Params
 
@@ -50,7 +50,15 @@ class TrainingRound(int):
 
 
 class LoopFailed(InvalidInput):
-    """A training loop that raised an exception, or what it gave back cannot be used."""
+    """A training loop that raised an exception, or what it gave back cannot be used.
+
+    Attributes:
+        without_value: what others than the owner of the data may read.
+    """
+
+    def __init__(self, line: str, without_value: str | None = None) -> None:
+        super().__init__(line)
+        self.without_value = line if without_value is None else without_value
 
 
 class Told(NamedTuple):
@@ -273,7 +281,8 @@ class TrainingLoop:
         try:
             result = self.train(self.of.model, round, *more)
         except InvalidInput as error:
-            raise LoopFailed(f"{where}: {error}") from error
+            others = error.without_value if isinstance(error, ConfidentialError) else error
+            raise LoopFailed(f"{where}: {error}", f"{where}: {others}") from error
         except Exception as error:  # whatever the user's code raises, which may quote its data
             raise LoopFailed(f"{where} failed: {type(error).__name__}") from error
         try:

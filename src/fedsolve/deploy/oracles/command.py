@@ -32,6 +32,7 @@ from fedsolve.tasks.training_loops import trainee
 
 RECEIVED, TRAINED, RESULTS = "model.safetensors", "trained.safetensors", "results.json"
 """Files of a round's folder: the model that was received, the trained one, and what is told of the training."""
+_PREFIX = ".command-"
 _HEADER = 2**24  # bytes of a safetensors file beside its arrays
 _LONGEST = 2**16  # bytes of the results
 _LINES, _BYTES = 5, 4096  # of the end of the output that a refusal quotes
@@ -90,7 +91,9 @@ class CommandLoop:
         sent = {
             p: np.array(x, jax.numpy.dtype(form[p][1]), order="C") for p, x in zip(paths, leaves, strict=True)
         }
-        folder = Path(tempfile.mkdtemp(prefix="round-", dir=round.folder))
+        for left in round.folder.glob(f"{_PREFIX}*"):  # by a client that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=round.folder))
         places = {"folder": folder, "state": round.folder, "round": int(round), "data": data}
         try:
             save_file(sent | buffers, folder / RECEIVED)
