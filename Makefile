@@ -80,6 +80,7 @@ clean:           ## remove the environment and caches (runs/ stays)
 
 .venv/.families: .venv/.dev
 	@$(PIP) torchvision transformers || echo "torchvision and transformers are not available here: their models are skipped"
+	@$(PIP) transformers accelerate peft lightning || echo "Trainers are not available here: their loops are skipped"
 	@$(BIN)/python -c 'import torchvision' 2> /dev/null || \
 	  { echo "torchvision does not fit this PyTorch: its models are skipped"; $(BIN)/python -m pip uninstall -q -y torchvision; }
 	@touch $@

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,15 +18,14 @@ EXAMPLES, BATCH = 22, 4  # six batches, the last of two examples
 def library():
     for package in ("torch", "transformers", "accelerate"):
         pytest.importorskip(package, reason=f"{package} is not installed (make test-all installs it)")
-    # tests/datasets is no package that the Trainer could use
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "datasets", None)
-        import torch
-        import transformers
+    import torch
+    import transformers.trainer
 
-        assert transformers.Trainer  # imported when it is used
     torch.set_num_threads(1)
-    return SimpleNamespace(torch=torch, transformers=transformers)
+    with pytest.MonkeyPatch.context() as patch:
+        # tests/datasets is no package that the Trainer could use
+        patch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
+        yield SimpleNamespace(torch=torch, transformers=transformers)
 
 
 def texts():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -83,11 +82,11 @@ def a_node(names):
 def test_the_trainer_of_the_page(tmp_path, monkeypatch):
     for package in ("torch", "transformers", "accelerate", "flwr"):
         pytest.importorskip(package)
-    monkeypatch.setitem(
-        sys.modules, "datasets", None
-    )  # tests/datasets is no package that the Trainer could use
+    import transformers.trainer
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
+    # tests/datasets is no package that the Trainer could use
+    monkeypatch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
     monkeypatch.chdir(tmp_path)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = BertForSequenceClassification(BertConfig(vocab_size=9, num_labels=2, **sizes))

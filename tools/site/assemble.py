@@ -31,7 +31,9 @@ GUIDES = {
         "methods", "optax", "choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm",
     ),
     "How to: runs": ("command-line", "sweep", "studies", "scale", "simulated-time"),
-    "How to: deployment": ("deployment", "training-loops", "deployment-operations", "privacy", "security-model", "communication"),
+    "How to: deployment": (
+        "deployment", "training-loops", "deployment-operations", "privacy", "security-model", "communication",
+    ),
 }  # fmt: skip
 """The pages of docs/ by what a reader looks for; those about the project itself are named in `assemble`."""
 AUTHORS = (

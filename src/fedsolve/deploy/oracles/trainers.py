@@ -210,7 +210,7 @@ class LightningLoop(TrainerLoop):
         trainer, base = self._trainer()
         trainer.callbacks.append(_lightning_part(base, self, int(round) - 1))
         trainer.fit(model, batches, self.val_dataloaders)
-        examples = getattr(batches, "dataset", None)
+        examples: Any = getattr(batches, "dataset", None)
         told |= {"examples": len(examples)} if hasattr(examples, "__len__") else {}
         return told | {"steps": trainer.global_step}
 
