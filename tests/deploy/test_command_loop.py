@@ -55,13 +55,15 @@ def arrays():
 
 
 def test_arrays_go_out_and_come_back(tmp_path):
-    body = (
-        "model['w'] = model['w'] * 2 + round\nmodel['inner.n'] += np.float16(0.5)\n(state / 'kept').write_text('yes')\n"
-        + RESULTS
-        + END
-    )
+    body = """
+    assert model["inner.n"].dtype == np.float16
+    model["w"] = model["w"] * 2 + round
+    model["inner.n"] += np.float16(0.5)
+    (state / "kept").write_text("yes")
+    """
     model, round = arrays(), a_round(tmp_path)
     own = model["w"]
+    (round.folder / ".command-killed").mkdir()  # of a client that was killed
     results = loop_of(tmp_path, textwrap.dedent(body) + RESULTS + END)(model, round)
     assert results == {"examples": 40, "steps": 3, "loss": 0.5}
     assert model["w"] is own

@@ -119,6 +119,9 @@ def test_rates_and_orders_by_rounds_of_steps(library, tmp_path):
     assert seen[:4] != seen[8:]
     np.testing.assert_allclose(rates[8:], [0.3 * 2 / 3] * 2 + [0.3] * 2)
     rates.clear()
+    HuggingFaceLoop(trainer, epochs=1, loss=False)(trainer.model, 2)  # three steps, after three
+    np.testing.assert_allclose(rates, [0.3] * 2 + [0.3 * 4 / 5] * 2 + [0.3 * 3 / 5] * 2)
+    rates.clear()
     HuggingFaceLoop(trainer, steps=2, restart_schedule=True)(trainer.model, 4)
     np.testing.assert_allclose(rates, [0, 0, 0.1, 0.1])
 

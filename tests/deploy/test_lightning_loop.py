@@ -113,6 +113,10 @@ def test_parts_of_an_epoch_and_accumulated_gradients(library):
     wanted = [1 / (1 + n) + 1 / whole for n in (4, 4, 5, 5)]
     np.testing.assert_allclose(module.rates, 0.1 * np.array(wanted))
     module.rates.clear()
+    an_epoch = LightningLoop(trainers(library, accumulate_grad_batches=2), loader(library), epochs=1)
+    assert an_epoch(module, 2)["steps"] == 3
+    np.testing.assert_allclose(module.rates[0], 0.1 * (1 / 4 + 1 / whole))
+    module.rates.clear()
     anew = LightningLoop(trainers(library), loader(library), steps=1, restart_schedule=True)
     anew(module, 3)
     np.testing.assert_allclose(module.rates, [0.1 * (1 + 1 / 24)])
