@@ -118,7 +118,6 @@ class HuggingFaceLoop(TrainerLoop):
             batches = trainer.get_eval_dataloader(trainer.train_dataset)
             ended = trainer.evaluation_loop(batches, "Loss", True, metric_key_prefix="train")
             told["loss"] = ended.metrics["train_loss"]
-        trainer.optimizer, trainer.lr_scheduler = self._own
         set_seed(trainer.args.seed + before * (self.epochs or 1))
         part = _hugging_face_part(self, before)
         trainer.add_callback(part)
@@ -126,6 +125,7 @@ class HuggingFaceLoop(TrainerLoop):
             ended = trainer.train()
         finally:
             trainer.remove_callback(part)
+            trainer.optimizer, trainer.lr_scheduler = self._own
         if hasattr(trainer.train_dataset, "__len__"):
             told["examples"] = len(trainer.train_dataset)
         return told | {"steps": trainer.state.global_step, "training_loss": ended.training_loss}
