@@ -25,6 +25,7 @@ def test_five_lines_are_added():
 
 def test_methods_are_listed_by_what_the_loop_returns():
     """All of the catalogue that run with loops, and no other; wrappers in the text below."""
+    pytest.importorskip("dp_accounting")
     rows = re.findall(r"^\| `(\w+)`(?:, too)? \| ([\w, ]+) \|$", PAGE, re.MULTILINE)
     listed = {
         name: () if what == "examples" else (what,) for what, names in rows for name in names.split(", ")
