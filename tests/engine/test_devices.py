@@ -200,6 +200,7 @@ if not child:  # there JAX has begun already
 tasks = {
     "small": fs.tasks.synthetic(0.0, 0.0, num_clients=5),
     "large": fs.tasks.digits(5, model=fs.tasks.MLP((64, 500, 10))),
+    "largest": fs.tasks.digits(5, model=fs.tasks.MLP((64, 120_000, 10))),
 }
 
 def planned(name, **options):  # what a run is asked for, without its programs
@@ -231,7 +232,7 @@ for name in ("loss", "metric"):
         assert "calls Python while it is computed" in str(error), error
     else:
         raise AssertionError(name)
-assert planned("small", **few) == (1, [])
+assert planned("small", **few) == planned("largest", **few) == (1, [])
 assert planned("large", clients_per_round=1) == (1, [])
 assert devices("large", out="two", **few) == (2, [])
 assert devices("large", devices=1, out="one", **few) == (1, [])
@@ -246,8 +247,8 @@ print("same")
 
 
 def test_the_layout_decides_whether_cores_are_devices(subprocess_env, tmp_path):
-    """Networks take the cores, where JAX has not begun; small models, and losses and metrics that call Python, one
-    device, and the latter are refused more. What was asked for stands, and a resumed run keeps its own.
+    """Networks take the cores, where JAX has not begun; small and very large models, and losses and metrics that call
+    Python, one device, and the latter are refused more. What was asked for stands, and a resumed run keeps its own.
     """
     env = {name: value for name, value in subprocess_env.items() if name != "JAX_NUM_CPU_DEVICES"}
     command = [sys.executable, "-c", BY_LAYOUT]

@@ -38,6 +38,9 @@ from fedsolve.tasks.task import Task
 # beyond, whole operations on one client after another stay in a core's cache.
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
+_CPU_MODEL_BYTES = (
+    32 * 2**20
+)  # beyond, products on all cores take as long as a client on each core, and half the memory
 _ACCELERATOR_SHARE = (
     4  # on a kind that was not measured, clients side by side may need a fourth of the memory
 )
@@ -151,6 +154,8 @@ def devices_by_layout(
         return 1, ""
     # a model that is larger by itself spares the trace of its loss
     model = step.model_bytes
+    if model > _CPU_MODEL_BYTES:
+        return 1, ""
     if model <= _CPU_STEP_BYTES and model + step.written() <= _CPU_STEP_BYTES:
         return 1, ""
     found = len(jax.devices())
