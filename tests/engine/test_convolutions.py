@@ -11,6 +11,8 @@ import pytest
 from jax import lax
 
 from fedsolve.core.xla.convolutions import without_slow_convolutions
+from fedsolve.engine.evaluation.example_metrics import Metrics, on_rows
+from fedsolve.tasks import Accuracy, CrossEntropy, Examples
 
 NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
 # input, kernel, strides, padding, dilation of the kernel, layout
@@ -94,6 +96,18 @@ def test_values_and_gradients_are_the_same():
     assert jax.tree.structure(want) == jax.tree.structure(got)
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11, err_msg=jax.tree_util.keystr(path))
+
+
+def test_outputs_that_metrics_share_are_computed_so():
+    """A translated module has XLA's own convolutions, in the loop over the rows of an evaluation too."""
+
+    def outputs(kernel, x):
+        return jnp.mean(convolution("same")(x, kernel), axis=(1, 2))
+
+    metrics = Metrics(CrossEntropy(outputs), (("accuracy", Accuracy(outputs)),))
+    kernel, x = (a["same"] for a in arguments())
+    program = jax.make_jaxpr(partial(on_rows, metrics))(kernel, Examples(x, np.arange(len(x))))
+    assert "conv_general_dilated" not in set(primitives(program.jaxpr))
 
 
 def test_nan_is_the_maximum_of_its_window():

@@ -16,6 +16,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory, WithBuffers
 from fedsolve.core.types import Batch, Params, Scalar, module, static
+from fedsolve.core.xla.convolutions import without_slow_convolutions
 from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle, per_example
 from fedsolve.engine.evaluation.batched_eval import ROWS_AT_ONCE
 
@@ -130,7 +131,8 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
             values[name] = per_example(f, params, rows)
             continue
         if model not in outputs:
-            outputs[model] = model(params, rows[0])
+            # a translated module's convolutions are XLA's own, which crawl inside a loop
+            outputs[model] = without_slow_convolutions(model)(params, rows[0])
         values[name] = of(outputs[model], rows[1])
     return values
 
