@@ -73,7 +73,7 @@ def large(setting: Setting) -> None:
         size = sum(p.numel() for p in module.parameters()) / 1e6
         work = translated(module, x, y, batch)
         loop = partial(program, module, x, y, batch, cohort=2)
-        programs = {"translated": library(fs.FedAvg(0.1), work, None, 1), **loops(loop, setting)}
+        programs = {"translated": library(fs.FedAvg(0.01), work, None, 1), **loops(loop, setting)}
         about = f"{size:.1f} million parameters, 2 clients x 2 steps of {batch}"
         compare(f"large {name}", about, programs, 1, setting.pick(9, 2), base="translated")
 
@@ -101,7 +101,7 @@ def _start(name: str, side: str) -> list[Any]:
     work = translated(module, x, y, batch)
     note()
     for _ in range(2):
-        jax.block_until_ready(fs.run(fs.FedAvg(0.1), work, rounds=1).params)
+        jax.block_until_ready(fs.run(fs.FedAvg(0.01), work, rounds=1).params)
         note()
     return [*times, peaks[0], peaks[-1]]
 
