@@ -79,8 +79,8 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@touch $@
 
 .venv/.families: .venv/.dev
-	@$(PIP) torchvision transformers || echo "torchvision and transformers are not available here: their models are skipped"
-	@$(PIP) transformers accelerate peft lightning || echo "Trainers are not available here: their loops are skipped"
+	@$(PIP) torchvision || echo "torchvision is not available here: its models are skipped"
+	@$(PIP) transformers accelerate peft lightning || echo "transformers and lightning are not available here: their models and Trainers are skipped"
 	@$(BIN)/python -c 'import torchvision' 2> /dev/null || \
 	  { echo "torchvision does not fit this PyTorch: its models are skipped"; $(BIN)/python -m pip uninstall -q -y torchvision; }
 	@touch $@

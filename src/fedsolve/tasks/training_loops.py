@@ -10,7 +10,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -256,13 +256,11 @@ class TrainingLoop:
         of: the model.
         train: called with the model, the round (`TrainingRound`) and what a caller adds.
         examples: the client's, where the loop does not return them; None if it does.
-        metrics: what the loop returned last, by name.
     """
 
     of: Trainee
     train: Callable[..., Any]
     examples: int | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.train):
