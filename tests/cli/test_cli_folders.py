@@ -150,6 +150,72 @@ def test_a_comparison_is_shown(tmp_path, capsys):
     assert "method plain" not in text
 
 
+# Each way to write a folder, with methods and a task of the user's own and labels with spaces and Unicode.
+
+OWN = fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.01))
+LABELS = {"FedAvg": fs.FedAvg(0.1), "Ärzte µ": OWN, "a b": fs.FedAvg(0.2)}
+NAMED = dataclasses.replace(TASK, name="thermo mètres")
+WRITERS = {
+    "run": lambda out, **of: fs.run(OWN, NAMED, out=out, **of),
+    "seeds": lambda out, **of: fs.run(OWN, NAMED, seeds=2, out=out, **of),
+    "comparison": lambda out, **of: fs.compare(LABELS, NAMED, out=out, **of),
+    "sweep": lambda out, **of: fs.sweep(lambda lr: fs.FedAvg(lr), NAMED, {"lr": [0.1, 0.2]}, out=out, **of),
+    "saved run": lambda out, **of: fs.run(OWN, NAMED, **of).save(out),
+    "saved seeds": lambda out, **of: fs.run(OWN, NAMED, seeds=2, **of).save(out),
+    "saved comparison": lambda out, **of: fs.compare(LABELS, NAMED, seeds=2, **of).save(out),
+    "saved sweep": lambda out, **of: fs.sweep(
+        lambda lr: fs.FedAvg(lr), NAMED, {"lr": [0.1, 0.2]}, label="FedAvg", **of
+    ).save(out),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_every_folder_is_read_by_every_command(call, tmp_path, no_pictures, kind):
+    """A command prints what it can; where it can do nothing with a folder, one line says what the folder holds."""
+    if "sweep" in kind:
+        pytest.importorskip("pyarrow")
+    folder = tmp_path / "Ordner ö"
+    WRITERS[kind](folder, rounds=2)
+    loaded = fs.load(folder)
+    assert (
+        loaded.task == NAMED.name if "sweep" in kind else {h.task for h in loaded.histories} == {NAMED.name}
+    )
+    for more in ((), ("--json",)):
+        shown = call("show", folder, *more)
+        assert (shown.code, shown.err) == (0, "")
+        assert "sweep" in kind or NAMED.name in shown.out
+
+    cited = call("cite", folder)
+    own = {"sweep": 0, "comparison": 1}.get(kind.removeprefix("saved "), 1)
+    assert cited.code == 0
+    assert "bradbury2018jax" in cited.out
+    assert ("mcmahan2017fedavg" in cited.out) == ("comparison" in kind or "sweep" in kind)
+    assert f"the task {NAMED.name}" in cited.err
+    assert ("the method" in cited.err) == bool(own)
+    assert cited.err.count("\n") == 1
+
+    one, several = "run" in kind, "holds several runs: give the folder of one"
+    why = "a sweep, which stores no models" if "sweep" in kind else several
+    exported = call("export", folder, "--to", "safetensors", "--out", "m.safetensors")
+    assert (exported.code == 0) if one else (exported.code == 2 and why in exported.err)
+    predicted = call("predict", folder, "--input", "x.csv", "--out", "y.csv")
+    assert predicted.code == 2
+    assert ("names no task that a command can build" if one else why) in predicted.err
+    resumed = call("run", "--resume", folder)
+    assert resumed.code == 2
+    assert ("run the script again, with resume=True" in resumed.err) == (
+        kind in ("run", "seeds", "comparison")
+    )
+    assert resumed.err.count("\n") == 1
+
+
+def test_a_sweep_goes_on_beside_its_record(tmp_path, no_pictures):
+    pytest.importorskip("pyarrow")
+    first = WRITERS["sweep"](tmp_path, rounds=2)
+    again = WRITERS["sweep"](tmp_path, rounds=2, resume=True)
+    np.testing.assert_array_equal(again.metrics["train_loss"], first.metrics["train_loss"])
+
+
 @pytest.mark.full
 def test_what_a_run_had_is_in_its_configuration(tmp_path):
     fs.run(

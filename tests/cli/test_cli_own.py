@@ -122,8 +122,7 @@ def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monk
     assert cited.code == 0
     assert "bradbury2018jax" in cited.out
     assert cited.err == (
-        "note: your own code is not imported, and no paper of it is known: the task mine:thermometers, "
-        "the algorithm mine:Careful; add its BibTeX\n"
+        "note: no paper is known of the task mine:thermometers, the algorithm mine:Careful; add the BibTeX yourself\n"
     )
 
 

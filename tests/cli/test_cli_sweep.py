@@ -250,7 +250,7 @@ CALLS = [
     ((*SWEEP, "--seed", "2"), "--seed"),
     (("sweep", "digits", "FedAvgg", *SMALL, *GRID), "did you mean 'FedAvg'?"),
     (("sweep", "digit", "FedAvg", *SMALL, *GRID), "did you mean 'digits'?"),
-    (("sweep", "--resume", "nowhere"), "nowhere holds no run to resume"),
+    (("sweep", "--resume", "nowhere"), "there is no folder nowhere"),
 ]  # fmt: skip
 AXES = [
     ("client_lr", "must be written axis=values"),

@@ -68,7 +68,7 @@ LISTED = {
         "json.loads": "a table of texts alone, as its pattern says, which has no depth",
     },
     "report/markup.py": {"read_text": OWN},
-    "results/sweep.py": {"read_table": "bytes in memory, compared with their checksum"},
+    "results/sweep.py": {"ParquetFile": "bytes in memory, compared with their checksum"},
     "studies/experiment.py": {"zipfile.ZipFile": OPENED},
     "tasks/datasets/download.py": {"open": "the file that it has fetched"},
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},

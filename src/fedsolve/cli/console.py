@@ -101,7 +101,26 @@ def usage(error: Any) -> str:
     if former is not None:
         text = f"{former} is called {_RENAMED[former]} now"
     command = context.command_path if context is not None else "fedsolve"
+    if context is not None and context.info_name == "run" and "extra argument" in text:
+        text += ": several methods are for `fedsolve compare`"
+    takes_settings = context is not None and any("--set" in p.opts for p in context.command.params)
+    if takes_settings and former is None and (setting := _method_setting(getattr(error, "option_name", ""))):
+        text = f"{error.option_name} is a setting of the method: give --set {setting}=VALUE"
     return f"{text.rstrip('.')} (see `{command} --help`)"
+
+
+def _method_setting(option: str) -> str | None:
+    # the setting of some method that an unknown option names
+    from fedsolve.config.build import arguments, wrapper_arguments
+    from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+
+    name = option.lstrip("-").replace("-", "_")
+    if name in ("lr", "learning_rate"):
+        return "client_lr"
+    if not name:
+        return None
+    known = [arguments(method) for method in ALGORITHMS] + [wrapper_arguments(w) for w in WRAPPERS.values()]
+    return name if any(name in settings for settings in known) else None
 
 
 def fail(message: str, code: int, as_json: bool) -> int:

@@ -192,33 +192,65 @@ def cite(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the folder of a run.")],
 ) -> None:
     """Print the BibTeX entries for a run: its methods, task, partition and JAX."""
-    from fedsolve.cli.configuration.config import load
-    from fedsolve.cli.configuration.trust import references_of
+    from fedsolve.cli.configuration.config import CONFIG, load
     from fedsolve.config.catalogue import BIBTEX
 
-    loaded = load(config)
-    emit("\n\n".join(BIBTEX[key] for key in keys_of(loaded)))
-    if own := [f"the {kind} {reference}" for reference, kind in references_of(loaded).items()]:
-        say(
-            f"note: your own code is not imported, and no paper of it is known: {', '.join(own)}; add its BibTeX"
-        )
+    saved = config.is_dir() and not (config / CONFIG).is_file()
+    keys, unknown = _cited_records(config) if saved else _cited_config(load(config))
+    emit("\n\n".join(BIBTEX[key] for key in dict.fromkeys([*keys, _JAX]) if key))
+    if unknown:
+        say(f"note: no paper is known of {', '.join(unknown)}; add the BibTeX yourself")
 
 
-def keys_of(config: Config) -> list[str]:
+def _cited_config(config: Config) -> tuple[list[str], list[str]]:
+    # the keys of the papers, and what has none; the user's own code is not imported to find papers
     from fedsolve.cli.configuration.prepare import task_defaults
+    from fedsolve.cli.configuration.trust import would_import
     from fedsolve.config.build import citations
     from fedsolve.data.partitions import as_partition
     from fedsolve.tasks.catalogue import entry
 
-    keys = [key for method in config.method for key in citations(method.name)]
+    keys, unknown = list[str](), [f"the {what}" for what in would_import(config)]
+    for method in config.method:
+        if f"method {method.shown}" in config.unnamed:
+            # an object of Python, perhaps in wrappers of the catalogue
+            keys += _known_papers(method.name)
+            unknown.append(f"the method {method.shown}")
+        else:
+            keys += citations(method.name)
     options = config.task_options
-    if not is_reference(config.task):  # the user's own code is not imported to print papers
+    if "task" in config.unnamed:
+        unknown.append(f"the task {config.task}")
+    elif not is_reference(config.task):
         keys.append(entry(config.task).citation)
         options = task_defaults(config.task) | options
     partition: Any = options.get("partition")
-    if partition is not None:
-        keys.append(as_partition(partition).citation)
-    return [key for key in dict.fromkeys([*keys, _JAX]) if key]
+    return ([*keys, as_partition(partition).citation] if partition is not None else keys), unknown
+
+
+def _cited_records(folder: Path) -> tuple[list[str], list[str]]:
+    # of what `save` in Python left: names alone are known
+    from fedsolve.engine.load import load
+    from fedsolve.engine.sweep_result import Sweep
+    from fedsolve.tasks.catalogue import TASKS
+
+    found = load(folder)
+    records = [found] if isinstance(found, Sweep) else found.histories
+    keys, unknown = list[str](), list[str]()
+    for name in dict.fromkeys(record.label for record in records):
+        keys += (papers := _known_papers(name))
+        unknown += [] if papers else [f"the method {name}"]
+    for task in dict.fromkeys(record.task for record in records):
+        keys += [TASKS[task].citation] if task in TASKS else []
+        unknown += [] if task in TASKS else [f"the task {task}"]
+    return keys, unknown
+
+
+def _known_papers(name: str) -> list[str]:
+    from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+
+    entries = [found for part in name.split("+") if (found := WRAPPERS.get(part) or ALGORITHMS.get(part))]
+    return [key for found in entries for key in found.papers]
 
 
 # `fedsolve doctor`: a line for each package, extra, device and data set, as (name, whether it is there, words).

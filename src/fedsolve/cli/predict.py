@@ -85,8 +85,13 @@ def predict(
 def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
     from fedsolve.engine.load import load
     from fedsolve.engine.results import Result
+    from fedsolve.engine.sweep_result import Sweep
 
     result = load(folder, task, module=module)
+    if isinstance(result, Sweep):
+        raise InvalidInput(
+            f"{folder} holds a sweep, which stores no models: run its best setting with fedsolve run"
+        )
     if not isinstance(result, Result):
         inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:3])
         raise InvalidInput(f"{folder} holds several runs: give the folder of one of them, such as {inside}")

@@ -18,9 +18,11 @@ from fedsolve.cli.console import emit_json
 from fedsolve.cli.folders import FLOWER, command_of, document, how_to_resume, print_result, run_folders
 from fedsolve.cli.progress import Lines
 from fedsolve.core.errors import Interrupted, InvalidInput
+from fedsolve.engine.load import load as load_results
 from fedsolve.engine.results import Result, Results
 from fedsolve.engine.running_page import RunStatus, run_status
 from fedsolve.engine.scheduler import RunPlan, WaitForResults, run_single
+from fedsolve.engine.sweep_result import Sweep
 from fedsolve.folders.files import locked_within
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.table import result_rows
@@ -65,16 +67,13 @@ def show_command(
     """Print how a run, a comparison or a sweep stands, and return whether it has ended."""
     shown = Shown(metric_names(metrics), target)
     if not (folder / CONFIG).is_file():
-        if (history := read_history(folder)) is not None:  # a run on a real federation
-            _show_record(folder, history, as_json, shown)
-            return True
-        raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
+        _show_saved(folder, as_json, shown)
+        return True
     config = load(folder)
     if config.sweep is not None:
         from fedsolve.cli.sweep_result import show_sweep
 
-        if metrics is not None or target is not None:
-            raise InvalidInput(f"{folder} holds a sweep: --metrics and --target are for runs and comparisons")
+        _check_no_sweep_options(folder, shown)
         show_sweep(config, folder, as_json)
         return (folder / SUMMARY).exists()
     runs = [
@@ -108,14 +107,28 @@ def _lines(config: Config, folder: Path, runs: list[RunStatus]) -> list[str]:
     return lines + imports_lines(config)
 
 
-def _show_record(folder: Path, history: History, as_json: bool, shown: Shown) -> None:
-    # a finished record alone, as a deployment leaves it
-    rounds = int(history.evaluations["round"][-1])
+def _show_saved(folder: Path, as_json: bool, shown: Shown) -> None:
+    # records without a configuration, as `save` in Python or a run on a real federation leaves them
+    alone = read_history(folder)
+    found = load_results(folder) if alone is None else alone
+    if isinstance(found, Sweep):
+        from fedsolve.cli.sweep_result import print_sweep
+
+        _check_no_sweep_options(folder, shown)
+        print_sweep(folder, found, "", as_json)
+        return
+    histories = [found] if isinstance(found, History) else found.histories
+    rounds = max(int(history.evaluations["round"][-1]) for history in histories)
     if as_json:
-        runs = [RunStatus(history.label, "finished", history)]
-        emit_json(_document(folder, history.task, rounds, runs, shown))
+        runs = [RunStatus(history.label, "finished", history) for history in histories]
+        emit_json(_document(folder, histories[0].task, rounds, runs, shown))
     else:
-        print_result([history], [], folder, f"{history.task}, {rounds} rounds", *shown)
+        print_result(histories, [], folder, f"{histories[0].task}, {rounds} rounds", *shown)
+
+
+def _check_no_sweep_options(folder: Path, shown: Shown) -> None:
+    if shown != (None, None):
+        raise InvalidInput(f"{folder} holds a sweep: --metrics and --target are for runs and comparisons")
 
 
 def _line(of: RunStatus, rounds: int) -> str:

@@ -603,6 +603,14 @@ def split_name(name: str) -> tuple[str, str]:
     wrapper, plus, inner = name.partition("+")
     if name in ALGORITHMS and ALGORITHMS[name].home == ALGORITHMS[name].wrapper:
         return name, "FedAvg"
+    if "," in name:
+        raise InvalidInput(
+            f"{name!r} is no method: give methods one by one, as {' '.join(filter(None, name.split(',')))}"
+        )
+    if plus and wrapper in ALGORITHMS and wrapper not in WRAPPERS:
+        around = inner.split("+")[0] in WRAPPERS
+        remedy = f"write {inner}+{wrapper}" if around else f"as in SCAFFOLD+{wrapper}"
+        raise InvalidInput(f"{name}: {wrapper} wraps no method: a wrapper comes before it, {remedy}")
     if plus and not is_reference(wrapper):
         WRAPPERS.find(wrapper)
     if plus and wrapper in inner.split("+"):

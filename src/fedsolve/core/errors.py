@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 _LONGEST = 60
+_SHORT_LIST, _LIKE = (
+    12,
+    0.75,
+)  # known names that are always listed, and how like a near match is that stands alone
 _OF_ARRAYS = ("__array__", "__arrow_c_stream__", "__dataframe__", "toarray")
 """What arrays and tables of all packages have, one or another."""
 
@@ -79,14 +83,21 @@ class Interrupted(FedsolveError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
-    """An error for a name that is not in `known`, with its nearest match.
+    """An error for a name that is not in `known`, with its nearest match; a long list only where none is near.
 
     >>> str(unknown("algorithm", "FedAdm", ["FedAvg", "FedAdam"]))
     "unknown algorithm 'FedAdm': did you mean 'FedAdam'? Known: FedAdam, FedAvg"
     """
-    names = sorted(known)
-    hint = f"did you mean '{near}'? " if (near := nearest(str(name), names)) else ""
-    return InvalidInput(f"unknown {kind} '{name}': {hint}Known: {', '.join(names) or 'none'}")
+    names, text = sorted(known), f"unknown {kind} '{name}':"
+    near = nearest(str(name), names)
+    text += f" did you mean '{near}'?" if near else ""
+    if near and len(names) > _SHORT_LIST and _likeness(str(name), near) > _LIKE:
+        return InvalidInput(text)
+    return InvalidInput(f"{text} Known: {', '.join(names) or 'none'}")
+
+
+def _likeness(name: str, known: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower(), known.lower()).ratio()
 
 
 def check_known(kind: str, name: object, known: Collection[str]) -> None:

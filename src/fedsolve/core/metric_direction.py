@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -15,12 +16,12 @@ _HIGHER_IS_BETTER = (
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether more of a metric is better, by the words of its name.
+    """Whether more of a metric is better, by the words of its name, in any case.
 
-    >>> higher_is_better("test_accuracy"), higher_is_better("train_loss")
-    (True, False)
+    >>> higher_is_better("test_accuracy"), higher_is_better("F1 µ"), higher_is_better("train_loss")
+    (True, True, False)
     """
-    words = name.split("_")
+    words = re.split(r"[\W_]+", name.lower())
     return "error" not in words and any(word in _HIGHER_IS_BETTER for word in words)
 
 

@@ -39,8 +39,8 @@ def data_dir(explicit: str | Path | None = None) -> Path:
     given = explicit if explicit is not None else os.environ.get(VARIABLE) or None
     if given is None:
         raise InvalidInput(
-            f"no data folder: give data_dir or set the environment variable {VARIABLE} "
-            "(`fedsolve data` says where the files come from)"
+            "no data folder: give data_dir (on the command line --data-dir) or set the environment variable "
+            f"{VARIABLE} (`fedsolve data` says where the files come from)"
         )
     folder = check_path("data_dir", given).expanduser()
     if not folder.is_dir():

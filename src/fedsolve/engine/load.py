@@ -22,6 +22,7 @@ from fedsolve.results.record_files import (
     CONFIG,
     HISTORY,
     method_folders,
+    no_record,
     read_failure,
     read_history,
     read_result,
@@ -57,6 +58,8 @@ def load(
         raise InvalidInput(f"task = {shown(task)} must be a fedsolve.Task or None")
     if task is not None and module is not None:
         raise InvalidInput("give task or module, not both: a task from PyTorch has its module")
+    if not path.is_dir():
+        raise no_record(path, "")
     if (path / sweep_files.SUMMARY).is_file():
         return sweep_files.load(path, Sweep)
     if (path / HISTORY).is_file():
@@ -98,7 +101,7 @@ def _methods(folder: Path, task: Task | None, module: Any) -> Results:
         else:
             missing.append(inside.name)
     if not found:
-        raise InvalidInput(f"{folder} holds no {HISTORY}: give the folder of a finished run, or of several")
+        raise no_record(folder, f"holds no {HISTORY}: give the folder of a finished run, or of several")
     notes = [f"not finished, and left out: {', '.join(missing)}"] if missing else []
     return Results(found, notes)
 

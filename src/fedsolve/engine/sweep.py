@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from fedsolve.engine.sweep_result import Sweep
 from fedsolve.engine.sweep_rounds import SweepRounds, SweepStore
 from fedsolve.engine.sweep_trials import Trials
 from fedsolve.geometry.diagnostics import Diagnostic
+from fedsolve.report.sweep_page import write_sweep_page
 from fedsolve.results.sweep import SENT, Selection
 from fedsolve.tasks.task import Task
 
@@ -138,7 +140,8 @@ def sweep(
             `validation_loss` and so on; None holds out nothing.
         diagnostics: instead of the task's and the method's.
         parallel_trials: trials side by side in one program; default what fits the memory and is fast; at least 1.
-        out: folder that keeps what is finished, so that the sweep can be interrupted and resumed.
+        out: folder that keeps what is finished, so that the sweep can be interrupted and resumed; at the end what
+            `Sweep.save` writes and a page, if pyarrow is installed.
         resume: continue what `out` holds.
         label: the method's name in tables.
         progress: as `fedsolve.run` takes it, by default a line in a terminal and a bar in a notebook; a function is
@@ -164,7 +167,11 @@ def sweep(
         parallel_trials=parallel_trials,
     )
     make = by_name(algorithm) if isinstance(algorithm, str) else algorithm
-    return run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
+    found = run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
+    if out is not None and importlib.util.find_spec("pyarrow"):
+        found.save(out)
+        write_sweep_page(out, found, draw=importlib.util.find_spec("matplotlib") is not None)
+    return found
 
 
 def run_sweep(

@@ -41,6 +41,7 @@ from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import plain
 from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
+from fedsolve.results.record_files import PAGE as PAGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,8 +106,6 @@ def written_meanwhile(write: Callable[[bool], bool]) -> Iterator[None]:
         thread.join()
 
 
-PAGE = "page.html"
-"""Name of the page in a run's folder."""
 _MOST_POINTS = 18_000
 """Of all curves of a metric together: twelve methods with a dozen metrics make a page of 3 MB."""
 _AXES = ("round", "seconds", "megabytes", "time")

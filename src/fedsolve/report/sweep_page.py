@@ -43,13 +43,13 @@ from fedsolve.report.sweep_plots import (
 from fedsolve.report.table import ResultTable, full_name, metric_head, target_text
 from fedsolve.results.history import first_as_good, mean_and_deviation
 from fedsolve.results.metrics import describe
+from fedsolve.results.record_files import PAGE as PAGE
 from fedsolve.results.sweep import SweepRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-PAGE = "page.html"
 _MAPS = 6
 
 

@@ -20,7 +20,7 @@ from safetensors.numpy import load
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.folders.files import slug, write_atomically
-from fedsolve.folders.run_folder import check_names
+from fedsolve.folders.run_folder import RUN, SWEEP, check_names
 from fedsolve.folders.sealed import (
     LARGEST,
     MANIFEST,
@@ -39,6 +39,8 @@ from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
 
 MODEL = "model.safetensors"
+PAGE = "page.html"
+"""Of a run, a comparison, a sweep or a study."""
 FEDERATION = "federation"
 """The task in the record of a deployment, whose model's file has the model and its buffers, if only none."""
 _PARTS = ("model", "buffers")
@@ -220,13 +222,27 @@ def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
         raise InvalidInput(f"{path}: {error}") from None
 
 
+def no_record(folder: Path, otherwise: str) -> InvalidInput:
+    """The error of a folder without the record of a finished run: what it holds, if that is known, or `otherwise`."""
+    if not folder.is_dir():
+        return InvalidInput(f"there is no folder {folder}: give the folder of a run")
+    for file, what in ((RUN.file, "run"), (SWEEP.file, "sweep")):
+        if (folder / file).exists():
+            return InvalidInput(
+                f"{folder} holds an unfinished {what} that a Python program began: run the program again, with "
+                "resume=True"
+            )
+    page = f"; open {folder / PAGE}, which shows what it holds" if (folder / PAGE).exists() else ""
+    return InvalidInput(f"{folder} {otherwise}{page}")
+
+
 def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     # the record of a run, its model and what the model keeps beside its parameters, as `write_record` kept them.
     #
     # What was written without a checksum is read all the same, which a note of the record says.
     record = _read_history(folder / HISTORY)
     if record is None:
-        raise InvalidInput(f"{folder} holds no {HISTORY}: give the folder of a finished run")
+        raise no_record(folder, f"holds no {HISTORY}: give the folder of a finished run")
     history, files = record
     if (folder / METRICS).exists():
         _check_metrics(folder / METRICS, files)

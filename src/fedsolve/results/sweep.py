@@ -417,7 +417,8 @@ def _checked(path: Path, files: Mapping[str, str] | None) -> bytes:
 def _read(path: Path, content: bytes) -> dict[str, np.ndarray]:
     pyarrow = _arrow()
     try:
-        table = pyarrow.parquet.read_table(io.BytesIO(content))
+        # not `read_table`: a thread of it may still hold `content` at the end of the process, which then aborts
+        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
     except (OSError, pyarrow.ArrowException) as error:
         raise InvalidInput(f"{path} is not a Parquet file, or is cut short: {error}") from None
     return {name: table.column(name).to_numpy() for name in table.column_names}

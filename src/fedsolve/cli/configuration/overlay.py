@@ -34,6 +34,7 @@ from fedsolve.config.catalogue import current_name
 from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.options import exclusive_options
+from fedsolve.results.record_files import no_record
 from fedsolve.tasks.catalogue import entry
 
 _COMMAND_LINE = "command line"
@@ -59,7 +60,7 @@ def from_options(request: Request) -> Config:
 
 def _resumed_config(folder: Path, rounds: int | None, trust: Sequence[str] | None) -> Config:
     if not (folder / CONFIG).is_file():
-        raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
+        raise no_record(folder, f"holds no run to resume: it has no {CONFIG}")
     config = check_runnable(load(folder), folder)
     check_trusted(config, folder, trust)
     if rounds is None:
