@@ -209,6 +209,16 @@ def test_every_folder_is_read_by_every_command(call, tmp_path, no_pictures, kind
     assert resumed.err.count("\n") == 1
 
 
+def test_the_folder_of_runs_that_have_nothing_in_common(call, tmp_path):
+    result = fs.run(OWN, NAMED, rounds=2)
+    for name in ("a", "b"):
+        result.save(tmp_path / name)
+    for command in ("show", "cite"):
+        ended = call(command, tmp_path)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert "several runs, not of one comparison: give the folder of one" in ended.err
+
+
 def test_a_sweep_goes_on_beside_its_record(tmp_path, no_pictures):
     pytest.importorskip("pyarrow")
     first = WRITERS["sweep"](tmp_path, rounds=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import io
 import os
 import sys
@@ -94,7 +96,12 @@ def out_of_memory(error: Exception) -> str:
 
 def usage(error: Any) -> str:
     # what click says of wrong arguments, on one line
-    context = getattr(error, "ctx", None)
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
+    if option and error.possibilities:  # click's include `--out` for `--gpu`
+        near = difflib.get_close_matches(
+            option.lstrip("-"), [p.lstrip("-") for p in error.possibilities], cutoff=0.5
+        )
+        error.possibilities = [p for p in error.possibilities if p.lstrip("-") in near]
     text, *hints = error.format_message().split(" Did you mean", 1)
     text += "".join(f" Did you mean{hint.split('?')[0]}?" for hint in hints)
     former = next((old for old in _RENAMED if f"option: {old}" in text), None)
@@ -104,23 +111,27 @@ def usage(error: Any) -> str:
     if context is not None and context.info_name == "run" and "extra argument" in text:
         text += ": several methods are for `fedsolve compare`"
     takes_settings = context is not None and any("--set" in p.opts for p in context.command.params)
-    if takes_settings and former is None and (setting := _method_setting(getattr(error, "option_name", ""))):
-        text = f"{error.option_name} is a setting of the method: give --set {setting}=VALUE"
+    if takes_settings and option and former is None:
+        text = _as_setting(option) or text
     return f"{text.rstrip('.')} (see `{command} --help`)"
 
 
-def _method_setting(option: str) -> str | None:
-    # the setting of some method that an unknown option names
+def _as_setting(option: str) -> str:
+    # what to write where an unknown option names a setting of some method, or an option of some task
     from fedsolve.config.build import arguments, wrapper_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+    from fedsolve.tasks.catalogue import TASKS
 
     name = option.lstrip("-").replace("-", "_")
-    if name in ("lr", "learning_rate"):
-        return "client_lr"
-    if not name:
-        return None
-    known = [arguments(method) for method in ALGORITHMS] + [wrapper_arguments(w) for w in WRAPPERS.values()]
-    return name if any(name in settings for settings in known) else None
+    name = "client_lr" if name in ("lr", "learning_rate") else name
+    settings = [arguments(method) for method in ALGORITHMS] + [
+        wrapper_arguments(w) for w in WRAPPERS.values()
+    ]
+    if any(name in known for known in settings):
+        return f"{option} is a setting of the method: give --set {name}=VALUE"
+    if any(name in inspect.signature(task.builder).parameters for task in TASKS.values()):
+        return f"{option} is an option of the task: give --task-set {name}=VALUE"
+    return ""
 
 
 def fail(message: str, code: int, as_json: bool) -> int:

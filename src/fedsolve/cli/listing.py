@@ -167,7 +167,9 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List all names of one kind, such as methods, tasks or partitions, one per line."""
-    kind = {"travels": "communication"}.get(kind, kind)  # its former name
+    kind = {"travels": "communication", "methods": "algorithms"}.get(
+        kind, kind
+    )  # a former name; another word
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
     from fedsolve.config.catalogue import short

@@ -607,6 +607,10 @@ def split_name(name: str) -> tuple[str, str]:
         raise InvalidInput(
             f"{name!r} is no method: give methods one by one, as {' '.join(filter(None, name.split(',')))}"
         )
+    if plus and "" in name.split("+"):
+        raise InvalidInput(
+            f"{name!r} is no method: write wrapper and method without spaces, as SCAFFOLD+FedAvg"
+        )
     if plus and wrapper in ALGORITHMS and wrapper not in WRAPPERS:
         around = inner.split("+")[0] in WRAPPERS
         remedy = f"write {inner}+{wrapper}" if around else f"as in SCAFFOLD+{wrapper}"

@@ -103,7 +103,12 @@ def _methods(folder: Path, task: Task | None, module: Any) -> Results:
     if not found:
         raise no_record(folder, f"holds no {HISTORY}: give the folder of a finished run, or of several")
     notes = [f"not finished, and left out: {', '.join(missing)}"] if missing else []
-    return Results(found, notes)
+    try:
+        return Results(found, notes)
+    except InvalidInput as error:  # the folder of folders that have nothing to do with one another
+        raise InvalidInput(
+            f"{folder} holds several runs, not of one comparison: give the folder of one ({error})"
+        ) from None
 
 
 def _seed_folders(folder: Path) -> list[Path]:

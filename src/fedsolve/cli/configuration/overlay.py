@@ -30,7 +30,7 @@ from fedsolve.cli.configuration.values import (
     parse_seeds,
 )
 from fedsolve.config.build import arguments
-from fedsolve.config.catalogue import current_name
+from fedsolve.config.catalogue import ALGORITHMS, current_name
 from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.options import exclusive_options
@@ -108,6 +108,10 @@ def _complete(request: Request, file: Mapping[str, Any]) -> Config:
     names = request.methods
     if "task" not in file and not request.task:
         raise InvalidInput("no task: give TASK or a --config with one (see `fedsolve list tasks`)")
+    if request.task in ALGORITHMS:
+        raise InvalidInput(
+            f"{request.task} is a method: the task comes first, such as `fedsolve run digits {request.task}`"
+        )
     if "method" not in file and not names:
         raise InvalidInput(
             "no method: name one after the task or give a --config with one (see `fedsolve list algorithms`)"

@@ -52,7 +52,7 @@ def parse_value(text: str, where: str) -> Any:
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     """`axis=values` texts as axes with their values.
 
-    >>> parse_grid(["client_lr=1e-3:1:4log", "mu=0:1:3", "clip_norm=none,1.5"])
+    >>> parse_grid(["client_lr=1e-3:1:4log", "mu=0:1:3", "clip_norm=[none, 1.5]"])
     {'client_lr': [0.001, 0.01, 0.1, 1.0], 'mu': [0.0, 0.5, 1.0], 'clip_norm': ['none', 1.5]}
     """
     found: dict[str, list[Any]] = {}
@@ -88,7 +88,8 @@ def _from_text(where: str, text: str) -> list[Any]:
     if match is None:
         if ":" in text:
             raise InvalidInput(f"{where}={text} is not a range: write {_FORMS}")
-        return [parse_value(part.strip(), where) for part in text.split(",")]
+        listed = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        return [parse_value(part.strip(), where) for part in listed.split(",")]
     low, high = (_number(match[name], where, text) for name in ("low", "high"))
     count = int(match["count"])
     if not 1 <= count <= _MOST_VALUES or (count == 1) != (low == high):
