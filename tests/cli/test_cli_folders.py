@@ -156,26 +156,35 @@ OWN = fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.01))
 LABELS = {"FedAvg": fs.FedAvg(0.1), "Ärzte µ": OWN, "a b": fs.FedAvg(0.2)}
 NAMED = dataclasses.replace(TASK, name="thermo mètres")
 WRITERS = {
-    "run": lambda out, **of: fs.run(OWN, NAMED, out=out, **of),
-    "seeds": lambda out, **of: fs.run(OWN, NAMED, seeds=2, out=out, **of),
-    "comparison": lambda out, **of: fs.compare(LABELS, NAMED, out=out, **of),
-    "sweep": lambda out, **of: fs.sweep(lambda lr: fs.FedAvg(lr), NAMED, {"lr": [0.1, 0.2]}, out=out, **of),
-    "saved run": lambda out, **of: fs.run(OWN, NAMED, **of).save(out),
-    "saved seeds": lambda out, **of: fs.run(OWN, NAMED, seeds=2, **of).save(out),
-    "saved comparison": lambda out, **of: fs.compare(LABELS, NAMED, seeds=2, **of).save(out),
-    "saved sweep": lambda out, **of: fs.sweep(
-        lambda lr: fs.FedAvg(lr), NAMED, {"lr": [0.1, 0.2]}, label="FedAvg", **of
-    ).save(out),
+    "run": lambda out, **more: fs.run(OWN, NAMED, rounds=2, out=out, **more),
+    "seeds": lambda out, **more: fs.run(OWN, NAMED, rounds=2, seeds=2, out=out, **more),
+    "comparison": lambda out, **more: fs.compare(LABELS, NAMED, rounds=2, out=out, **more),
+    "sweep": lambda out, **more: fs.sweep(fs.FedAvg, NAMED, {"client_lr": [0.1, 0.2]}, rounds=2, out=out, **more),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_every_folder_is_read_by_every_command(call, tmp_path, no_pictures, kind):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """`written(kind)`: the folder that Python leaves of a run and so on, or what `save` writes of it."""
+    home = tmp_path_factory.mktemp("Ordner ö")
+
+    def folder(kind):
+        if not (home / kind).exists():
+            if (base := kind.removeprefix("saved ")) == kind:
+                WRITERS[kind](home / kind)
+            else:
+                fs.load(folder(base)).save(home / kind)
+        return home / kind
+
+    return folder
+
+
+@pytest.mark.parametrize("kind", [saved + kind for kind in WRITERS for saved in ("", "saved ")])
+def test_every_folder_is_read_by_every_command(call, written, no_pictures, kind):
     """A command prints what it can; where it can do nothing with a folder, one line says what the folder holds."""
     if "sweep" in kind:
         pytest.importorskip("pyarrow")
-    folder = tmp_path / "Ordner ö"
-    WRITERS[kind](folder, rounds=2)
+    folder = written(kind)
     loaded = fs.load(folder)
     assert (
         loaded.task == NAMED.name if "sweep" in kind else {h.task for h in loaded.histories} == {NAMED.name}
@@ -209,8 +218,8 @@ def test_every_folder_is_read_by_every_command(call, tmp_path, no_pictures, kind
     assert resumed.err.count("\n") == 1
 
 
-def test_the_folder_of_runs_that_have_nothing_in_common(call, tmp_path):
-    result = fs.run(OWN, NAMED, rounds=2)
+def test_the_folder_of_runs_that_have_nothing_in_common(call, tmp_path, written):
+    result = fs.load(written("run"))
     for name in ("a", "b"):
         result.save(tmp_path / name)
     for command in ("show", "cite"):
@@ -219,10 +228,10 @@ def test_the_folder_of_runs_that_have_nothing_in_common(call, tmp_path):
         assert "several runs, not of one comparison: give the folder of one" in ended.err
 
 
-def test_a_sweep_goes_on_beside_its_record(tmp_path, no_pictures):
+def test_a_sweep_goes_on_beside_its_record(written, no_pictures):
     pytest.importorskip("pyarrow")
-    first = WRITERS["sweep"](tmp_path, rounds=2)
-    again = WRITERS["sweep"](tmp_path, rounds=2, resume=True)
+    first = fs.load(folder := written("sweep"))
+    again = WRITERS["sweep"](folder, resume=True)
     np.testing.assert_array_equal(again.metrics["train_loss"], first.metrics["train_loss"])
 
 
