@@ -51,13 +51,11 @@ def preserve_state(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterat
 
 def same_values(a: Any, b: Any) -> bool:
     # two items of a dataset; NaN is equal to itself
-    pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=False)
-    return all(np.array_equal(np.asarray(x), np.asarray(y)) or _is_nan(x, y) for x, y in pairs)
-
-
-def _is_nan(x: Any, y: Any) -> bool:
-    x, y = np.asarray(x), np.asarray(y)
-    return x.dtype.kind == y.dtype.kind == "f" and np.array_equal(x, y, equal_nan=True)
+    leaves = (map(np.asarray, pytree.tree_leaves(item)) for item in (a, b))
+    return all(
+        np.array_equal(x, y, equal_nan=x.dtype.kind == y.dtype.kind == "f")
+        for x, y in zip(*leaves, strict=False)
+    )
 
 
 _DEPTH = 4  # of containers and objects within each other

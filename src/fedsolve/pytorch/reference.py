@@ -86,17 +86,13 @@ class Graph:
         self.leaves: list[Tensor] = []
         for node in _nodes(value.grad_fn):
             if isinstance(node, BackwardCFunction):
-                if not _is_checkpoint(node):
+                # the backward of a checkpoint is that of what it runs
+                if getattr(type(node), "_forward_cls", None) is not CheckpointFunction:
                     self.functions.append(type(node).__name__.removesuffix("Backward"))
             elif hasattr(node, "variable"):
                 self.leaves.append(node.variable)
         if value.grad_fn is None and value.requires_grad:
             self.leaves.append(value)
-
-
-def _is_checkpoint(node: Any) -> bool:
-    # the backward of such a node is that of what it runs
-    return getattr(type(node), "_forward_cls", None) is CheckpointFunction
 
 
 def _nodes(start: Any) -> Iterator[Any]:
@@ -162,10 +158,6 @@ class Draws(TorchDispatchMode):
         return result if fixed is None else fixed(result, *args)
 
 
-def _permuted(result: torch.Tensor, n: int) -> torch.Tensor:
-    return result.copy_(torch.arange(n - 1, -1, -1))
-
-
 def _rrelu(
     result: torch.Tensor,
     x: torch.Tensor,
@@ -222,7 +214,7 @@ _IN_PYTORCH: dict[str, Callable[..., Any]] = {
     "aten.random_.default": _anywhere,
     "aten.random_.to": lambda result, x, high: _anywhere(result, x, 0, high),
     "aten.random_.from": _anywhere,
-    "aten.randperm.default": _permuted,
+    "aten.randperm.default": lambda result, n: result.copy_(torch.arange(n - 1, -1, -1)),
     "aten.bernoulli_.float": lambda result, x, p=0.5, *_: result.fill_(float(p > 0)),
     "aten.bernoulli_.Tensor": lambda result, x, p, *_: _with_probability(result, p),
     "aten.bernoulli.p": lambda result, x, p=0.5, *_: result.fill_(float(p > 0)),

@@ -150,7 +150,7 @@ def write_page(
         "context": text(context(histories)),
         "outcome": text(so_far.sentence if so_far else outcome(histories)),
         "refresh": so_far.refresh if so_far else "",
-        "curves": curves_html(histories),
+        "curves": Template(static("curves.html")).substitute(clock=_TIME if on_a_clock(histories) else ""),
         "results": details("Results", f"{result_html(histories)}\n{explained}", shown=True),
         "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
         "clients": _clients_section(histories, clients),
@@ -203,15 +203,12 @@ def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.n
 def drawing(data: Any) -> dict[str, str]:
     # the parts that all pages with curves share: `style` with the colours, and `data` with what draws it
     sheets = [static(name) for name in ("uPlot.min.css", "page.css", "run.css")]
-    style = "\n".join((*sheets, _colour_rules()))
+    light, dark = ("".join(f"--series-{i}:{c};" for i, c in enumerate(colours)) for colours in (LIGHT, DARK))
+    rules = f":root{{{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    # the script of uPlot, its licence text in the place of its first comment, which is a link
+    plotter = f"/*! uPlot\n{static('uPlot.LICENSE')}\n*/\n{static('uPlot.iife.min.js').split('*/', 1)[1]}"
     block = f'<script type="application/json" id="page-data">{script_json(data)}</script>\n'
-    return {"style": style, "data": f"{block}<script>{_plotter()}</script>\n"}
-
-
-def curves_html(histories: Sequence[History]) -> str:
-    # where the curves are drawn, with what can be chosen; simulated time where a run has it
-    clock = _TIME if on_a_clock(histories) else ""
-    return Template(static("curves.html")).substitute(clock=clock)
+    return {"style": "\n".join((*sheets, rules)), "data": f"{block}<script>{plotter}</script>\n"}
 
 
 def script_json(value: Any) -> str:
@@ -262,16 +259,6 @@ def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[st
 def _short(values: np.ndarray) -> list[Any]:
     # values with seven digits, enough for a plot
     return plain([v if isinstance(v, int) else float(f"{v:.7g}") for v in values.tolist()])
-
-
-def _colour_rules() -> str:
-    light, dark = ("".join(f"--series-{i}:{c};" for i, c in enumerate(colours)) for colours in (LIGHT, DARK))
-    return f":root{{{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
-
-
-def _plotter() -> str:
-    # the script of uPlot, its licence text in the place of its first comment, which is a link
-    return f"/*! uPlot\n{static('uPlot.LICENSE')}\n*/\n{static('uPlot.iife.min.js').split('*/', 1)[1]}"
 
 
 def rows_to_draw(columns: Sequence[np.ndarray], most: int) -> np.ndarray:

@@ -385,7 +385,8 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
     what = "Best over the grid" if others else metric.title
     add_title(axes, f"{what} at each {axis_phrase(axis)}", several, pad)
     if len(several) > 1:
-        _legend(figure, axes)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
     return figure
 
 
@@ -494,11 +495,6 @@ def _band(
     axes.plot(
         x, values.mean(axis=1), color=colour, linestyle="none", marker=marker, markersize=6, label=label
     )
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
 
 
 def _values(sweep: SweepRecord, axis: str) -> tuple[Any, ...]:

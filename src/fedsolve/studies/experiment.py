@@ -27,8 +27,6 @@ from fedsolve.results.sweep import SENT, Selection, SweepRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsolve.engine.progress import Progress
-
 
 # The parts of an experiment: sweeps as arrays, a file each while it runs, one archive in a folder that is kept.
 
@@ -323,10 +321,6 @@ class Context:
     def progress(self, part: str) -> Callable[[int, int], None]:
         """`say` of one part."""
         return lambda done, total: self.say(part, done, total)
-
-    def sweeping(self, part: str) -> Callable[[Progress], None]:
-        """`say` of one part that is a sweep."""
-        return lambda at: self.say(part, at.done, at.total)
 
 
 def _file_name(name: str, settings: str) -> str:

@@ -105,11 +105,6 @@ def _cut(shown: str, from_left: bool) -> str:
     return f"{shown[:_LONGEST].rpartition(' ')[0]} …"
 
 
-def curve_of(claim: Claim, captions: Mapping[str, str]) -> str:
-    # the key of the picture whose caption shares most words with a claim, the first of several; "" without any
-    return max(captions, key=lambda key: _shared(claim, f"{key} {captions[key]}"), default="")
-
-
 def quotation(claim: Claim, citation: str) -> str:
     """The paper's words on a claim: of those at the places that it names the ones most like it; "" without any.
 
@@ -178,6 +173,7 @@ def write_results(
         write_atomically(folder / f"{key}.csv", buffer.getvalue())
     without_paper = is_without_paper(name, experiment)
     provenance += f" · {QUICK}" if quick else ""
+    took = f"{seconds:.0f} s of processor time" if math.isfinite(seconds) else "made in several calls"
     document = {
         "experiment": name,
         "quick": quick,
@@ -196,7 +192,7 @@ def write_results(
     settings = {str(key): dumps(value).strip('"') for key, value in outcome.settings.items()}
     parts = {
         "title": text(experiment.title),
-        "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
+        "context": text(f"{paper} · {took} · {provenance}"),
         "outcome": text(first),
         "intro": paragraphs(experiment.summary),
         "first": "\n".join(pictures[:1]),
@@ -226,10 +222,6 @@ def claim_facts(claims: Sequence[Claim], without_paper: bool) -> list[dict[str, 
     return [vars(c) | ({"theirs": ""} if without_paper and c.own else {}) for c in claims]
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s of processor time" if math.isfinite(seconds) else "made in several calls"
-
-
 def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
     # where it departs from the paper; of a study without one its deviations, if it names any
     if without_paper:
@@ -246,7 +238,9 @@ def _claim(claim: Claim, without_paper: bool, captions: Mapping[str, str], citat
         verdict = (
             f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.shown_verdict)}</span>'
         )
-    number, key = headline(claim.ours), curve_of(claim, captions)
+    number = headline(claim.ours)
+    # the picture whose caption shares most words with the claim, the first of several
+    key = max(captions, key=lambda key: _shared(claim, f"{key} {captions[key]}"), default="")
     curve = f' <a href="#{text(key)}">picture</a>' if key else ""
     rows = {
         "Measured": claim.ours if claim.ours != number else "",

@@ -48,16 +48,11 @@ def program_folders() -> Mapping[str, Path]:
 
 def entries() -> Mapping[str, EntryPoint]:
     # every experiment by name: those of the clone, then those of other distributions, none of which takes a name
-    return _of_clone() | {
-        name: entry for name, entry in _installed().items() if name not in program_folders()
-    }
-
-
-def _of_clone() -> dict[str, EntryPoint]:
-    return {
+    own = {
         name: EntryPoint(name, f"{PROGRAMS}.{folder.parent.name}.{folder.name}.study:STUDY", GROUP)
         for name, folder in program_folders().items()
     }
+    return own | {name: entry for name, entry in _installed().items() if name not in own}
 
 
 @cache

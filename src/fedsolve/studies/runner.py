@@ -270,7 +270,8 @@ class _Run:
             sweep = fs.sweep(
                 self.method.make, made, axes, seeds=seeds, select=select, label=self.label,
                 out=under_way, resume=(under_way / SWEEP.file).exists(),
-                progress=self.context.sweeping(f"{self.name}: {self.label}, {what}"), **options,
+                progress=lambda at: self.context.say(f"{self.name}: {self.label}, {what}", at.done, at.total),
+                **options,
             )  # fmt: skip
             return packed(sweep)
 

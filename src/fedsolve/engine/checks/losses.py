@@ -88,15 +88,11 @@ def _same(a: Any, b: Any) -> bool:
         and all(
             _equal(x.val, y.val)
             for x, y in zip(e.invars, f.invars, strict=True)
-            if _literal(x) and _literal(y)
+            if isinstance(x, Literal) and isinstance(y, Literal)
         )
         and all(_same(x, y) for x, y in zip(programs_inside(e), programs_inside(f), strict=True))
         for e, f in zip(inner, other, strict=True)
     )
-
-
-def _literal(x: Any) -> bool:
-    return isinstance(x, Literal)
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -112,7 +108,7 @@ def _draws(jaxpr: Any, given: list[bool]) -> bool:
     # whether anything is drawn from constants alone; `given` says which inputs come from model or batch
     known = dict(zip(jaxpr.invars, given, strict=True))
     for equation in jaxpr.eqns:
-        inputs = [not _literal(v) and known.get(v, False) for v in equation.invars]
+        inputs = [not isinstance(v, Literal) and known.get(v, False) for v in equation.invars]
         if equation.primitive.name in _DRAWS and not any(inputs):
             return True
         for some in programs_inside(equation):

@@ -119,8 +119,9 @@ def _check_arrays(what: str, tree: Any) -> None:
 
 
 def _check_same(what: str, old: Any, new: Any) -> None:
-    if jax.tree.structure(old) != jax.tree.structure(new):
-        raise InvalidInput(f"{what} from {_form(old)} to {_form(new)}: a round must keep its fields")
+    before, after = jax.tree.structure(old), jax.tree.structure(new)
+    if before != after:
+        raise InvalidInput(f"{what} from {shown(before)} to {shown(after)}: a round must keep its fields")
     if (change := _first_change(old, new)) is not None:
         path, words = change
         raise InvalidInput(f"{what}{jax.tree_util.keystr(path)} {words}: a round must keep shapes and types")
@@ -150,10 +151,6 @@ def _check_delta(name: str, message: Any, params: Params) -> None:
         raise InvalidInput(
             f"the message of {name} has delta of shape {shapes}, the model {model}: a client update has its shapes"
         )
-
-
-def _form(tree: Any) -> str:
-    return shown(jax.tree.structure(tree))
 
 
 def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None:

@@ -236,10 +236,8 @@ def mean_loss(
     return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype), buffers
 
 
-def per_example(
-    loss: Loss, params: Params, batch: Batch, key: Array | None = None, buffers: Any = None
-) -> Array:
-    return _each(loss, params, batch, key, buffers)[0]
+def per_example(loss: Loss, params: Params, batch: Batch) -> Array:
+    return _each(loss, params, batch, None, None)[0]
 
 
 def _each(loss: Loss, params: Params, batch: Batch, key: Array | None, buffers: Any) -> tuple[Array, Any]:

@@ -289,18 +289,9 @@ class StateRows(NamedTuple):
     moved: Array
 
 
-def fetch_states(states: Any, state_rows: StateRows) -> Any:
-    """This device's states, with those that others keep and it trains with."""
-    return _move(states, state_rows, back=False)
-
-
-def return_states(states: Any, state_rows: StateRows) -> Any:
-    """This device's states, with those of its clients that another one trained."""
-    return _move(states, state_rows, back=True)
-
-
-def _move(states: Any, state_rows: StateRows, back: bool) -> Any:
-    # send the moved states, some at once, from where they are
+def move_states(states: Any, state_rows: StateRows, back: bool) -> Any:
+    """This device's states with those that others keep and it trains with; `back`: with those that others trained."""
+    # some are sent at once, from where they are
     places, me = state_rows.rows.shape[1], lax.axis_index(CLIENT_AXIS)
     row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in jax.tree.leaves(states))
     at_once = max(1, min(places, _MOVE_BYTES // max(1, row_bytes)))

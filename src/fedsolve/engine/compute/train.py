@@ -25,11 +25,10 @@ from fedsolve.engine.compute.sharding import (
     Program,
     StateRows,
     all_gather_rows,
-    fetch_states,
     group_ranges,
+    move_states,
     num_chunks,
     own_shard,
-    return_states,
     scatter,
     shards,
 )
@@ -226,7 +225,8 @@ def train_cohort(
     ids, present = own_shard(program, *everyone)
     rows = ids  # of their states
     if state_rows is not None:
-        rows, clients = own_shard(program, state_rows.rows, everyone[1])[0], fetch_states(clients, state_rows)
+        rows = own_shard(program, state_rows.rows, everyone[1])[0]
+        clients = move_states(clients, state_rows, back=False)
     shared = _Shared(algorithm, packed, key, broadcast)
     # sums need the memory of one message, a reduction of the method's own that of the cohort's messages
     summed = algorithm.traits.reduction is None
@@ -303,7 +303,8 @@ def _states_of_all(
     ids, present = own_shard(program, *everyone)
     if state_rows is not None:
         own = own_shard(program, state_rows.rows, everyone[1])[0]
-        return return_states(updated if rows is None else scatter(updated, own, present, rows), state_rows)
+        own = updated if rows is None else scatter(updated, own, present, rows)
+        return move_states(own, state_rows, back=True)
     if program.is_sharded:
         own = updated if rows is None else scatter(updated, ids, present, rows)
         return _merge_sharded_states(before, own, ids, present)

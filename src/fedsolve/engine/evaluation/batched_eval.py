@@ -133,10 +133,6 @@ class Blocks:
     def frozen(self) -> Params:
         return self.evaluated.frozen
 
-    def after_training(self, population: Population) -> Blocks:
-        """The same clients with the examples of theirs in a population."""
-        return Blocks.of(self.evaluated, self.ids, self.state_bytes, population)
-
     def __iter__(self) -> Iterator[Block]:
         # each block; the next one is read meanwhile
         spans = [np.arange(a, b) for a, b in pairwise(self.cuts)]

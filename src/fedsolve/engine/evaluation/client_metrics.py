@@ -69,7 +69,9 @@ def _blocks(prepared: PreparedRun, clients: EvalClients | Blocks, tuned: bool) -
     # the clients in blocks, with the examples that they train on where they are to be `tuned`
     stream = prepared.stream
     if isinstance(clients, Blocks):
-        return clients.after_training(stream.population) if tuned and stream is not None else clients
+        if not tuned or stream is None:
+            return clients
+        return Blocks.of(clients.evaluated, clients.ids, clients.state_bytes, stream.population)
     if stream is None:
         return [Block(clients, prepared.packed, clients.ids)]
     # a sample of a population, which lies on the device: it trains on the examples that it is measured on

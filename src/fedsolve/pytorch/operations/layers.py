@@ -286,11 +286,9 @@ def _channel(values: Array, x: Array) -> Array:
 # gradient is that of `fedsolve.core.xla.recurrence`, unless an LSTM's outputs are projected.
 
 
-def _recurrent(
-    cell: Cell, states_of: Callable[[Any], list[Any]], stacked: Callable[[list[Any]], tuple[Array, ...]]
-) -> Callable[..., tuple[Array, ...]]:
-    # an ATen operation of a cell; `states_of` and `stacked` convert first and last states, which ATen orders
-    # differently for an LSTM (h and c apart) and for the others
+def _recurrent(cell: Cell, states_of: Callable[[Any], list[Any]]) -> Callable[..., tuple[Array, ...]]:
+    # an ATen operation of a cell; `states_of` converts the first states, which ATen orders differently for an LSTM
+    # (h and c apart) and for the others
 
     def layer(
         x: Array,
@@ -318,24 +316,16 @@ def _recurrent(
                 outputs.append(y)
                 last.append(end)
             x = outputs[0] if ways == 1 else jnp.concatenate(outputs, -1)
-        return jnp.swapaxes(x, 0, 1) if batch_first else x, *stacked(last)
+        return jnp.swapaxes(x, 0, 1) if batch_first else x, *(
+            jnp.stack(states) for states in zip(*last, strict=True)
+        )
 
     return layer
 
 
-def _outputs_and_cells(last: list[Any]) -> tuple[Array, ...]:
-    return jnp.stack([h for h, _ in last]), jnp.stack([c for _, c in last])
-
-
-def _outputs(last: list[Any]) -> tuple[Array, ...]:
-    return (jnp.stack([h for (h,) in last]),)
-
-
-operation("aten.lstm.input", random=True)(
-    _recurrent(LSTM_CELL, lambda hx: list(zip(*hx, strict=True)), _outputs_and_cells)
-)
+operation("aten.lstm.input", random=True)(_recurrent(LSTM_CELL, lambda hx: list(zip(*hx, strict=True))))
 for _name, _cell in {"gru": GRU_CELL, "rnn_tanh": TANH_CELL, "rnn_relu": RELU_CELL}.items():
-    operation(f"aten.{_name}.input", random=True)(_recurrent(_cell, lambda hx: [(h,) for h in hx], _outputs))
+    operation(f"aten.{_name}.input", random=True)(_recurrent(_cell, lambda hx: [(h,) for h in hx]))
 
 
 def _direction(

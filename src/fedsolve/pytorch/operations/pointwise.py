@@ -247,9 +247,8 @@ def softmax(x: Array, dim: int, half_to_float: bool = False, *, weights: Weights
     return jax.nn.softmax(x, dim) if x.ndim else jnp.ones_like(x)
 
 
-def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
+def safe_softmax(x: Array, dim: int) -> Array:
     # 0 along axes that are minus infinity throughout
-    x = x if dtype is None else x.astype(jax_dtype(dtype))
     empty = jnp.all(x == -jnp.inf, axis=dim, keepdims=True)
     return jnp.where(empty, 0, jax.nn.softmax(jnp.where(empty, 0, x), dim))
 

@@ -167,15 +167,6 @@ FEMNIST = "femnist.npz"
 """What `fedsolve data femnist` makes; there are several splits of it, so no check sum is known beforehand."""
 
 
-def unipen_models(classes: int) -> dict[str, Any]:
-    # the MLP has the two hidden layers of 200 of Yuan et al. 2021
-    return {
-        "softmax": Softmax(784, classes),
-        "mlp": MLP((784, 200, 200, classes)),
-        "cnn": CNN(classes=classes),
-    }
-
-
 @by_name("handwriting")
 def handwriting(
     data_dir: str | Path | None = None,
@@ -214,7 +205,13 @@ def handwriting(
     """
     if check_integer("classes", classes) not in (10, 62):
         raise InvalidInput(f"classes = {classes} must be 62, or 10 for the digits alone")
-    chosen = pick("model", model, unipen_models(classes))
+    # the MLP has the two hidden layers of 200 of Yuan et al. 2021
+    models = {
+        "softmax": Softmax(784, classes),
+        "mlp": MLP((784, 200, 200, classes)),
+        "cnn": CNN(classes=classes),
+    }
+    chosen = pick("model", model, models)
     if not is_one_of(dataset, ("unipen", "femnist")):
         raise unknown("data set of handwriting", dataset, ("unipen", "femnist"))
     file, sha256 = (FILE_UNIPEN, SHA256_UNIPEN) if dataset == "unipen" else (FEMNIST, "")

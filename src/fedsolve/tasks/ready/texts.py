@@ -157,13 +157,6 @@ _MARKS = frozenset(".,!?")
 _WORD = re.compile(r"[a-z0-9']+|[.,!?]")
 
 
-def word_models(vocabulary: int) -> dict[str, Any]:
-    return {
-        "lstm": LSTM(vocabulary + 4, 96, 670, 1, 96),
-        "lstm-small": LSTM(vocabulary + 4, 96, 128, 1, 96),
-    }
-
-
 @dataclass(frozen=True)
 class WordAccuracy(Pooled):
     """Word accuracy: the fraction of known words with the largest logit of all tokens.
@@ -235,7 +228,9 @@ def next_word(
         check_integer(name, size, 1)
     check_integer("min_words", min_words, 1)
     check_integer("test_examples", test_examples, 1, none="all")
-    chosen = pick("model", model, word_models(vocabulary))
+    size = vocabulary + 4
+    models = {"lstm": LSTM(size, 96, 670, 1, 96), "lstm-small": LSTM(size, 96, 128, 1, 96)}
+    chosen = pick("model", model, models)
     senders = {
         name: words
         for name, words in _senders(_path()).items()
