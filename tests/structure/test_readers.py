@@ -69,6 +69,7 @@ LISTED = {
     },
     "report/markup.py": {"read_text": OWN},
     "results/sweep.py": {"ParquetFile": "bytes in memory, compared with their checksum"},
+    "studies/pages.py": {"read_text": OWN, "tomllib.loads": OWN},
     "studies/experiment.py": {"zipfile.ZipFile": OPENED},
     "tasks/datasets/download.py": {"open": "the file that it has fetched"},
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},
