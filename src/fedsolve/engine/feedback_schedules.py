@@ -80,12 +80,7 @@ def rate_changes(method: Algorithm, evaluations: Columns) -> tuple[str, ...]:
 
 @module
 class _Versions(Schedule):
-    """The schedules of the last evaluations, of which each round has that of the last one before it.
-
-    Attributes:
-        rounds: rounds done at these evaluations, shape (versions,).
-        schedules: leaves of shape (versions, ...).
-    """
+    """The schedules of the last evaluations, with a first axis: each round has that of the last one before it."""
 
     rounds: Array
     schedules: Any

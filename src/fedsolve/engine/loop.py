@@ -124,12 +124,7 @@ class CallLength:
 
 
 class Rounds(ABC):
-    """Rounds under way: what `loop` asks of a run, of batches of a sweep, and of a deployment.
-
-    Attributes:
-        rounds: of all.
-        eval_every: rounds between evaluations.
-    """
+    """Rounds under way: what `loop` asks of a run, of batches of a sweep, and of a deployment."""
 
     rounds: int
     eval_every: int
@@ -183,13 +178,7 @@ class Rounds(ABC):
 
 
 class RecordedRounds(Rounds):
-    """Those of one method, which have a record, and callbacks that are told of their evaluations.
-
-    Attributes:
-        label: the method's name.
-        callbacks: called in their order after each evaluation.
-        recorder: the record so far.
-    """
+    """Those of one method, which have a record, and callbacks that are told of their evaluations in order."""
 
     label: str
     callbacks: Sequence[Callback]
@@ -281,12 +270,7 @@ def run_rounds(
 
 
 class SimulationLoop(RecordedRounds):
-    """The rounds of a run, from where its checkpoint is.
-
-    Attributes:
-        prepared: the run, its method as it was given.
-        state: what the next round begins with.
-    """
+    """The rounds of a run, from where its checkpoint is; `state` is what the next round begins with."""
 
     def __init__(
         self,

@@ -242,13 +242,7 @@ class RunKeywords(SweepKeywords, total=False):
 
 @dataclass(frozen=True)
 class WrittenOption:
-    """An option as a configuration and the command line have it.
-
-    Attributes:
-        name: its key.
-        default: its value where it is not given; None if another decides.
-        about: its meaning and what it takes.
-    """
+    """An option as a configuration and the command line have it; its default is None if another decides."""
 
     name: str
     default: Any

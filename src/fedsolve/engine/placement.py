@@ -44,17 +44,10 @@ from fedsolve.engine.streaming import Population, Stream, place_clients
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceData:
-    """A run's method, model and clients, all numbers in the run's type.
+    """A run's method (with buffers around it where the task has some), model and clients, in the run's type.
 
-    Attributes:
-        algorithm: the method, with buffers around it where the task has some.
-        sampling: who takes part.
-        params: the initial model.
-        key: of all rounds.
-        state_bytes: of a client's own state.
-        clients: on the device; a few of them where the population is streamed.
-        population: all clients, where they are streamed; None where all are on the device.
-        remarks: what is to be said of types, and of where the clients are.
+    `clients` lie on the device, a few of them where the `population` is streamed; `state_bytes` are of a client's own
+    state.
     """
 
     algorithm: Algorithm
@@ -101,14 +94,8 @@ LONGEST_CALL = 2**16
 class Plan:
     """What a run's rounds are.
 
-    Attributes:
-        algorithm: the method, with the last broadcasts around it where clients are late.
-        sampling: who counts in each round.
-        cohort: clients of a round.
-        program: what is static in it.
-        traffic: bytes of a broadcast and of a message.
-        timed: what the clock of the run's fleet makes of it; None without one.
-        stream: reads the clients that come next; None if all are on the device.
+    The method has the last broadcasts around it where clients are late; `timed` is what the clock of the run's fleet
+    makes of it, and `stream` reads the clients that come next: each None where there is none.
     """
 
     algorithm: Algorithm
@@ -198,13 +185,9 @@ def _state_sharding(program: Program, placed: DeviceData, sampling: Sampling) ->
 
 @dataclass(frozen=True)
 class Budget:
-    """Memory of a run.
+    """Memory of a run: what it needs beside the `examples` that are on the first device already, in bytes.
 
-    Attributes:
-        needs: what is not in memory yet.
-        examples: bytes of the examples that are, on the first device.
-        slots: clients whose states lie on the devices.
-        remark: what is to be said of it, '' if it is little.
+    The states of `slots` clients lie on the devices; the remark is '' if it is little.
     """
 
     needs: tuple[Need, ...]

@@ -27,14 +27,9 @@ _NEVER = float("-inf")
 class Progress:
     """Where a run stands, or of several seeds the first of those that have not ended, or all trials of a sweep.
 
-    Attributes:
-        label: the method's name.
-        round, rounds: done and to do; of a sweep the sum over its trials, those that diverged counting as done.
-        metrics: the latest evaluation; empty for a sweep.
-        remark: more in words (a federation's replies).
-        by_seed: of several seeds the rounds that each has done, in order; empty for one.
-        diverged: of a sweep the trials (a setting with a seed) that have diverged so far; None for a run.
-        notes: remarks on a sweep, such as that the grid runs in parts.
+    Of a sweep, rounds are sums over its trials (those that diverged counting as done), there are no metrics, and
+    `diverged` counts the trials that have; `by_seed` has the rounds that each of several seeds has done; `remark`
+    says more, such as a federation's replies.
     """
 
     label: str
@@ -77,11 +72,7 @@ class Progress:
 
 
 class Display:
-    """Shows one method after another as lines on a stream, a line every few seconds at most.
-
-    Attributes:
-        last: the latest progress of the current method.
-    """
+    """Shows one method after another as lines on a stream, a line every few seconds at most."""
 
     seconds_between = 5.0
     last: Progress | None = None
@@ -190,12 +181,10 @@ class NotebookBar(Display):
 
 @contextlib.contextmanager
 def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
-    """What is called with the progress of a run, if anything.
+    """What is called with the progress of a run, if anything, as a user asked for it.
 
-    Args:
-        progress: as a user gave it: None for what suits where standard error goes, True to show it anywhere, False for
-            nothing, or a function.
-        label: the run's name, until its first progress tells it.
+    None is for what suits where standard error goes, True to show it anywhere, False for nothing; or it is a
+    function. The run has the label until its first progress tells one.
     """
     if callable(progress):
         yield cast(Callable[[Any], None], progress)

@@ -36,11 +36,8 @@ from fedsolve.results.history import History
 class EvaluationSetup:
     """The evaluations of a run, and what follows from them.
 
-    Attributes:
-        eval_every: rounds between them.
-        reacting: whether a rate follows from them.
-        deciding: callbacks that may end the run, in words.
-        others: those that never do, in words, but trackers.
+    `reacting`: whether a rate does; `deciding` are the callbacks that may end the run, in words, and `others` those
+    that never do, but trackers.
     """
 
     eval_every: int
@@ -136,13 +133,8 @@ class Rows:
 class Recorder:
     """Rows of evaluations and of rounds; turns into a `History` at the end.
 
-    Counts of rounds are summed as they come, so that no total depends on which rounds have a row.
-
-    Attributes:
-        evaluations, rounds: the rows.
-        sums: of all rounds so far, by name.
-        totals: the sums at each evaluation.
-        seconds: of the run so far.
+    Counts of rounds are summed as they come (`sums` of all so far, `totals` at each evaluation), so that no total
+    depends on which rounds have a row.
     """
 
     def __init__(self) -> None:

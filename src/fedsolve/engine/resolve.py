@@ -38,19 +38,9 @@ _ON_ONE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRun:
-    """What a run is asked for.
+    """What a run is asked for: method and sampling as the user built them, options with every default filled in.
 
-    Attributes:
-        algorithm: the method as the user built it.
-        task: the problem.
-        options: with every default filled in.
-        label: the method's name in tables.
-        sampling: who takes part, as the user built it.
-        mesh: the devices.
-        fleet: on whose clock the run is; None for no clock.
-        work: local work of all clients together.
-        steps: local steps of each client, shape (clients,).
-        remarks: what is to be said of the devices.
+    The run is on the clock of `fleet`, None for none; `work` is that of all clients together, `steps` those of each.
     """
 
     algorithm: Algorithm

@@ -79,12 +79,7 @@ def page_so_far(
 ) -> AbstractContextManager[None]:
     """Keep the page of some runs in a folder up to date within the block; its last one is for the caller to write.
 
-    Args:
-        folder: of the page.
-        places: the method's label and the folder of each run, those of a method's seeds one after another.
-        title: the heading.
-        task: the task's name.
-        rounds: of each run.
+    `places` are the method's label and the folder of each run, those of a method's seeds one after another.
     """
     last: list[object] = []
 

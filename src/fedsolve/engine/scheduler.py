@@ -42,13 +42,8 @@ from fedsolve.tasks.task import Task
 class RunPlan:
     """What is run of a method.
 
-    Attributes:
-        algorithm: the method.
-        seeds: which; None for the one of the options.
-        callbacks_of: makes the callbacks of the run with a seed.
-        out: the folder of its checkpoints, in which each of several seeds has its own; None for no folder.
-        resume: whether the runs go on from their checkpoints; of several seeds those without one begin.
-        label: what it is called; None for its name.
+    Without `seeds` it is the one of the options; each of several has a folder of its own in `out`. With `resume` the
+    runs go on from their checkpoints, and those of several seeds without one begin.
     """
 
     algorithm: Algorithm
@@ -75,15 +70,8 @@ def on_devices_of(folder: Path | None, options: RunOptions) -> RunOptions:
 class MethodProgress:
     """The progress of a method's runs, shown when it is the method's turn.
 
-    Of several seeds it is that of the first that has not ended, with the rounds of each.
-
-    Args:
-        seeds: of the runs; None for one.
-        lock: held while progress is shown.
-
-    Attributes:
-        compiled: set when one of them has told progress, and so the rounds are compiled.
-        ended: set when all of them have ended.
+    Of several seeds it is that of the first that has not ended, with the rounds of each. `lock` is held while it is
+    shown. `compiled` is set when one of them has told progress, `ended` when all have ended.
     """
 
     def __init__(self, seeds: Sequence[int] | None, lock: threading.Lock) -> None:

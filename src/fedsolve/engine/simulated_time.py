@@ -26,12 +26,10 @@ _BLOCK = 2**20  # places of cohorts that are drawn at once
 
 @module
 class Scheduled(Sampling):
-    """Cohorts that were worked out ahead, a row for each server update.
+    """Cohorts that were worked out ahead, a row for each server update, those present first.
 
-    Attributes:
-        ids, present: shape (updates, size), those present first.
-        versions: the update whose broadcast each began with, shape (updates, size); `()` where all have the newest.
-        never_empty: whether each row has somebody.
+    `versions`: the update whose broadcast each began with, `()` where all have the newest; `never_empty`: each row
+    has somebody.
     """
 
     ids: Int[Array, "updates size"]
@@ -58,12 +56,8 @@ class Scheduled(Sampling):
 class Timed:
     """What the clock makes of a run: when its updates are done, who counts in them, and how many broadcasts are kept.
 
-    Attributes:
-        timeline: of its updates.
-        sampling: who counts.
-        asks: who is asked: the sampling as it was given.
-        sent: bytes of a client.
-        depth: broadcasts that are kept for those at work; 0 where all begin with the newest.
+    `asks` is the sampling as it was given, `sent` the bytes of a client; of `depth` 0 all begin with the newest
+    model.
     """
 
     timeline: Timeline

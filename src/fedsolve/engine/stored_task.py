@@ -48,11 +48,7 @@ def _defaults(task: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class StoredTask:
-    """How the model in a folder predicts: by the ready task that its file names, built when it is first needed.
-
-    Attributes:
-        folder: of the finished run.
-    """
+    """How the model in a run's folder predicts: by the ready task that its file names, built when first needed."""
 
     folder: Path
 

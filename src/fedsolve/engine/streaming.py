@@ -56,15 +56,7 @@ WINDOW_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Population:
-    """All that parts are made of.
-
-    Attributes:
-        data: the clients.
-        steps: local steps of each, shape (clients,).
-        dtype: the run's floating-point type.
-        frozen: leaves of the model that do not train, on the device.
-        mesh: where windows lie.
-    """
+    """All that parts are made of: clients with their local steps, on `mesh` in `dtype`, and `frozen` leaves there."""
 
     data: FederatedData
     steps: np.ndarray
@@ -238,12 +230,7 @@ class _Loaded:
 
 
 class Stream:
-    """The windows of one run.
-
-    Attributes:
-        population: all that they are made of.
-        num_slots: clients of a window; a cohort that needs more makes it grow, which compiles the round anew.
-    """
+    """The windows of one run, of `num_slots` clients: a cohort that needs more makes them grow, and compiles anew."""
 
     def __init__(
         self,

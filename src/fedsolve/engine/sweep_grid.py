@@ -34,13 +34,8 @@ MOST_TRIALS = 20_000
 class SweepOptions:
     """The options of a sweep besides its method, task and grid.
 
-    Attributes:
-        run: of every trial; its seed and devices are not looked at.
-        seeds: of the trials of each setting.
-        selection: how the best setting is chosen.
-        validation: share of every client's examples that is held out of training; None holds out nothing.
-        diagnostics: instead of the task's and the method's.
-        parallel_trials: trials side by side in one program; None for what fits the memory and is fast.
+    `run` has those of every trial (its seed and devices are not looked at); `validation` is the share of every
+    client's examples that is held out of training; `parallel_trials` is None for what fits the memory and is fast.
     """
 
     run: RunOptions

@@ -33,16 +33,10 @@ from fedsolve.results.columns import plain
 
 @dataclass
 class TrialResults:
-    """Results by trial while a sweep grows.
+    """Results by trial while a sweep grows, of shape (settings, seeds, evaluations).
 
-    Attributes:
-        shape: settings, seeds, evaluations.
-        dtype: of the metrics.
-        metrics: name -> values of that shape, NaN where nothing was seen.
-        diverged: the round in which a trial diverged, -1 if it has not, shape (settings, seeds).
-        batches: batches that are done.
-        rounds: rounds done of the batches under way.
-        seconds: wall time so far.
+    Metrics are NaN where nothing was seen, `diverged` -1 where a trial has not. `batches` are done; `rounds` counts
+    those of the batches under way.
     """
 
     shape: tuple[int, int, int]
@@ -172,17 +166,8 @@ class SweepRounds(Rounds):
     """The rounds of all batches, or of as many as fit the memory; when they are done, of those that follow.
 
     On a CPU as many run at once as there are cores, each in a thread: their arrays are small, and XLA alone keeps one
-    core busy with them. Trials that diverge are left out at once, and their batches with them.
-
-    Args:
-        trials: all of the sweep.
-        options: how many run side by side, and the selection, whose metric must be measured.
-        store: keeps what is finished.
-        progress: told how far all trials are.
-
-    Attributes:
-        trials: without clients that have no loss, once that was looked at.
-        results: of all trials so far.
+    core busy with them. Trials that diverge are left out at once, and their batches with them. `store` keeps what is
+    finished; `trials` are without clients that have no loss, once that was looked at.
     """
 
     def __init__(

@@ -263,12 +263,7 @@ def divergence_hint(
 ) -> str:
     """What to say after "... is not finite": why, and what to change.
 
-    Args:
-        start: the training loss of the initial model.
-        rates: the method's, by name.
-        largest: the largest absolute value of the data.
-        method: its name.
-        slope_is_finite: whether the gradient of the initial model is.
+    `start` is the training loss of the initial model, `largest` the largest absolute value of the data.
 
     >>> divergence_hint(2.3, {"client_lr": 10.0, "server_lr": 1.0}, 1.0, "FedAvg")
     ' (client_lr 10, server_lr 1): lower the rates'

@@ -22,12 +22,7 @@ from fedsolve.tasks.loss_arguments import asked
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one client in a round, as `fedsolve.wire` encodes them.
-
-    Attributes:
-        up: of each variant of its message (most methods have one).
-        down: of the broadcast.
-    """
+    """Bytes of one client in a round, as `fedsolve.wire` encodes them; up those of each variant of its message."""
 
     up: tuple[int, ...]
     down: int

@@ -34,10 +34,7 @@ _ARGUMENTS = {
 
 
 def argument_name(path: Sequence[str]) -> str:
-    """The argument that a number comes from.
-
-    Args:
-        path: names of the fields that lead from the method to it.
+    """The argument that a number comes from, by the names of the fields that lead from the method to it.
 
     >>> argument_name(("inner", "local", "lr")), argument_name(("steps", "lam0"))
     ('client_lr', 'steps.lam0')

@@ -40,15 +40,10 @@ MOST_STEPS = 10**7
 
 @module
 class Window:
-    """Which clients of a population are packed, and for which rounds' cohorts that is enough.
+    """Which clients of a population are packed, and for the cohorts of which rounds, from `first` on, that is enough.
 
-    Everything random still follows from the clients' own numbers.
-
-    Attributes:
-        first: the first round that the window serves.
-        slots: the cohort of each of its rounds, as places among the packed clients.
-        numbers: the packed clients' own numbers, ascending; the population's size where a place is empty.
-        population: clients in all.
+    `slots` are each round's cohort as places among the packed clients; `numbers` are these clients' own, from which
+    everything random follows, ascending, and the population's size where a place is empty.
     """
 
     first: Scalar
@@ -64,13 +59,10 @@ class Window:
 
 @module
 class PackedClients:
-    """All clients' examples on the device.
+    """All clients' examples on the device, arrays of shape (total, ...), client after client.
 
-    Attributes:
-        examples: pytree of arrays (total, ...), client after client.
-        offsets, counts, steps: first row, examples and local steps of each client, shape (clients,).
-        frozen: leaves of the model that do not train, `()` if all do: arguments of the program, not constants in it.
-        window: which clients these are, None if all; where it is given, places and numbers of clients differ.
+    `frozen` are leaves of the model that do not train, `()` if all do: arguments of the program, not constants in it.
+    Where a `window` says which clients these are, places and numbers of clients differ.
     """
 
     examples: Batch
@@ -107,15 +99,9 @@ class PackedClients:
 class LocalWork:
     """What the compiled program knows of local work; equal works share a program.
 
-    Attributes:
-        loss: of a minibatch, as `fedsolve.tasks.loss_arguments` has it.
-        batch_size: examples of a full minibatch.
-        rows: examples of the largest client.
-        max_steps: local steps of the busiest client.
-        passes: shuffled passes over the data that any client needs; 0 if each step sees all of it.
-        even: all clients have as many examples, all minibatches are full.
-        in_step: all clients take as many local steps.
-        half: products of local training take operands in bfloat16.
+    `rows` are the examples of the largest client, `max_steps` the steps of the busiest, `passes` the shuffled passes
+    over the data that any client needs: 0 if each step sees all of it. `even`: all clients have as many examples and
+    all minibatches are full; `in_step`: all take as many local steps; `half`: products take operands in bfloat16.
     """
 
     loss: Loss
@@ -294,15 +280,9 @@ TAG_STEP = 0x57E90000  # beyond all draws of the client's own noise
 class ClientOracle(Oracle):
     """One client's rows as an oracle; made by `client_oracle` inside the program, or outside as a pytree for it.
 
-    Attributes:
-        work: what is static.
-        packed: all clients' examples.
-        offset: the client's first row.
-        order: its shuffled row numbers, shape (passes, positions); None if each step sees all of it.
-        batches: minibatches of one pass.
-        round_key: the key of the round.
-        noise: a key for the client's own randomness; None if it follows from the round's.
-        memory: the client's buffers, which gradients of minibatches write; None if the loss has none.
+    `order` has its shuffled row numbers by pass, None if each step sees all; `batches` counts the minibatches of one
+    pass. `noise` is a key for the client's own randomness, None if it follows from the round's. Gradients of
+    minibatches write to `memory`, the client's buffers.
     """
 
     work: LocalWork

@@ -55,12 +55,8 @@ _ONE_CORE_BYTES = 6 * 2**20  # measured as well: of clients side by side
 class LocalStep:
     """What a layout depends on of a client's local step: a loss of a model and of rows, all by their shapes.
 
-    Attributes:
-        loss: of a minibatch.
-        params: the parameters that train, with buffers where there are some; `frozen` those that do not.
-        examples: of all clients, in the run's type.
-        batch_size: examples of a minibatch, None for all of a client's.
-        largest: examples of the largest client.
+    `params` train, with buffers where there are some, `frozen` do not; a minibatch has all of a client's examples
+    where `batch_size` is None; `largest` are the examples of the largest client.
     """
 
     loss: Callable[..., Any]
@@ -262,13 +258,7 @@ _LITTLE = 20  # a run that needs less than so small a part of the memory says no
 
 
 class Need(NamedTuple):
-    """A part of what a run needs.
-
-    Attributes:
-        what: in words.
-        bytes: at least.
-        remedy: what makes it smaller.
-    """
+    """A part of what a run needs: so many bytes at least, and what makes them fewer."""
 
     what: str
     bytes: int

@@ -42,12 +42,9 @@ SENT = "sent"
 class RunState:
     """Everything that a run carries from round to round.
 
-    Attributes:
-        server: what the algorithm keeps on the server.
-        clients: every client's own state, stacked, first axis (clients,).
-        previous: the exported model of the round before, for the mean of the last two iterates.
-        round: rounds done.
-        failed: the round in which no client returned a finite update, -1 if none.
+    `clients` are all clients' own states, first axis (clients,); `previous` is the exported model of the round
+    before, for the mean of the last two iterates; in round `failed` no client returned a finite update, -1 if there
+    is none.
     """
 
     server: Any

@@ -176,15 +176,10 @@ _MOVE_BYTES = 2**17  # bytes of states that move at once
 
 @dataclass(frozen=True)
 class StateSharding:
-    """Which device keeps which client's state: each keeps a block of clients, then spare rows for those of others.
+    """Which device keeps which client's state: each keeps a block of clients, then `spare` rows for those of others.
 
     With 5 clients on 2 devices and 1 spare row each, the rows are those of the clients 0 1 2 _ | 3 4 _ _. A device
     that has more of a cohort's states than its share moves the surplus, for the round, to one that has fewer.
-
-    Attributes:
-        clients: in all.
-        devices: that share them.
-        spare: rows of a device for states of clients that another one keeps.
     """
 
     clients: int
@@ -276,11 +271,7 @@ def whole(state: Any, state_sharding: StateSharding | None, clients: bool = True
 class StateRows(NamedTuple):
     """Where the states of a cohort are, all of shape (devices, places).
 
-    Attributes:
-        rows: on the device that trains a client, its row there.
-        owner: the device that keeps it between rounds.
-        owner_row: its row there.
-        moved: whether these are two devices.
+    `rows` are those on the device that trains a client; `owner` keeps the state between rounds, in its `owner_row`.
     """
 
     rows: Array
@@ -362,12 +353,7 @@ _WORTH = 4  # a group more is a program more to compile: it must take three quar
 
 @dataclass(frozen=True)
 class Group:
-    """Clients of a cohort that are trained by one program.
-
-    Attributes:
-        work: their local work; its `rows` is the size of the largest.
-        chunk: of them trained side by side.
-    """
+    """Clients of a cohort that are trained by one program, `chunk` side by side; none is larger than `work.rows`."""
 
     work: LocalWork
     chunk: int
@@ -441,15 +427,9 @@ MODEL_AXIS = "model"
 class Program:
     """All that is static in a compiled run; equal programs are compiled once.
 
-    Attributes:
-        work: local work.
-        chunk: clients trained side by side (vmapped); 1 trains one after another.
-        capacity: rounds of the longest call, the length of the logs.
-        mesh: the devices that share each cohort, and those that share each model where it has that axis.
-        variants: forms that a client's message may have (see `fedsolve.wire.variants`).
-        groups: clients by size, from the longest to the shortest; none if all are trained alike.
-        state_sharding: which device keeps which client's state; None where each keeps all.
-        on_one_core: whether cores of a CPU do not share its loops (see `layout.is_on_one_core`).
+    `chunk` clients are trained side by side (vmapped); `capacity` is the length of the logs, the rounds of the
+    longest call; a client's message has one of `variants` forms; `groups` are by size, from the longest to the
+    shortest, none if all clients are trained alike.
     """
 
     work: LocalWork

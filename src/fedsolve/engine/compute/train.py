@@ -42,11 +42,8 @@ from fedsolve.engine.compute.sharding import (
 class Totals:
     """A cohort's messages summed so far: memory is one model, whatever the cohort.
 
-    Attributes:
-        message: each leaf a weighted sum, a plain sum (of integers modulo 2^32) or a maximum, as its field says.
-        weight: sum of the weights.
-        size: clients whose message was finite.
-        sent: messages sent, counted by their variant, shape (variants,); most have one.
+    Each leaf of the message is a weighted sum, a plain sum (of integers modulo 2^32) or a maximum, as its field says;
+    `size` counts the clients whose message was finite, `sent` the messages by their variant.
     """
 
     message: Any
@@ -138,11 +135,7 @@ def _sum_in_order(flat: Array, axis: str) -> Array:
 class Stacked:
     """A cohort's messages side by side, for a reduction that is no sum: memory is the cohort's messages.
 
-    Attributes:
-        reduction: of the algorithm.
-        message: leaves of shape (clients, ...).
-        weight, used: of each message, shape (clients,); absent and non-finite ones are not used, their weight is 0.
-        sent: messages sent, counted by their variant, shape (variants,).
+    `weight` and `used` are of each, shape (clients,): absent and non-finite ones are not used, their weight is 0.
     """
 
     reduction: Any

@@ -32,10 +32,7 @@ _FACTS = 16  # bytes of a client beside its examples and its state
 class EvalClients:
     """Clients on the device with the examples that they are evaluated on.
 
-    Attributes:
-        packed: the examples, client after client.
-        ids: the clients' numbers in the population, ascending, shape (clients,).
-        rows: examples of the one with most.
+    `ids` are their numbers in the population, ascending; `rows` are the examples of the one with most.
     """
 
     packed: PackedClients
@@ -68,12 +65,10 @@ class EvalClients:
 
 
 class Block(NamedTuple):
-    """Clients that are evaluated together.
+    """Clients that are evaluated together; places beyond those of `clients.ids` are nobody's.
 
-    Attributes:
-        clients: they, and the examples that they are evaluated on; places beyond those of `clients.ids` are nobody's.
-        train: the `PackedClients` of what they train on, these clients or all; None if they do not.
-        slots: the place of each client there, of as many places as `clients` has.
+    `train`: the `PackedClients` of what they train on, these or all, and `slots` their places there; None if they do
+    not.
     """
 
     clients: EvalClients
@@ -85,12 +80,9 @@ class Block(NamedTuple):
 class Blocks:
     """Clients as blocks of one shape.
 
-    Attributes:
-        evaluated: the examples that they are evaluated on.
-        ids: their numbers in the population, ascending.
-        state_bytes: what a client's own state takes, 0 where it is not asked for.
-        trained: the population, whose examples they train on before; None if they do not.
-        cuts: places of the first client of each block, and their number.
+    `trained` is the population whose examples they train on before, None if they do not; `state_bytes` is what a
+    client's own state takes, 0 where it is not asked for; `cuts` are the places of each block's first client, and
+    their number.
     """
 
     evaluated: Population

@@ -105,12 +105,8 @@ def _tuned_models(prepared: PreparedRun, state: RunState, steps: int, solver: An
 class ClientModels:
     """The models of a finished run's clients, each put together when it is asked for.
 
-    Attributes:
-        algorithm: the method.
-        exported: the server's model, with its buffers.
-        states: the clients' states as NumPy arrays, first axis (clients,); None where they are not kept.
-        count: clients.
-        assemble: trained parameters -> the model as the user gave it.
+    `states` are NumPy arrays, first axis (clients,), None where they are not kept; `assemble` makes the model as the
+    user gave it of trained parameters.
     """
 
     algorithm: Algorithm

@@ -23,12 +23,7 @@ Function = Callable[[Params, Batch], Any]
 
 @dataclass(frozen=True)
 class OnWholeSets:
-    """Metrics of whole sets, by name.
-
-    Attributes:
-        host: as the task has them in `whole`: a `Whole`, or a function that is called as it is, with NumPy arrays.
-        compiled: metrics that are no means over examples, in jax.numpy.
-    """
+    """Metrics of whole sets, by name: on the host as the task has them in `whole`, with NumPy arrays, or compiled."""
 
     host: Mapping[str, Function | Whole]
     compiled: Mapping[str, Function]

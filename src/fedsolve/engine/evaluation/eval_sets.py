@@ -44,12 +44,9 @@ _OF_ONE_CORE = (DIRECT, "conv_general_dilated", "scan", "while")
 
 @dataclass(frozen=True)
 class ShardedExamples:
-    """Examples that are evaluated, divided among devices.
+    """Examples that are evaluated, and leaves of the model that do not train, on several devices in a row.
 
-    Attributes:
-        mesh: the devices, in a row.
-        frozen: leaves of the model that do not train, on every device.
-        sets: by name, each device's rows behind those of the one before; the last rows may be padding.
+    Each set has one device's rows behind those of the one before; the last rows may be padding.
     """
 
     mesh: Mesh
@@ -111,16 +108,9 @@ _NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
 class EvalSets:
     """What the model of a run is evaluated on, and by which metrics.
 
-    Attributes:
-        training: the clients that the training metrics are of, in blocks where they are not on the device.
-        test: the test examples; None if there are none.
-        validation: the validation examples; None if there are none.
-        owners: the client of each of them, by number; None if none of them trains.
-        unseen: held-out clients; None if there are none.
-        metrics: loss and metrics that are means over examples.
-        whole: metrics that are computed on whole sets.
-        diagnostics: further metrics, of the model, the objective and its gradient.
-        divided: the examples on several devices, by the names of clients and sets; None where one evaluates all.
+    Training metrics are of the `training` clients, in blocks where they are not on the device. `owners` are the
+    clients of the validation examples, by number, None if none of them trains; `whole` are metrics of whole sets,
+    `metrics` means over examples. `divided` has the examples on several devices, None where one evaluates all.
     """
 
     training: EvalClients | Blocks

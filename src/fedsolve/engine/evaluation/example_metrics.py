@@ -61,13 +61,7 @@ class Metrics:
 
 @module
 class OwnModels:
-    """The models of some clients.
-
-    Attributes:
-        algorithm: whose `own_model` they are.
-        states: the clients' states, leaves of shape (clients, ...), in the order of those that are evaluated.
-        rows: examples of the one with most, at least.
-    """
+    """The models of some clients, by their states in the order in which they are evaluated; `rows`: of the largest."""
 
     algorithm: Algorithm
     states: Any
@@ -79,15 +73,7 @@ class OwnModels:
 
 @module
 class TunedModels(OwnModels):
-    """The models of some clients after local steps from them.
-
-    Attributes:
-        solver: a local solver, which takes the steps.
-        train: the clients' training examples.
-        slots: the clients' places there.
-        key: their shuffles follow from it.
-        work: what is static of the steps.
-    """
+    """The models of some clients after local steps from them, by their training examples at `slots` of `train`."""
 
     solver: Any
     train: PackedClients
