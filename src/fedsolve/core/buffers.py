@@ -16,9 +16,7 @@ from fedsolve.core.types import Params, module, static
 class Buffers:
     """What a model keeps beside its parameters, every number as a floating-point one of the run's type.
 
-    Attributes:
-        values: arrays of the shapes that the task gave.
-        integers: of each leaf its integer type's name, '' where it is floating-point.
+    `integers` names each leaf's integer type, '' where the task gave a floating-point one.
     """
 
     values: Any
@@ -60,12 +58,7 @@ class Buffers:
 
 @module
 class WithBuffers:
-    """A model and its buffers: what is evaluated. `fedsolve.tasks.loss_arguments.call` takes it apart.
-
-    Attributes:
-        params: the parameters.
-        buffers: of the server.
-    """
+    """A model and its buffers: what is evaluated. `fedsolve.tasks.loss_arguments.call` takes it apart."""
 
     params: Params
     buffers: Buffers
@@ -84,11 +77,7 @@ def bare(model: Any) -> Params:
 
 
 class Memory:
-    """Buffers of one client during its local work: mutable arrays, so that no method has to carry them.
-
-    Args:
-        buffers: what it begins with.
-    """
+    """Buffers of one client during its local work: mutable arrays, so that no method has to carry them."""
 
     def __init__(self, buffers: Buffers) -> None:
         self._refs = jax.tree.map(lambda x: jax.new_ref(x), buffers)

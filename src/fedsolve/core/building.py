@@ -93,12 +93,9 @@ C = TypeVar("C", bound=type)
 
 @dataclass(frozen=True)
 class Made:
-    """What makes an object again.
+    """What makes an object again: its name in the catalogue, and the arguments that its builder was given.
 
-    Attributes:
-        name: of the catalogue.
-        options: the arguments that its builder was given, as they were given.
-        validation: of a task the share of every client's examples that is held out of training, None for none.
+    Of a task also the share of every client's examples that is held out of training for validation, None for none.
     """
 
     name: str

@@ -246,18 +246,10 @@ def check_integer(
     none: str = "",
     words: Sequence[str] = (),
 ) -> Any:
-    """`value` as an int.
+    """`value` as an int; `InvalidInput` if it is no integer of Python or NumPy, a truth value, or out of its range.
 
-    Args:
-        name: what the error calls it.
-        value: an integer of Python or NumPy.
-        at_least: the smallest that is allowed.
-        bits: it must be below 2^bits; None for no bound.
-        none: what None stands for; None passes where this is given.
-        words: what else could have been given, for the error.
-
-    Raises:
-        InvalidInput: no integer, a truth value, or one out of its range.
+    It must be below 2^bits. Where `none` says what None stands for, None passes; `words` says what else could have
+    been given.
 
     >>> check_integer("num_clients", 2.5, 1)
     Traceback (most recent call last):
@@ -326,17 +318,9 @@ def check_range(
     optional: bool = False,
     whole: bool = False,
 ) -> None:
-    """Check a hyper-parameter, which may be traced: one finite number within its range.
+    """Check a hyper-parameter: one finite number within its range, else `InvalidInput`; a tracer has none, and passes.
 
-    Args:
-        name: what the error calls it.
-        value: a number of Python or NumPy, or an array of shape (); a tracer passes, since it holds no number yet.
-        above, at_least, below, at_most: its range.
-        optional: whether None passes.
-        whole: whether it must be an integer, of any type (3.0 is one).
-
-    Raises:
-        InvalidInput: anything else, such as True, a list or a number out of its range.
+    `optional`: None passes; `whole`: it must be an integer, of any type (3.0 is one).
 
     >>> check_range("client_lr", -1.0, above=0)
     Traceback (most recent call last):

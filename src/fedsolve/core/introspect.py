@@ -19,8 +19,7 @@ from fedsolve.core.types import Params, Scalar
 class ShapeOracle(Oracle):
     """An oracle without data: its losses and gradients have the right shapes and types, not the values.
 
-    Attributes:
-        steps: local steps, on which the shape of a message may depend; `bound` is the same.
+    The shape of a message may depend on `steps`; `bound` is the same.
     """
 
     num_examples = batch_size = 1

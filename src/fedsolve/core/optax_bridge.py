@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 class Transformation:
     """An optax factory and its arguments; built inside the program, at the rates of the round.
 
-    Attributes:
-        values: arguments that are numbers, arrays or schedules of fedsolve: leaves.
-        factory: the optax function, such as `optax.adam`; part of the program.
-        options: the other arguments (flags, functions), name and value; part of the program.
+    `values` are numbers, arrays or schedules of fedsolve, and leaves; `options` are the other arguments, part of the
+    program.
     """
 
     values: dict[str, Any]

@@ -191,12 +191,7 @@ class WrappedOracle(Oracle):
 
 @dataclass(frozen=True)
 class MappedOracle(WrappedOracle):
-    """An oracle whose minibatch gradients pass through a function; they are not the gradients of its loss.
-
-    Args:
-        inner: the oracle that is wrapped.
-        function: applied to (params, gradient).
-    """
+    """An oracle whose minibatch gradients pass through a function of (params, gradient): not those of its loss."""
 
     function: GradientMap
 
@@ -254,11 +249,7 @@ def uncorrected(delta: Params, rate_sum: Scalar | None, oracle: Oracle) -> Param
 
 
 class NeedsMore(InvalidInput):
-    """A method asks of a client what a training loop of the client's own does not tell.
-
-    Attributes:
-        need: what it asks for.
-    """
+    """A method asks of a client what a training loop of the client's own does not tell."""
 
     about_request = True
 
@@ -277,14 +268,10 @@ class NotTold(NeedsMore):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training loop gives back.
+    """What a training loop gives back: the model where it ends, and the number of examples.
 
-    Attributes:
-        params: the model where it ends.
-        examples: the client's examples, shape ().
-        steps: local steps, shape (); None where the loop does not tell.
-        loss: of the model that it began with, shape (); None where the loop does not tell.
-        buffers: what the model keeps beside its parameters, where the program carries it; else None.
+    `steps` and `loss`, of the model that it began with, are None where it does not tell them; `buffers` are what the
+    model keeps beside its parameters, where the program carries it, else None.
     """
 
     params: Params
@@ -315,11 +302,8 @@ class _LossAlone(tuple[Any]):
 class TrainedRound(Oracle):
     """A client in one round whose local work is a training loop of its own: a pytree.
 
-    Attributes:
-        outcome: what the loop gave back; None before it has run.
-        client, key: as every oracle's.
-        memory: the client's buffers (`fedsolve.core.buffers.Memory`); None where the program carries none.
-        begun: the model that the loop began with, once it is known.
+    `outcome` is None before the loop has run, `begun` the model that it began with; `memory` is None where the
+    program carries no buffers.
     """
 
     outcome: Outcome | None

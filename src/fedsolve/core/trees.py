@@ -196,16 +196,10 @@ def is_rounded(array: np.ndarray, dtype: Any) -> bool:
 
 
 def first_merged(array: np.ndarray) -> tuple[int, int] | None:
-    """The column and the row of a number that float32 cannot tell from another one in its column.
+    """The column and the row of a number that float32 cannot tell from another one in its column, or None.
 
-    Only columns count within whose range float32 has fewer than 2^16 numbers, such as Unix time within a year: there
-    are 128 seconds from one to the next.
-
-    Args:
-        array: of shape (rows, ...), finite; an entry of a row is a column.
-
-    Returns:
-        Column (of a row as one axis) and row; None if there is none.
+    Only columns (entries of a row) count within whose range float32 has fewer than 2^16 numbers, such as Unix time
+    within a year: there are 128 seconds from one to the next.
 
     >>> first_merged(1.7e9 + 10 * np.arange(6.0)), first_merged(10 * np.arange(6.0))
     ((0, 1), None)
@@ -345,13 +339,9 @@ _DATA_SETS = ("torch.utils.data", "datasets.")
 def as_array(name: str, values: Any) -> np.ndarray:
     """`values` as an array of numbers or truths in the machine's byte order.
 
-    Args:
-        name: what an error calls it.
-        values: an array of any package, a PyTorch tensor (without its gradient), numbers in lists of one length, or a
-            table of pandas, Polars or Arrow whose columns hold numbers.
-
-    Raises:
-        InvalidInput: anything else, missing entries that NumPy cannot keep, or a type that JAX does not have.
+    An array of any package, a PyTorch tensor (without its gradient), numbers in lists of one length, or a table of
+    pandas, Polars or Arrow whose columns hold numbers; `InvalidInput` for anything else, missing entries that NumPy
+    cannot keep, or a type that JAX does not have.
 
     >>> as_array("x", np.ma.masked_less([1.0, -1.0], 0))
     Traceback (most recent call last):

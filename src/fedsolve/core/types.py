@@ -63,12 +63,10 @@ def reduced(by: str, claim: MessageBounds | None = None, *, logged: bool = False
 
 @dataclasses.dataclass(frozen=True)
 class MessageBounds:
-    """What a server of a deployment may check of numbers that a client reports.
+    """What a server of a deployment may check of numbers that a client reports: their range, both ends included.
 
-    Attributes:
-        at_least, at_most: their range, both ends included.
-        whole: whether they are integers.
-        of_delta: what the number is of the client update that it is sent with (`delta`), None if it says more.
+    `whole`: they are integers. `of_delta` is what the number is of the client update that it is sent with (`delta`),
+    None if it says more.
     """
 
     at_least: float = -math.inf

@@ -25,13 +25,7 @@ from fedsolve.folders.untrusted import open_regular
 
 @dataclass
 class AppendLog:
-    """The whole part of such a file.
-
-    Attributes:
-        path: the file.
-        bytes: of the part.
-        checksum: CRC-32 of the part.
-    """
+    """The whole part of such a file: its bytes, and their CRC-32."""
 
     path: Path
     bytes: int = 0
@@ -110,13 +104,9 @@ _NONE = -1
 
 
 class RowFile:
-    """Rows of bytes by the number of their owner.
+    """Rows of bytes by the number of their owner; errors call all of them WHAT, and one ONE, before its owner's number.
 
-    Attributes:
-        WHAT: what errors call all rows.
-        ONE: what errors call one, before its owner's number.
-        rows: the row of each owner, -1 where it has none; shape (owners,), int32.
-        sums: the CRC-32 of each owner's row; shape (owners,), uint32.
+    `rows` has each owner's row, -1 where it has none, int32 of shape (owners,); `sums` its CRC-32, uint32.
     """
 
     WHAT = "the rows"

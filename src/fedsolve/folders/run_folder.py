@@ -96,11 +96,9 @@ _NAME = "checkpoint-round-"
 
 
 class OlderCheckpoints:
-    """Those of one folder.
+    """Those of one folder; `source` is gone on from: the newest, unless an older one had to be taken.
 
-    Attributes:
-        source: the checkpoint that is gone on from: the newest, unless an older one had to be taken.
-        notice: one line if an older one was taken, else "".
+    `notice` is one line if it was, else "".
     """
 
     def __init__(self, newest: Path, previous: str) -> None:
@@ -189,11 +187,7 @@ def check_identity(
 ) -> None:
     """Raise `InvalidInput` if a checkpoint's identity is another; another version of fedsolve comes before all else.
 
-    Args:
-        path: the checkpoint.
-        there: its identity.
-        here: that of the run which would go on from it.
-        free: entries that may differ.
+    `there` is that of the checkpoint, `here` that of the run which would go on from it; entries in `free` may differ.
     """
     # any other entry may differ just because the version does
     then, now = _version(there), _version(here)
@@ -224,13 +218,9 @@ _TIMES_BETWEEN = 20  # as long as a saving takes: at most a twentieth of the tim
 
 @dataclass(frozen=True)
 class FolderKind:
-    """What a folder holds.
+    """What a folder holds: what errors call it, its checkpoint's file, and that of the one before, '' if none is kept.
 
-    Attributes:
-        name: what errors call it.
-        file: its checkpoint.
-        previous: the checkpoint before it; '' where none is kept.
-        option: by which it is resumed, where there is but one way.
+    It is resumed by an option, where there is but one way.
     """
 
     name: str
@@ -246,13 +236,9 @@ DEPLOYMENT = FolderKind("run", RUN.file, "checkpoint-previous.safetensors", "res
 
 @dataclass
 class RunFolder:
-    """A folder that is held for one run, sweep or deployment.
+    """A folder that is held for one run, sweep or deployment; with `resume` what it holds is gone on with.
 
-    Attributes:
-        hold: the folder.
-        kind: what it holds.
-        identity: all that decides its numbers, as JSON gives it back.
-        resume: whether what it holds is gone on with.
+    The identity is all that decides its numbers, as JSON gives it back.
     """
 
     hold: FolderLock

@@ -42,11 +42,8 @@ _TYPES = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"} | {
 class Header:
     """The header of a file whose seal is right, in a file of the right length.
 
-    Attributes:
-        manifest: what was written beside the arrays.
-        checksums: of each array, by name.
-        entries: name -> dtype, shape and offsets of its bytes behind the header.
-        length: of the header, in bytes.
+    The manifest was written beside the arrays, whose checksums and entries (dtype, shape and offsets of the bytes
+    behind the header) are by name; `length` is the header's, in bytes.
     """
 
     manifest: dict[str, Any]

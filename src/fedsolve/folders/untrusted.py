@@ -80,8 +80,7 @@ def open_regular(path: Path, mode: str = "rb", *, follow: bool = True, buffering
 def loads(text: str | bytes) -> Any:
     """The values in JSON text.
 
-    Raises:
-        ValueError: it is no JSON, its values lie more than 64 deep in one another, or an integer is beyond a float.
+    `ValueError` if it is no JSON, its values lie more than 64 deep in one another, or an integer is beyond a float.
 
     >>> loads("[" * 100_000)
     Traceback (most recent call last):

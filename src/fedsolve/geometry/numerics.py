@@ -62,13 +62,10 @@ _TOLERANCE = 1e-12  # of |h(eta) - target|, relative to the target
 
 @module
 class Root:
-    """A root and how it was reached.
+    """A root and how it was reached: the root, or the best lower bound found; residual |h(value) - target| / target.
 
-    Attributes:
-        value: the root, or the best lower bound found.
-        residual: |h(value) - target| / target.
-        status: 0 found; 1 unbounded: h stays below the target however far one goes; 2 unresolved: the
-            bracket shrank to neighbouring floating-point numbers, or the steps ran out, above the tolerance.
+    Status 0: found; 1 unbounded: h stays below the target however far one goes; 2 unresolved: the bracket shrank to
+    neighbouring floating-point numbers, or the steps ran out, above the tolerance.
     """
 
     value: Scalar

@@ -25,14 +25,9 @@ _NUDGE = 0.03
 
 @module
 class LeadingPair:
-    """sigma_1 and its unit vectors, with what was spent on them.
+    """sigma_1 = u' G v and its unit vectors, with what was spent on them: how often G'G was applied.
 
-    Attributes:
-        u: shape (m,).
-        v: shape (n,).
-        sigma: u' G v.
-        residual: |G'u - sigma v| / sigma (or |G v - sigma u| / sigma for a wide G), as Lanczos estimates it.
-        products: how often G'G was applied.
+    The residual is |G'u - sigma v| / sigma (or |G v - sigma u| / sigma for a wide G), as Lanczos estimates it.
     """
 
     u: Float[Array, " m"]

@@ -44,12 +44,9 @@ def to_words(x: np.ndarray) -> np.ndarray:
 def call_host(function: Callable[..., Any], results: Any, *arguments: Any, once: bool = False) -> Any:
     """What a function of the host gives, as part of a compiled program; side by side it is called one after another.
 
-    Args:
-        function: of NumPy arrays, in the place of the leaves of `arguments`; it returns such.
-        results: shapes and types of what it returns.
-        arguments: arrays, in any pytrees.
-        once: whether it is called exactly once where the program comes by, since it changes something; else it may be
-            left out or called again.
+    The function takes NumPy arrays in the place of the leaves of `arguments`, and returns such, of the shapes and
+    types of `results`. With `once` it is called exactly once where the program comes by, since it changes something;
+    else it may be left out or called again.
     """
     leaves, tree = jax.tree.flatten(arguments)
     leaves = [jnp.asarray(x) for x in leaves]
