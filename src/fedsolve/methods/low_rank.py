@@ -126,10 +126,7 @@ def _is_larger(shape: tuple[int, ...], rank: int) -> bool:
 def random_factors(chosen: Params, rank: int, *numbers: Any) -> Params:
     """First factors of the chosen leaves: B = 0, and A uniform in [-1, 1] / sqrt(columns), as in LoRA's public code.
 
-    Args:
-        chosen: the chosen leaves, or their shapes.
-        rank: of the factors.
-        numbers: of a round and a client, say: other numbers, other draws.
+    Other `numbers`, of a round and a client, say, are other draws.
     """
     leaves, structure = jax.tree.flatten(chosen)
     key = jax.random.key(_SEED)

@@ -53,10 +53,7 @@ Variant = Literal["HF", "FO"]
 class MetaOracle(WrappedOracle):
     """Losses f(y - alpha grad f(y)) after a gradient step, and their gradients.
 
-    Attributes:
-        inner: the oracle of f.
-        alpha: rate of the step.
-        delta: length of the differences that stand for the product with the Hessian, None to leave it out.
+    The product with the Hessian is by differences of length `delta`; None leaves it out.
     """
 
     adds: ClassVar[str] = "the gradient after a step of the client"
@@ -195,14 +192,10 @@ _ONE_GRADIENT = (
 
 @dataclass(frozen=True)
 class MoreauOracle(WrappedOracle):
-    """Gradients lam (y - v) of a Moreau envelope, after some steps of v on the minibatch's proximal objective.
+    """Gradients lam (y - v) of a Moreau envelope, after `passes` steps of v on the minibatch's proximal objective.
 
-    Attributes:
-        inner: the oracle of the loss.
-        memory: v, each leaf a mutable array (`jax.new_ref`): it begins where the last local step left it.
-        lam: weight of the proximal term.
-        lr: rate of the steps of v.
-        passes: how many of them, at least 1.
+    `memory` is v, each leaf a mutable array (`jax.new_ref`): it begins where the last local step left it. `lr` is the
+    rate of its steps.
     """
 
     adds: ClassVar[str] = "the gradient of a Moreau envelope"

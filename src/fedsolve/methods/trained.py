@@ -28,12 +28,8 @@ class TrainedLocally(SGD):
     """A training loop of the client's own in the place of local SGD.
 
     Its rate moves nothing; what a method makes of the rates of local steps (FedNova, QFedAvg, server.Polyak) it makes
-    of this one, which is then taken for the loop's.
-
-    Attributes:
-        asks_rates: whether the server's step asks for them.
-        asks: what the loop must tell beside the number of examples: some of `steps` and `loss`.
-        run: a number of the run in a simulation, by which loops keep what they keep apart.
+    of this one, which is then taken for the loop's. The loop must tell what `asks` names (`steps`, `loss`) beside the
+    number of examples; by `run`, a number of the run in a simulation, loops keep apart what they keep.
     """
 
     run: Scalar = 0.0
@@ -51,13 +47,7 @@ class TrainedLocally(SGD):
 def with_trained(algorithm: Algorithm, params: Params, run: int = 0) -> Algorithm:
     """The method for clients with a training loop of their own: the loop in the place of its local SGD.
 
-    Args:
-        algorithm: the method.
-        params: the model, arrays or their shapes.
-        run: a number of the run, in a simulation.
-
-    Raises:
-        InvalidInput: the method asks for more than such a loop tells.
+    `InvalidInput` if the method asks for more than such a loop tells.
     """
     found = support(algorithm, params)
     if found.refused:
@@ -91,11 +81,9 @@ def _solver(local: LocalSolver) -> str:
 
 
 class Support(NamedTuple):
-    """Whether a method runs on clients with a training loop of their own.
+    """Whether a method runs on clients with a training loop of their own: `refused` says why not, '' if it does.
 
-    Attributes:
-        refused: why it does not, in one line; '' if it does.
-        needs: what the loop must return beside the number of examples: some of `steps` and `loss`.
+    `needs` is what the loop must return beside the number of examples: some of `steps` and `loss`.
     """
 
     refused: str
@@ -110,15 +98,7 @@ _MODEL = {
 
 
 def support(algorithm: Algorithm, params: Params = _MODEL) -> Support:
-    """Whether a method runs on clients with a training loop of their own, by tracing it.
-
-    Args:
-        algorithm: the method.
-        params: a model of which it runs, arrays or their shapes.
-
-    Returns:
-        Why not, or what the loop must return.
-    """
+    """Whether a method runs on clients with a training loop of their own, by tracing it on a model or its shapes."""
     leaves, structure = jax.tree.flatten(params)
     # the same of a method with other numbers: each order of a deployment brings it anew
     key = (jax.tree.structure(algorithm), structure, *((jnp.shape(x), str(x.dtype)) for x in leaves))

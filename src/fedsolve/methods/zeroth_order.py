@@ -61,10 +61,7 @@ def slope(oracle: Oracle, params: Params, step: Scalar, direction: Params, mu: S
 def walk(params: Params, lengths: Any, key: Callable[[Any], Any]) -> Params:
     """w - sum_j a_j z_j, one direction after another: in this order, the same bits wherever it is computed.
 
-    Args:
-        params: w.
-        lengths: a_j, shape (n,). A direction of length 0 is not drawn.
-        key: j -> the key of z_j.
+    The lengths are a_j, shape (n,); a direction of length 0 is not drawn. `key` gives the key of z_j for j.
     """
     moves = lengths != 0
     order = jnp.argsort(~moves, stable=True)

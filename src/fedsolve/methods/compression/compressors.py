@@ -143,19 +143,10 @@ def encode_leaves(
     title: str,
     shrinks: bool = False,
 ) -> Any:
-    """An update or a model with codes in place of its large leaves.
+    """An update or a model with codes in place of its leaves of at least `smallest` entries.
 
-    Randomness follows from round, client and leaf. With `shrinks`, an unbiased compressor is divided by 1 + omega,
-    which makes it a contraction.
-
-    Args:
-        compressor: of one leaf.
-        update: the shapes of the model.
-        common: `round_key` of the round.
-        client: the client's number.
-        smallest: leaves with fewer entries stay as they are.
-        title: of the method, for an error.
-        shrinks: see above.
+    Randomness follows from round (`common`, its `round_key`), client and leaf. With `shrinks`, an unbiased compressor
+    is divided by 1 + omega, which makes it a contraction.
     """
     leaves, structure = jax.tree.flatten(update)
     chosen = [x.size >= smallest and compressor.fits(x.shape) for x in leaves]
@@ -544,15 +535,7 @@ def _rotated(rows: Array, words: Array, back: bool = False) -> Array:
 
 
 def decoded_squared_norm(update: Any, common: Any) -> Scalar:
-    """An unbiased estimate of |D_i|^2 from the codes of D_i: each leaf's |Q(x)|^2 / (1 + omega), omega its bound.
-
-    Args:
-        update: codes in place of large leaves.
-        common: the round's randomness (`round_key`).
-
-    Returns:
-        A number, shape ().
-    """
+    """An unbiased estimate of |D_i|^2 from the codes of D_i: each leaf's |Q(x)|^2 / (1 + omega), omega its bound."""
     leaves = jax.tree.leaves(update, is_leaf=lambda x: isinstance(x, Encoded))
     parts = []
     for i, x in enumerate(leaves):

@@ -224,14 +224,8 @@ def constant_table(mu: float) -> np.ndarray:
 def sampled_table(z: float, q: float, delta: float, first: float) -> tuple[float, ...]:
     """mu_t^2 / t at delta of t rounds of Poisson sampling with probability q < 1, shape (TABLE_ENTRIES,).
 
-    Args:
-        z: noise multiplier relative to what one client adds, above 0.
-        q: probability of each client.
-        delta: in (0, 1).
-        first: a bound of epsilon of one round.
-
-    Returns:
-        The table; infinite where epsilon of one round is more than 500.
+    `z` is the noise multiplier relative to what one client adds, `first` a bound of epsilon of one round. Infinite
+    where epsilon of one round is more than 500.
     """
     from scipy.interpolate import CubicSpline
 
@@ -321,12 +315,8 @@ def norm_of(rows: Array) -> Array:
 def round_within(x: Array, bound: float, key: Any) -> Array:
     """The vector rounded down or up at random, each entry without bias, again until its norm is within the bound.
 
-    Rounded towards 0 where 50 tries exceed it, or where it is not finite.
-
-    Args:
-        x: floating-point numbers of two axes, norm at most `bound`.
-        bound: at least `rounded_norm` of the norm of x, so that no try is expected to fail.
-        key: of the rounding.
+    Rounded towards 0 where 50 tries exceed it, or where it is not finite. The bound is at least `rounded_norm` of the
+    norm of x, of two axes, so that no try is expected to fail.
     """
 
     def once(tries: Any) -> Array:
@@ -378,12 +368,8 @@ def skellam_divergence(order: int, l1: float, l2: float, variance: float) -> flo
 def skellam_renyi(z: float, population: int, cohort: float, sampling: Sampling) -> tuple[float, ...]:
     """Renyi divergence of a round at each of `renyi.ORDERS`, where one client's data are replaced.
 
-    The noise has the standard deviation z C. At orders between whole numbers it is that of the next one.
-
-    Args:
-        z: noise multiplier, at least 0.
-        population, cohort: clients N, and of a round m.
-        sampling: `fixed` (Wang, Balle and Kasiviswanathan 2019, Theorem 9), or `none`: no amplification.
+    The noise has the standard deviation z C. At orders between whole numbers it is that of the next one. Cohorts are
+    `fixed` (Wang, Balle and Kasiviswanathan 2019, Theorem 9), or `none`: no amplification.
     """
     if z * STEPS < 1:
         return (math.inf,) * len(ORDERS)

@@ -175,12 +175,8 @@ GROWTH = 2.0
 def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
     """The arrays of a message by field, without what follows from the client update and is checked against it.
 
-    Args:
-        message: a message, its leaves of any shape.
-        name: the field that it is the value of.
-
-    Returns:
-        The leaves of each field that has some, by the field's name, with the names of those that it lies in before it.
+    A field is called by its name, with the names of those that it lies in before it; `name` is that of the message
+    itself.
     """
     if not is_module(message):
         leaves = jax.tree.leaves(message)
@@ -196,18 +192,10 @@ def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
 def usual_norm(norms: Any, before: Any, xp: Any = jnp) -> Any:
     """The norm that is usual in a round: the larger of that of earlier rounds and of this round's median.
 
-    The median is of the norms that are not 0, the smaller of the middle two. It counts for at most `GROWTH` times what
-    was usual before, so that honest clients, whose updates grow after an attack, do not make room for the next one. It
-    counts in full if it is itself beyond `FACTOR` times that, of three clients or more: then the run has changed, and
-    not a client.
-
-    Args:
-        norms: of one field, of all clients of the round, shape (clients,), at least 0; 0 for who is not there.
-        before: the same after the round before, a scalar; 0 before the first.
-        xp: the array library of the norms, NumPy or JAX's.
-
-    Returns:
-        A scalar, 0 if all norms were 0 so far.
+    The median is of the norms that are not 0 (0 is for who is not there), the smaller of the middle two. It counts
+    for at most `GROWTH` times what was usual `before`, so that honest clients, whose updates grow after an attack, do
+    not make room for the next one. It counts in full if it is itself beyond `FACTOR` times that, of three clients or
+    more: then the run has changed, and not a client. `xp` is the array library of the norms, NumPy or JAX's.
     """
     count = xp.sum(norms > 0)
     ordered = xp.sort(xp.where(norms > 0, norms, xp.inf))

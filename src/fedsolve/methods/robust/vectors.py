@@ -35,31 +35,18 @@ _AT_ONCE = 2**14  # values whose counts stay in the cache of a core
 def medians(x: Float[Array, "clients ..."], count: Scalar) -> Array:
     """The median of each coordinate's `count` smallest values, the mean of the middle two of an even number.
 
-    Args:
-        x: values without NaN; of 0 and -0 either may be the median.
-        count: at least 1.
+    Values have no NaN; of 0 and -0 either may be the median.
     """
     return _of_columns(partial(_median, count=count), x)
 
 
 def trimmed_means(x: Float[Array, "clients ..."], first: Scalar, last: Scalar) -> Array:
-    """The mean of each coordinate's values from rank `first` to rank `last`, both from 0 and included.
-
-    Args:
-        x: values without NaN, finite up to rank `last`.
-        first: at least 0.
-        last: at least `first`.
-    """
+    """The mean of each coordinate's values from rank `first` to rank `last`, both from 0 and included; without NaN."""
     return _of_columns(partial(_trimmed_mean, first=first, last=last), x)
 
 
 def of_rank(x: Float[Array, "clients ..."], rank: Scalar) -> Array:
-    """Each coordinate's value of a rank, from 0; of 0 and -0 it may be either.
-
-    Args:
-        x: values without NaN.
-        rank: below their number.
-    """
+    """Each coordinate's value of a rank, from 0, of values without NaN; of 0 and -0 it may be either."""
     return _of_columns(lambda values: _from_ordered_bits(_of_rank(_ordered_bits(values), rank), x.dtype), x)
 
 

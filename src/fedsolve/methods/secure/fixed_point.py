@@ -20,22 +20,15 @@ class Coder(ABC):
     """How client updates become whole numbers that are added up, and what their sum means.
 
     A method that a `Secure` wraps may offer one as `update_coder`, for the field `delta` of its message: noise that
-    clients share is such. Without one, updates are sent in fixed point.
-
-    Attributes:
-        most: the largest size of one whole number of one client, noise included.
+    clients share is such. Without one, updates are sent in fixed point. `most` is the largest size of one whole
+    number of one client, noise included.
     """
 
     most: float
 
     @abstractmethod
     def encode(self, update: Params, round: Scalar, client: Scalar) -> list[Array]:
-        """The whole numbers of a client update, as floating-point arrays of any shapes.
-
-        Args:
-            update: floating-point arrays.
-            round, client: numbers that randomness follows from, which is no secret.
-        """
+        """The whole numbers of a client update, as floating-point arrays; round and client are no secret."""
 
     def noise(self, numbers: list[Array], key: Any) -> list[Array]:
         """Whole numbers that a simulation's client adds, of the shapes of `numbers`; a deployment's draws its own."""
@@ -43,14 +36,7 @@ class Coder(ABC):
 
     @abstractmethod
     def decode(self, sums: list[Array], clients: Scalar, like: Params, round: Scalar) -> Params:
-        """The mean client update.
-
-        Args:
-            sums: of the whole numbers of all clients, as floating-point arrays.
-            clients: how many, at least 1.
-            like: arrays of the shapes and types of an update.
-            round: its number.
-        """
+        """The mean client update, of shapes and types of `like`, from the sums of the whole numbers of all clients."""
 
 
 # Whole numbers as elements of the integers modulo 2^32 or 2^64, and back.
@@ -68,10 +54,7 @@ MOST_CLIENTS = 2**16 - 1
 def to_ring(numbers: Array, fine: Array, bits: int) -> Ring:
     """Whole numbers of size below 2^(bits - 1) as ring elements; negative ones are 2^bits less.
 
-    Args:
-        numbers: floating-point whole numbers of any shape.
-        fine: 0, or NaN where they are of a message that is not finite.
-        bits: 32 or 64.
+    `numbers` are floating-point; `fine` is 0, or NaN where they are of a message that is not finite.
     """
     numbers = jnp.where(jnp.isnan(fine), 0, numbers)
     if bits == 32:
@@ -132,11 +115,6 @@ def scale_exponent(bits: int, clients: int, bound: float) -> int:
 
     >>> [scale_exponent(32, n, 1.0) for n in (10, 100, 1000)]
     [27, 24, 21]
-
-    Args:
-        bits: of the ring's elements, with the sign.
-        clients: at least 1.
-        bound: largest size of one number, > 0.
     """
     f = min(math.floor(math.log2(2.0 ** (bits - 1) / (clients * bound))) + 1, _EXPONENTS)
     while clients * math.ceil(math.ldexp(bound, f)) >= 2 ** (bits - 1):
@@ -164,14 +142,9 @@ class Number(NamedTuple):
 
 
 def encode_leaf(x: Array, number: Number, weight: Scalar, key: Any, fine: Array) -> tuple[Ring, Array]:
-    """A leaf as ring elements round(2^f w clip(x, -B, B)), and how many of its numbers were clipped.
+    """A leaf as ring elements round(2^f w clip(x, -B, B)), w in [0, 1], and how many of its numbers were clipped.
 
-    Args:
-        x: floating-point numbers of any shape.
-        number: of the leaf.
-        weight: w, in [0, 1].
-        key: of the rounding.
-        fine: 0, or NaN for a message that is not finite; its type is that of the message.
+    `fine` is 0, or NaN for a message that is not finite; its type is that of the message.
     """
     within = jnp.clip(x, -number.bound, number.bound).astype(fine.dtype)
     scaled = weight * within * 2.0**number.exponent

@@ -64,13 +64,7 @@ def ways(message: Any, inherited: str = "mean") -> Any:
 
 
 def why_not_a_sum(algorithm: Algorithm, as_sent: bool, message: Any) -> str:
-    """Why a server needs more than sums of messages, '' if sums will do.
-
-    Args:
-        algorithm: the method.
-        as_sent: whether messages are reduced as they are sent.
-        message: one, or its shapes.
-    """
+    """Why a server needs more than sums of messages, '' if they will do; `as_sent`: messages are reduced as sent."""
     if algorithm.traits.reduction is not None:
         return "a robust reduction looks at each message"
     if not as_sent:
@@ -132,14 +126,7 @@ class Limits(NamedTuple):
 def layout(
     structure: Any, shapes: list[tuple[int, ...] | None], entries: int, limits: Limits
 ) -> list[Number]:
-    """How each leaf of a message is sent.
-
-    Args:
-        structure: of the message.
-        shapes: of its leaves, None of those that are sent otherwise.
-        entries: of the model.
-        limits: of numbers and clients.
-    """
+    """How each leaf of a message is sent; shapes are None of those sent otherwise, `entries` those of the model."""
     numbered = structure.unflatten(range(structure.num_leaves))
     names, bounds, found = _names(numbered), limits.bounds, []
     by_name = [{name, *name.split(".")} for name in names]
@@ -207,13 +194,10 @@ class SecureServer:
 
 @module
 class SecureMessage:
-    """A message as ring elements that are added up.
+    """A message as ring elements that are added up, by leaf of the inner message, whose structure it has.
 
-    Attributes:
-        sums: of each leaf of the inner message.
-        weight: the number of examples, `()` where clients count alike.
-        clipped: how many numbers of this client were clipped, `()` where noise protects the message.
-        structure: of the inner message.
+    `weight` is the number of examples, `()` where clients count alike; `clipped` counts the numbers of this client
+    that were clipped, `()` where noise protects the message.
     """
 
     sums: tuple[Ring, ...] = reduced("sum")

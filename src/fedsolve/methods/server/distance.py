@@ -52,12 +52,7 @@ class AdamByDistance(ServerOptimizer):
     def estimated(self, state: EstimateState, numerator: Traced, denominator: Traced) -> EstimateState:
         """The state with the larger of the old estimate and the new one; the old one is the rate of this round.
 
-        Args:
-            state: with the moments and sums of this round.
-            numerator, denominator: of the new estimate; 0 / 0 counts as 0.
-
-        Returns:
-            The state after the round.
+        The state has the moments and sums of this round; the new estimate's 0 / 0 counts as 0.
         """
         distance = jnp.maximum(state.distance, quotient(numerator, denominator)).astype(state.r.dtype)
         return replace(state, distance=distance, server_lr=state.distance)

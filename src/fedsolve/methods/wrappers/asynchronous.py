@@ -51,9 +51,7 @@ class Versions:
 class KeepsVersions(Wrapper):
     """A late method with the broadcasts that its clients began with; `Cohort.started` says which.
 
-    Args:
-        inner: the method.
-        depth: broadcasts that are kept: more than the updates of which the latest message is late.
+    `depth` broadcasts are kept: more than the updates of which the latest message is late.
     """
 
     title: ClassVar[str] = "versions"

@@ -52,13 +52,7 @@ def part(model: Params, like: Params) -> Params:
 
 @dataclass(frozen=True)
 class PartOracle(WrappedOracle):
-    """A client's loss as a function of one part of the model, the other fixed.
-
-    Attributes:
-        inner: the oracle of the whole model.
-        fixed: the other part.
-        passes: times that the round's minibatches are gone through.
-    """
+    """A client's loss as a function of one part of the model, the other fixed; `passes` go through its minibatches."""
 
     adds: ClassVar[str] = "the gradient of a part of the model"
     fixed: Params
@@ -94,12 +88,8 @@ class JointOracle(WrappedOracle):
 
         (g, h) = gradient at (y, v):   g is returned,   v <- v - lr h
 
-    What steps along g does SGD on all leaves together; v lies in mutable arrays, so that no method has to carry it.
-
-    Attributes:
-        inner: the oracle of the whole model.
-        memory: the personal leaves, each a mutable array (`jax.new_ref`).
-        lr: their rate.
+    What steps along g does SGD on all leaves together; v lies in mutable arrays (`jax.new_ref`), so that no method
+    has to carry it.
     """
 
     memory: Any
