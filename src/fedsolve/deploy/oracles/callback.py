@@ -32,18 +32,12 @@ def numpy_view(x: Array, wide: bool) -> np.ndarray:
 
 
 class Host:
-    """Functions of the host that compiled programs call by name.
+    """Functions of the host, (params, words) -> result, that compiled programs call by name.
 
-    A program holds this object's number alone, and looks it up at each call (`HostFunction`): so one program serves
-    every `Host` whose arrays have the same shapes, and keeps none of them in memory. Whoever runs a program holds on to
-    the `Host` meanwhile.
-
-    Args:
-        functions: (params, words) -> result, by name. What they are given lies in the program's memory, to be read
-            until they return; they give back NumPy arrays.
-
-    Attributes:
-        number: what programs call it by, an array of shape (1,).
+    A program holds this object's `number` alone, an array of shape (1,), and looks it up at each call
+    (`HostFunction`): so one program serves every `Host` whose arrays have the same shapes, and keeps none of them in
+    memory. Whoever runs a program holds on to the `Host` meanwhile. What functions are given lies in the program's
+    memory, to be read until they return; they give back NumPy arrays.
     """
 
     def __init__(self, functions: Mapping[str, Callable[[Any, np.ndarray], Any]]) -> None:
@@ -83,14 +77,11 @@ _HOSTS: WeakValueDictionary[int, Host] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function of any `Host` as part of compiled programs.
+    """A function of any `Host` as part of compiled programs; `view` makes a framework's arrays (see `numpy_view`).
 
-    Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches;
-    never do two of one `Host` run at once. So its functions may keep a state, if they do not mind in which order they
-    are asked for what does not depend on one another.
-
-    Attributes:
-        view: how the program's arrays become those of a framework (see `numpy_view`).
+    Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches; never do
+    two of one `Host` run at once. So its functions may keep a state, if they do not mind in which order they are
+    asked for what does not depend on one another.
     """
 
     name: str
@@ -138,8 +129,7 @@ class HostFunction:
 class Packing:
     """How a list of arrays is laid out in fewer ones, which are flat: each costs time on its way, whatever its size.
 
-    Attributes:
-        groups: the numbers of the arrays that lie one after another in each flat one.
+    `groups` are the numbers of the arrays that lie one after another in each flat one.
     """
 
     shapes: tuple[tuple[int, ...], ...]

@@ -278,11 +278,7 @@ _NO_COUNT = float("nan")
 
 
 class LocalMetrics:
-    """What a client measures a model by, with the engine's programs.
-
-    Args:
-        metrics: functions of (params, batch) by name; means over examples, or not.
-    """
+    """What a client measures a model by, with the engine's programs: means over examples or not, by name."""
 
     def __init__(
         self,

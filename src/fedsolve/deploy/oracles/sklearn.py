@@ -91,10 +91,9 @@ def _signs(outputs: Array, y: Array) -> Array:
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """The mean over a batch of a loss of  coef_ x + intercept_, each example's times its weight and its class's.
+    """The mean over a batch of a loss of coef_ x + intercept_, each example's times its weight and its class's.
 
-    Attributes:
-        class_weights: of each class by number; None for 1.
+    Classes without `class_weights` (None) weigh 1.
     """
 
     example_loss: ExampleLoss

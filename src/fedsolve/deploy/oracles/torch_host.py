@@ -249,10 +249,9 @@ Arrays = dict[str, np.ndarray]
 class Evaluations:
     """A module with a loss and batches; during an evaluation other values take the place of its own, which come back.
 
-    Attributes:
-        buffers: running statistics and the like after the steps done so far, apart from the module's own.
-        rounded: whether the module gives something else for its inputs rounded to the type of its parameters.
-        moving: the names of those that a trial of the module has changed.
+    `buffers` are running statistics and the like after the steps done so far, apart from the module's own, and
+    `moving` the names of those that a trial has changed. `rounded`: the module gives something else for its inputs
+    rounded to the type of its parameters.
     """
 
     def __init__(
@@ -376,8 +375,7 @@ class Evaluations:
     def try_out(self, twice: bool) -> None:
         """Loss and gradient on the first batch, so that what is wrong with them is told before any round.
 
-        Args:
-            twice: whether the loss must be the same when it is computed again.
+        With `twice` the loss must be the same when it is computed again.
         """
         batch = self._batches.at(bytes(8), 0)
         x, y = to_device(batch, self._device, self._dtype)

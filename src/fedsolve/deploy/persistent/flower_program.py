@@ -44,8 +44,7 @@ def check_version() -> None:
 class FlowerProgram:
     """Flower's program, called for one message after another.
 
-    Raises:
-        UnknownFlower: the installed Flower is not the one that was tried, or has other insides.
+    `UnknownFlower` if the installed Flower is not the one that was tried, or has other insides.
     """
 
     def __init__(self) -> None:
@@ -66,16 +65,11 @@ class FlowerProgram:
         inside.RuntimeHttpClient = _client_class(inside.RuntimeHttpClient, self._take_input)
 
     def run(self, arguments: Sequence[str], restart: Callable[[bytes], NoReturn], pulled: bytes) -> None:
-        """Run the message of these arguments.
+        """Run the message of these arguments, those that Flower's SuperExec gives.
 
-        Args:
-            arguments: as Flower's SuperExec gives them.
-            restart: goes on in a new process with the input that was pulled, if its bundle is not the one that this
-                process has imported.
-            pulled: the input that a process before this one has pulled; b"" if none has.
-
-        Raises:
-            SystemExit: the message failed, or was stopped. Flower then ends this process within seconds.
+        `pulled` is the input that a process before this one has pulled, b"" if none has; if its bundle is not the one
+        that this process has imported, `restart` goes on in a new process with it. `SystemExit`: the message failed,
+        or was stopped; Flower then ends this process within seconds.
         """
         self._restart, self._pulled = restart, pulled
         sys.argv = [str(Path(sys.executable).parent / PROGRAM), *without_parent(arguments)]

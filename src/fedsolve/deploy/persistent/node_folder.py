@@ -42,9 +42,7 @@ class WorkerLimits:
 def make_folder(states: Path, limits: WorkerLimits, program: str) -> Path:
     """Make a node's folder in the folder of its clients' states; remove those of nodes that have ended.
 
-    Args:
-        limits: when its workers leave by themselves.
-        program: the path of Flower's own `flwr-clientapp`.
+    `limits` say when its workers leave by themselves; `program` is the path of Flower's own `flwr-clientapp`.
     """
     try:
         states.mkdir(parents=True, exist_ok=True)

@@ -33,12 +33,9 @@ from fedsolve.folders.untrusted import loads
 
 @dataclass
 class Request:
-    """A message as the shim hands it on.
+    """A message as the shim hands it on: the arguments of Flower's program, and the process that started it.
 
-    Attributes:
-        arguments: of Flower's program.
-        parent: the process that started it, with which the worker ends.
-        pulled: what an earlier process has pulled of it already, b"" if nothing.
+    The worker ends with that. `pulled` is what an earlier process has pulled of the message already, b"" if nothing.
     """
 
     arguments: list[str]
@@ -49,11 +46,7 @@ class Request:
 
     @classmethod
     def read(cls, data: bytes) -> Request:
-        """The request of a line, and what comes after it.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """The request of a line, and what comes after it; `ValueError` if it is none."""
         line, _, more = data.partition(b"\n")
         document = loads(line)
         match document:
@@ -221,11 +214,7 @@ class Worker:
             return True
 
     def _run(self, program: Program, connection: socket.socket, request: Request) -> None:
-        """Run a message and say how it ended.
-
-        Raises:
-            SystemExit: it failed, or was stopped: the worker ends.
-        """
+        """Run a message and say how it ended; `SystemExit` if it failed, or was stopped: the worker ends."""
         if self.parent not in (0, request.parent):  # another SuperExec, perhaps of another environment
             self._restart(connection, request)
         if self.parent == 0:

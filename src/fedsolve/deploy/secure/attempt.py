@@ -44,9 +44,8 @@ _OPENED = 20  # one round in 2^20 cannot be opened although clients are lost at 
 class Width(NamedTuple):
     """How far masks reach.
 
-    Attributes:
-        reach: m, the clients on each side in the ring that one shares a mask with, if they are of the cohort.
-        arrived: of the m clients after each one that arrived, so many must have arrived, else the sum stays closed.
+    One shares a mask with m = `reach` clients on each side in the ring, if they are of the cohort. Of the m clients
+    after each one that arrived, `arrived` must have arrived too, else the sum stays closed.
     """
 
     reach: int
@@ -146,13 +145,10 @@ SECOND_SUM = "another sum of this round was opened"
 class Attempt:
     """What all clients, the committee and the server must agree on before anything is sent.
 
-    Args:
-        attempt: from 0; a round that is asked for again has the next.
-        cohort: the clients whose messages are summed, at least 3, ascending.
-        n32, n64: how many words of 32 bits, then of 64 bits, a message has.
-        request: the digest, 32 bytes, of what all clients are asked: a client that is asked something else has other
-            masks, which cancel with nobody's (against Pasquini et al. 2022, "Eluding secure aggregation in federated
-            learning via model inconsistency").
+    A round that is asked for again has the next `attempt`, from 0. The cohort is ascending, at least 3 clients; a
+    message has n32 words of 32 bits, then n64 of 64 bits. `request` is the digest, 32 bytes, of what all clients are
+    asked: a client that is asked something else has other masks, which cancel with nobody's (against Pasquini et al.
+    2022, "Eluding secure aggregation in federated learning via model inconsistency").
     """
 
     def __init__(
@@ -236,12 +232,10 @@ class Step(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A client's message, and what it answers.
+    """A client's message, n32 unsigned words of 32 bits and n64 of 64 bits, little-endian, and what it answers.
 
-    Attributes:
-        data: n32 unsigned words of 32 bits and n64 of 64 bits, little-endian; None before they are made.
-        round: from 0; None where only the server counts.
-        request: the digest of what this client was asked; None where it is not known before the words are.
+    There are no data before they are made. The round is None where only the server counts; `request`, the digest of
+    what this client was asked, where it is not known before the words are.
     """
 
     data: bytes | None
@@ -306,9 +300,7 @@ class AttemptLog:
     def answer(self, step: Step, clients: int, min_sum: int, may_repeat: bool) -> None:
         """Note that an unmask request is answered; `ProtocolError` if it must not be.
 
-        Args:
-            clients: whose sum is opened, as `Roster.bits`.
-            may_repeat: whether the owner lets a round be opened a second time.
+        `may_repeat`: the owner lets a round, whose sum is that of `clients` (`Roster.bits`), be opened a second time.
         """
         self._check_above(step, self._answered, "this member has answered")
         masked = self._masked.get((step.kind, step.round))

@@ -66,14 +66,11 @@ class _State:
 
 
 class NodeSecrets:
-    """A client of secure sums.
+    """A client of secure sums; its folder has `client-0-identity.key`, and `EXPERIMENT/client-0-secure/`.
 
-    Args:
-        folder: of the node; below it `client-0-identity.key`, and `EXPERIMENT/client-0-secure/`.
-        min_sum: the fewest clients whose sum the owner of this client lets be opened, at least 3.
-        peers: a TOML file with the public identity of every client; without it the first roster is trusted.
-        second_sums: whether the owner lets the sum of a round be opened a second time (`AttemptLog`).
-        log: told in one line why something is refused; nothing is sent then.
+    The owner lets sums of at least `min_sum` clients (3 or more) be opened, with `second_sums` those of a round a
+    second time (`AttemptLog`). `peers` is a TOML file with the public identity of every client; without it the first
+    roster is trusted. `log` is told in one line why something is refused; nothing is sent then.
 
     Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
     """

@@ -159,11 +159,9 @@ def commitment(experiment: bytes, client: int, coin: bytes) -> bytes:
 
 
 class Member(NamedTuple):
-    """What a client says of itself for a whole experiment, signed by its identity.
+    """What a client says of itself for a whole experiment, signed by its identity, an Ed25519 key.
 
-    Attributes:
-        identity: its Ed25519 key.
-        share_key: the X25519 key that shares are encrypted to.
+    Shares are encrypted to `share_key`, an X25519 key.
     """
 
     client: int
@@ -257,13 +255,10 @@ def experiment_digest(experiment: str) -> bytes:
 
 
 class Roster:
-    """The long-lived keys of all clients.
+    """The long-lived keys of all clients, and the server's X25519 key, with which they authenticate masked words.
 
-    Attributes:
-        server_key: the server's X25519 key, with which clients authenticate masked words.
-        members: each client's keys, by number.
-        coins: those of all clients in the order of their numbers; b"" before they are revealed, and where nothing is
-            drawn.
+    `coins` are those of all clients in the order of their numbers; b"" before they are revealed, and where nothing is
+    drawn.
 
     Source: Bonawitz et al. (2017), "Practical secure aggregation for privacy-preserving machine learning", round 0;
     kept for all rounds as in Ma et al. (2023), "Flamingo".

@@ -164,11 +164,9 @@ def _sealed_shares(
 
 
 class MaskedReply(NamedTuple):
-    """A reply as the server reads it.
+    """A reply as the server reads it, with shares (`sealed`) for each member of the committee, in its order.
 
-    Attributes:
-        sealed: the shares for each member of the committee, in its order.
-        fresh: new pre-keys, whose signatures are checked when they are used.
+    Signatures of `fresh` pre-keys are checked when they are used.
     """
 
     sealed: list[bytes]
@@ -288,9 +286,7 @@ def read_request(request: bytes, roster: Roster, member: int) -> tuple[Lists, di
 class Answer(NamedTuple):
     """What a member says: its shares that open the sum, or the clients for whose sake it gives none.
 
-    Attributes:
-        unwilling: clients whose owners allow no sum of so few.
-        least: the largest `min_sum` of the clients' owners, which is not sent.
+    Owners of `unwilling` clients allow no sum of so few; `least`, the largest `min_sum` of the owners, is not sent.
     """
 
     shares: bytes

@@ -35,11 +35,7 @@ _FAIR = 2**32 // PRIME * PRIME
 
 
 def share(values: bytes, threshold: int, count: int) -> list[bytes]:
-    """For each of the points 1, ..., count its shares of secrets, 36 bytes each.
-
-    Args:
-        values: the secrets, 32 bytes each.
-    """
+    """For each of the points 1, ..., count its shares of secrets (32 bytes each), 36 bytes each."""
     constants = _to_limbs(values)
     # Column j is the polynomial of limb j: its value at 0, then uniform coefficients.
     coefficients = np.vstack(
@@ -119,11 +115,9 @@ class ProtocolError(InvalidInput):
 class SumNotOpened(FedsolveError):
     """A sum stays closed: too few clients or members of the committee answered, or what they sent does not fit.
 
-    Attributes:
-        missing: the clients whose answers would have been needed.
-        at_fault: the clients that sent what does not fit.
-        disputes: a member and a client each, of whom one or the other is at fault, and nobody can say which.
-        unwilling: clients whose owners allow no sum of so few.
+    The answers of `missing` would have been needed; those `at_fault` sent what does not fit. Of a member and a client
+    in `disputes` one or the other is at fault, and nobody can say which. The owners of `unwilling` allow no sum of so
+    few.
     """
 
     exit_code = 4
@@ -147,11 +141,7 @@ class RoundIsOver(SumNotOpened):
 
 
 class Reader:
-    """Takes the fields of a message in their order, and never more than there is.
-
-    Args:
-        tag: the four bytes that it must begin with.
-    """
+    """Takes the fields of a message, which begins with a tag of four bytes, in order, and never more than there is."""
 
     def __init__(self, data: bytes, tag: bytes, what: str) -> None:
         if not isinstance(data, bytes):
@@ -369,14 +359,9 @@ _TABLE_BELOW, _EXPANDED_FROM = 10.0, 1e6
 
 
 def skellam_share(count: int, variance: float, key: bytes | None = None) -> np.ndarray:
-    """Independent Skellam numbers with mean 0.
+    """Independent Skellam numbers with mean 0: whole numbers, int64 of shape (count,).
 
-    Args:
-        count: how many, at least 0.
-        key: 32 bytes that they follow from, for tests; by default from the system's generator.
-
-    Returns:
-        Whole numbers, int64 of shape (count,).
+    They follow from a key of 32 bytes in tests, by default from the system's generator.
     """
     if not 0 < variance <= _LARGEST:
         raise InvalidInput(f"variance = {variance!r} of a share of noise must be above 0 and at most 2^50")

@@ -66,11 +66,7 @@ _SHOWN = 3  # reasons of those that do not enrol
 class SecureSession:
     """The server's side of an experiment's secure sums; each attempt is written down before an order is sent.
 
-    Args:
-        grid: Flower's grid.
-
-    Attributes:
-        left_out: clients that take part in no sum of this run any more, each with the reason.
+    Clients in `left_out`, each with the reason, take part in no sum of this run any more.
     """
 
     def __init__(
@@ -105,8 +101,7 @@ class SecureSession:
     def load_or_enrol(self, population: int, connect_seconds: float) -> None:
         """Go on with the keys in the file, or ask all clients for theirs; those connected then have the keys of all.
 
-        Raises:
-            Unavailable: a client is missing, or does not accept the keys of the others.
+        `Unavailable` if a client is missing, or does not accept the keys of the others.
         """
         self._server, is_new = self._load(), False
         if self._server is None:
@@ -202,9 +197,8 @@ class SecureSession:
     def open(self, attempt: Any) -> Any:
         """The sum of an attempt that is over (`OpenedSum`), from the committee's shares of masks.
 
-        Raises:
-            SumNotOpened: too few clients or members have answered; those at fault are left out from now on.
-            RoundIsOver: members have answered for another sum of this round.
+        `SumNotOpened` if too few clients or members have answered (those at fault are left out from now on),
+        `RoundIsOver` if members have answered for another sum of this round.
         """
         attempt.close()
 
@@ -307,12 +301,10 @@ ROOM = 2**24
 
 
 class SecureCoordinator(Coordinator):
-    """A coordinator of a method under `fs.Secure`.
+    """A coordinator of a method under `fs.Secure`; `session`, the server's side, is given before the first round.
 
-    Attributes:
-        session: the server's side of the protocol; given before the first round.
-        run_config: the configuration of Flower's run, which clients have too.
-        attempt: the sum that the current orders are for, None before there is one.
+    Clients have the configuration of Flower's run too. `attempt` is the sum that the current orders are for, None
+    before.
     """
 
     session: SecureSession
@@ -357,9 +349,8 @@ class SecureCoordinator(Coordinator):
     def open(self) -> tuple[int, ...]:
         """Open the sum; the clients whose messages are in it.
 
-        Raises:
-            SumNotOpened: too few clients, or members of the committee, have answered.
-            RoundIsOver: the sum is none of such messages.
+        `SumNotOpened` if too few clients or members of the committee have answered, `RoundIsOver` if it is none of
+        such messages.
         """
         opened = self.session.open(self.attempt)
         message = from_words(opened.words, self.method.zero_message)
@@ -387,11 +378,7 @@ class SecureCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class SummedResult(EvaluationResult):
-    """What clients measured together.
-
-    Attributes:
-        totals: of each part, the metrics of all examples; no client's own.
-    """
+    """What clients measured together: of each part, the metrics of all examples; no client's own."""
 
     totals: Mapping[str, PartMetrics] = dataclasses.field(default_factory=dict)
 

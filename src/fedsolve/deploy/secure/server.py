@@ -104,8 +104,7 @@ class SecureRound:
     def close(self) -> None:
         """Fix who arrived and who is missing; no reply counts any more.
 
-        Raises:
-            SumNotOpened: so few arrived that no member of the committee would answer.
+        `SumNotOpened` if so few arrived that no member of the committee would answer.
         """
         if self._lists is None:
             try:
@@ -144,8 +143,7 @@ class SecureRound:
     def result(self) -> OpenedSum:
         """The sum of the messages that arrived, without masks.
 
-        Raises:
-            SumNotOpened: too few members answered; who is missing or at fault.
+        `SumNotOpened`, with who is missing or at fault, if too few members answered.
         """
         lists, opening = self._closed()
         secrets = opening.secrets()
@@ -199,12 +197,9 @@ _SERVER = b"fss2"
 
 
 class SecureServer:
-    """What the server keeps over all rounds of an experiment; `begin` starts a round.
+    """What the server keeps over all rounds of an experiment; `begin` starts a round, and the roster is sent to all.
 
     Its bytes hold a private key of the server's: keep them in a file of mode 0600.
-
-    Attributes:
-        roster: every client's long-lived keys, to be sent to all of them.
 
     Source: Bonawitz et al. (2017); Bell et al. (2020); Ma et al. (2023), "Flamingo".
     """
@@ -249,14 +244,10 @@ class SecureServer:
     def begin(
         self, kind: str, round: int, cohort: Sequence[int], n32: int, n64: int, request: bytes
     ) -> SecureRound:
-        """A new attempt to sum the messages of a cohort, with the next pre-key of each client.
+        """A new attempt to sum the messages of a cohort (at least 3 clients), with the next pre-key of each client.
 
-        Save this object before any order is sent: a pre-key is used once.
-
-        Args:
-            cohort: at least 3 clients of the roster.
-            n32, n64: words of 32 bits and of 64 bits of a message.
-            request: the digest of what all clients are asked, 32 bytes.
+        Save this object before any order is sent: a pre-key is used once. A message has n32 words of 32 bits and n64
+        of 64; `request` is the digest, 32 bytes, of what all clients are asked.
         """
         check_integer("round", round, bits=32)
         listed = sorted({check_integer("a client of the cohort", client) for client in cohort})

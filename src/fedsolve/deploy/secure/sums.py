@@ -25,11 +25,7 @@ _LARGEST = 2.0 ** (63 - 12 - _FRACTION_BITS)  # of one number of one client, 134
 
 
 class Measured(NamedTuple):
-    """What a client can measure.
-
-    Attributes:
-        counts_alike: whether its loss is a mean over examples of which each counts once.
-    """
+    """What a client can measure; `counts_alike`: its loss is a mean over examples of which each counts once."""
 
     kinds: tuple[SumMetric | None, ...]
     parts: tuple[str, ...]
@@ -62,15 +58,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class SummedMetrics:
-    """The numbers that clients add up when they measure a model.
+    """The numbers that clients, at most `clients`, add up when they measure a model.
 
-    A client's are, for each part: its examples, and for each metric its sums, or of a
-    mean the mean times its count, and the count. At the end comes how many of them were too large and were clipped.
-
-    Attributes:
-        measured: what each is, and on which parts, all of which each client has: a sum to which one client alone
-            adds something would be its own.
-        clients: that may be added up, at most.
+    A client's are, for each part: its examples, and for each metric its sums, or of a mean the mean times its count,
+    and the count. At the end comes how many of them were too large and were clipped. Each client has all parts of
+    `measured`: a sum to which one client alone adds something would be its own.
     """
 
     names: tuple[str, ...]
