@@ -46,18 +46,11 @@ _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 class Module:
-    """A module in PyTorch, called with parameters and buffers from outside.
+    """A module in PyTorch, called with parameters (those that train) and buffers from outside.
 
-    Args:
-        module: what runs.
-        copied: a copy of it runs, so that it may change afterwards. A copy loses the hooks of its parameters, and a
-            loss that refers to the module's parameters does not mean the copy's.
-        alone: in evaluation each example is a batch of its own, with draws from seed 0, for a module that mixes
-            examples or draws then too.
-
-    Attributes:
-        params: parameters that train, by name.
-        buffers: what it saves besides, such as running statistics.
+    `copied`: a copy of it runs, so that it may change afterwards. A copy loses the hooks of its parameters, and a
+    loss that refers to the module's parameters does not mean the copy's. `alone`: in evaluation each example is a
+    batch of its own, with draws from seed 0, for a module that mixes examples or draws then too.
     """
 
     def __init__(self, module: nn.Module, copied: bool = True, alone: bool = False) -> None:

@@ -71,15 +71,7 @@ def refuse_late_hooks(module: nn.Module) -> None:
 
 
 class Graph:
-    """What a value was computed from.
-
-    Args:
-        value: a tensor with a gradient.
-
-    Attributes:
-        functions: the names of the user's own `torch.autograd.Function`s in it.
-        leaves: the tensors that it depends on and that require a gradient.
-    """
+    """What a value was computed from: the user's own `torch.autograd.Function`s, and leaves that require a gradient."""
 
     def __init__(self, value: Tensor) -> None:
         self.functions: list[str] = []
@@ -133,11 +125,7 @@ def are_fixed() -> bool:
 
 
 class Draws(TorchDispatchMode):
-    """PyTorch with fixed draws.
-
-    Attributes:
-        coarsest: the largest rounding unit of a floating-point type to which a tensor of another was converted.
-    """
+    """PyTorch with fixed draws; `coarsest` is the largest rounding unit of a type to which a tensor was converted."""
 
     def __init__(self, rounding: bool) -> None:
         super().__init__()
@@ -286,16 +274,11 @@ class EvaluationValue(NamedTuple):
 
 
 class Reference:
-    """A module and its loss in PyTorch.
+    """A module and its loss, (outputs, targets) -> tensor, in PyTorch.
 
-    Args:
-        module: it runs itself, since a copy would lose the hooks of its parameters and is not what a loss refers to.
-        loss: (outputs, targets) -> tensor.
-        dtype: the floating-point type to compute in.
-
-    Attributes:
-        draws: whether the module or a function drew from Python's or NumPy's global random numbers so far.
-        autocast: whether either entered `torch.autocast` so far, which leaves float64 as it is.
+    The module runs itself, since a copy would lose the hooks of its parameters and is not what a loss refers to.
+    `draws`: it or a function drew from Python's or NumPy's global random numbers so far; `autocast`: either entered
+    `torch.autocast`, which leaves float64 as it is.
     """
 
     def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:

@@ -74,8 +74,7 @@ class SoFar(NamedTuple):
 def written_meanwhile(write: Callable[[bool], bool]) -> Iterator[None]:
     """Write a page every few seconds in a thread of its own; and once more where the block stops before its end.
 
-    Args:
-        write: writes it, told whether the runs go on, and says whether it did. What it raises ends nothing.
+    `write` is told whether the runs go on, and says whether it wrote; what it raises ends nothing.
     """
     ended, written = threading.Event(), threading.Event()
 
@@ -126,19 +125,12 @@ def write_page(
     clients: ClientMetrics | None = None,
     so_far: SoFar | None = None,
 ) -> Path:
-    """Write the page of some runs to `path`, atomically, and return the path.
+    """Write the page of some runs to `path`, atomically, and return the path; runs of one label share a colour.
 
-    All texts are plain: a blank line starts a paragraph, and markup is shown as it is written.
-
-    Args:
-        path: the HTML file; its folder is made.
-        histories: the runs, at least one; runs of one label share a colour.
-        title: the heading.
-        how_tuned: how the hyper-parameters were chosen; "" where that is not known.
-        notes: claims and remarks, as a list above those of the runs.
-        pictures: matplotlib figures (or PNGs) to show, by the sentence that describes them.
-        clients: what each client measured last, for a table of up to 50 clients by name; None for none.
-        so_far: how far the runs are, in place of their outcome and settings; None where they have ended.
+    All texts are plain: a blank line starts a paragraph, and markup is shown as it is written. `notes` are a list
+    above those of the runs, `pictures` figures of matplotlib (or PNGs) by the sentence that describes them, `clients`
+    what each client measured last, for a table of up to 50 by name. `so_far` tells how far the runs are, in place of
+    their outcome and settings; None where they have ended.
     """
     main = headline(histories)
     remarks = [without_folders(note) for note in (*notes, *_notes(histories))]

@@ -145,10 +145,7 @@ def _of_part(history: History, part: str, metric: str) -> History:
 def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[str, np.ndarray]:
     """The columns of all runs below one another, after `method` and, where all runs have one, `seed`.
 
-    A column that a run lacks is NaN in its rows.
-
-    Raises:
-        InvalidInput: another part than evaluations or rounds.
+    A column that a run lacks is NaN in its rows. `InvalidInput` for another part than evaluations or rounds.
     """
     check_known("part of a history", part, get_args(Part))
     tables = [getattr(h, part) for h in histories]

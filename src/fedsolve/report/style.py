@@ -213,13 +213,7 @@ DIVERGED = "div."
 
 @dataclass(frozen=True)
 class Colours:
-    """What the colours of a map mean.
-
-    Attributes:
-        best: the value of the brightest colour.
-        worst: the value of the darkest; what is worse has the same colour.
-        log: whether colours follow the logarithm.
-    """
+    """What the colours of a map mean: `worst`, and what is worse, is darkest; `log`: they follow the logarithm."""
 
     best: float
     worst: float

@@ -63,11 +63,8 @@ class Cell(NamedTuple):
 class ResultTable:
     """A table, and what renders it.
 
-    Attributes:
-        caption: what it is, for who does not see it.
-        head: the title of each column.
-        rows: their cells, each a `Cell`, or plain text, a number or None, which is shown as '-'.
-        note: how it is read; "" for nothing.
+    The caption says what it is to who does not see it, the note how it is read. A cell is a `Cell`, or plain text, a
+    number or None, which is shown as '-'.
     """
 
     caption: str
@@ -210,12 +207,8 @@ def result_rows(
     """One row of plain numbers per method: accuracies as fractions, bytes, seconds.
 
     Of several seeds it has the means, and as `deviations` the sample standard deviations of what is measured.
-
-    Args:
-        histories: the runs.
-        target: what `rounds_to_target` counts to: a fraction, or a loss, of the first of `metrics` or else of the
-            headline; None for no such entry.
-        metrics: columns of the evaluations, as `chosen_metrics` takes them.
+    `rounds_to_target` counts to the target, a fraction or a loss, of the first of `metrics` (as `chosen_metrics`
+    takes them) or else of the headline; without one there is no such entry.
     """
     key, goal = headline(histories), _target(target)
     names = chosen_metrics(histories, metrics)

@@ -187,11 +187,7 @@ def _line(error: Exception) -> str:
 
 
 def package(name: str, extra: str) -> ModuleType:
-    """A tracker's package.
-
-    Raises:
-        InvalidInput: it is not installed.
-    """
+    """A tracker's package; `InvalidInput` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -204,8 +200,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0  # seconds before a call that failed is
 class Sender:
     """Makes calls one after another, in the order in which they were put; a call that fails is made again.
 
-    Attributes:
-        error: what the latest failure raised; None while no call has failed since the last `finish`.
+    `error` is what the latest failure raised; None while no call has failed since the last `finish`.
     """
 
     def __init__(self) -> None:
@@ -216,11 +211,7 @@ class Sender:
         self._made, self._finishing = 0, False
 
     def put(self, call: Callable[[], None]) -> None:
-        """Have a call made after those before it.
-
-        Args:
-            call: a function without arguments.
-        """
+        """Have a call, without arguments, made after those before it."""
         with self._changed:
             if self._finishing:
                 self._finishing, self.error = False, None
@@ -231,13 +222,9 @@ class Sender:
             self._changed.notify_all()
 
     def finish(self, patience: float) -> int:
-        """Wait until every call is made; give up once none has succeeded for some time.
+        """Wait until every call is made, and return how many were dropped.
 
-        Args:
-            patience: seconds without success after which the remaining calls are dropped.
-
-        Returns:
-            How many calls were dropped.
+        They are once none has succeeded for `patience` seconds.
         """
         with self._changed:
             self._finishing = True

@@ -251,14 +251,10 @@ _FROM_REDUCTIONS = frozenset(
 
 
 class SplitAtBatchSums:
-    """A program with one output, cut at its sums over the batch.
+    """The program of a loss or a metric, of outputs and targets of a batch of any size, cut at its sums over the batch.
 
-    Args:
-        program: of a loss or a metric: of the outputs and targets of a batch of any size.
-
-    Attributes:
-        width: how many numbers a row adds; the first is 1.
-        is_mean: whether the value is the mean of the rows' own values, or has rows itself.
+    A row adds `width` numbers, of which the first is 1. `is_mean`: the value is the mean of the rows' own, or has
+    rows itself.
     """
 
     def __init__(self, program: Program) -> None:
@@ -334,14 +330,9 @@ class NoMean(Exception):
 class OnSums:
     """A loss or a metric, (outputs, targets) -> tensor, as what each example adds and what the sums make.
 
-    Args:
-        rows: the function by rows.
-        outputs, targets: an example batch, as tensors.
-
-    Attributes:
-        is_mean: whether the value is the mean of the rows' own values: then `rows` is enough.
-        size: sums -> how much a set of examples counts for where the values of several sets are averaged; None where
-            no such average is the value of all.
+    `is_mean`: the value is the mean of the rows' own values, so that `rows` is enough. `size` makes of sums how much
+    a set of examples counts for where the values of several sets are averaged; None where no such average is the
+    value of all.
     """
 
     def __init__(self, rows: OnRows, outputs: Any, targets: Any) -> None:

@@ -24,18 +24,11 @@ Values = Mapping[str, Any]
 class Model:
     """A module in JAX: in training mode where a key is given, else in evaluation mode.
 
-    Args:
-        module: parameters of one floating-point type; it stays as it is.
-        x: an example batch, as the module takes it, of at least 2 rows.
-
-    Attributes:
-        params: parameters that train (`requires_grad`), by name.
-        frozen: those that do not.
-        buffers: what training writes to, such as running statistics.
-        asks: its arguments beside parameters and inputs: a key, if training mode draws or differs from evaluation mode.
-        mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
-        wide: whether it computes in 64 bits what a run in float32 has in 32.
-        dtype: the type of the parameters.
+    Parameters have one floating-point type, `dtype`: `params` train (`requires_grad`), `frozen` do not; `buffers` are
+    what training writes to, such as running statistics. `asks` are its arguments beside parameters and inputs: a key,
+    if training mode draws or differs from evaluation mode. `mixing` and `mixing_evaluated` tell whether an example's
+    outputs depend on others of its batch, `wide` whether it computes in 64 bits what a run in float32 has in 32. `x`
+    is an example batch of at least 2 rows.
     """
 
     def __init__(self, module: nn.Module, x: Any) -> None:
@@ -104,17 +97,8 @@ class OnRows:
     """A loss or a metric of PyTorch, (outputs, targets) -> tensor, as the value of each example.
 
     It is applied to one row of the outputs at a time (vmapped), whose mean it is for the batch (`check_mean`): so the
-    model itself sees whole batches, and padding can be left out.
-
-    Args:
-        name: what errors call it.
-        function: an `nn.Module` or a function; its value a scalar, the mean over the batch, or one for each row.
-        outputs, targets: an example batch, as tensors.
-        dtype: the type of the module's parameters.
-
-    Attributes:
-        name: what errors call it.
-        program: what it does to a batch.
+    model itself sees whole batches, and padding can be left out. The function is an `nn.Module` or a function; its
+    value a scalar, the mean over the batch, or one for each row.
     """
 
     def __init__(

@@ -54,11 +54,7 @@ def weights_along(node: Any, mixed: Sequence[int], weights: Array) -> dict[int, 
 
 
 class Counted:
-    """Sizes as numbers of examples that count, for where a program computes with them.
-
-    Args:
-        weights: 0 or 1 for each example, shape (n,).
-    """
+    """Sizes as numbers of examples that count (weight 1, not 0), for where a program computes with them."""
 
     def __init__(self, weights: Array) -> None:
         self._examples = jnp.maximum(jnp.sum(weights > 0), 1)
@@ -105,19 +101,11 @@ _SIZES = {"aten.sym_size.int": lambda x, axis: x.shape[axis], "aten.sym_numel.de
 class Program:
     """A program of PyTorch, evaluated operation by operation while JAX traces it.
 
-    Programs are equal only if they are the same object, so that a jitted function meets each once.
-
-    Args:
-        exported: what `export.exported` gives.
-        dtype: the type of the module's parameters; it stands for the type of the run wherever it is named.
-
-    Attributes:
-        names: the parameters and buffers that it reads, as the module calls them.
-        written: the buffers that it writes.
-        random: whether it draws.
-        mixing: whether it mixes examples, so that padding would count without weights (BatchNorm in training).
-        wide: whether it computes in 64 bits what a run in float32 has in 32.
-        digest: what it does, as a short name that is the same in every process.
+    Programs are equal only if they are the same object, so that a jitted function meets each once. `dtype`, that of
+    the module's parameters, stands for the type of the run wherever it is named. The program reads parameters and
+    buffers by `names`, and writes the buffers `written`. `mixing`: padding would count without weights (BatchNorm in
+    training); `wide`: it computes in 64 bits what a run in float32 has in 32; `digest` is a short name of what it
+    does, the same in every process.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram, dtype: torch.dtype) -> None:

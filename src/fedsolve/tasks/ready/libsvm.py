@@ -125,10 +125,8 @@ def _read(folder: Path, name: str, features: int) -> Examples:
 def parse(text: bytes, features: int, where: str = "the text") -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, features), float32, and labels (n,), float64, of LIBSVM's format; blank lines are skipped.
 
-    A line is `label index:value ...`, indices ascending from 1; what is not named is 0.
-
-    Raises:
-        InvalidInput: no example, or the first line that is not of the format, with its number.
+    A line is `label index:value ...`, indices ascending from 1; what is not named is 0. `InvalidInput` if there is no
+    example, or a line is not of the format, with its number.
 
     >>> parse(b"-1 1:2 3:0.5", 3)
     (array([[2. , 0. , 0.5]], dtype=float32), array([-1.]))

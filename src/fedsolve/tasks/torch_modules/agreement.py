@@ -53,14 +53,10 @@ Evaluate = Callable[[Point, Examples], Results]
 
 
 class Agreement:
-    """PyTorch's numbers on a sample, to compare others with.
+    """PyTorch's numbers on a sample of all clients' examples, to compare others with; the module is then as it was.
 
-    Args:
-        module: it runs itself, and is then as it was.
-        functions: the loss and metrics, of outputs and targets.
-        examples: of all clients.
-        dtype: the type to compute in.
-        extremes: whether rows are added that have the largest and the smallest integers of all inputs at once.
+    `functions` are the loss and metrics, of outputs and targets. `extremes`: rows are added that have the largest and
+    the smallest integers of all inputs at once.
     """
 
     def __init__(
