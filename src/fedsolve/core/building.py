@@ -170,7 +170,6 @@ def made(built: T, by: Made) -> T:
 Check: TypeAlias = Callable[[str, Any], Any]
 """Takes a field's name and its value, raises `InvalidInput` or returns the value to keep."""
 
-
 ADDED_LATER = {"later": True}
 """Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
 

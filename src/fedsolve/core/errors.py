@@ -210,7 +210,6 @@ def require(package: str, what: str, extra: str, name: str = "") -> None:
 for _error in (FedsolveError, InvalidInput, Diverged, Interrupted):
     _error.__module__ = "fedsolve"  # as tracebacks show it, and as a user imports it
 
-
 # The checks of numbers that everything shares: each refuses in one line that says what, the value and its range.
 
 SEED_BITS = 32  # of a key: seeds 2^32 apart would be one

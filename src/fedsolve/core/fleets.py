@@ -26,7 +26,6 @@ __all__ = [
     "profile",
 ]
 
-
 # A fleet as data: the speed of each device, its link, what both take, when it is there and how often it drops out.
 #
 # Fleets by name have the source of their numbers, or the word that they are synthetic.

@@ -29,7 +29,6 @@ __all__ = [
     "Weighted",
 ]
 
-
 # The interface of a sampling, who takes part in a round; random orders and draws, also of minibatches.
 #
 # Orders do not depend on padding, in the forms that are fastest to compile into a round (benchmarks/FINDINGS.md): up

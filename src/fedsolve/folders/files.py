@@ -111,7 +111,6 @@ def slug(label: str) -> str:
 
 # Holding a folder for one run, so that no second writes into it, and noticing when it is gone.
 
-
 _LOCKED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _PATIENCE = 0.2  # seconds: one that only looks (`is_locked`) has the lock for a moment
 
@@ -194,7 +193,6 @@ def _acquire(file: IO[bytes]) -> None:
 # What asks a run to save and stop after the current compiled call: Ctrl-C, or a file in its folder.
 #
 # A second Ctrl-C stops at once. The file is how another process asks, such as `fedsolve stop`.
-
 
 _SECONDS_BETWEEN = 0.5
 STOP = "stop"

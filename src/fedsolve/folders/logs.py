@@ -99,7 +99,6 @@ def bytes_of(array: np.ndarray) -> memoryview:
 # So a run that is killed anywhere finds all that its checkpoint knows as it was, and a checkpoint waits for what
 # changed since the one before.
 
-
 _NONE = -1
 
 

@@ -33,7 +33,6 @@ from fedsolve.folders.sealed import mapped_arrays, read_header, write_arrays
 # for the day on which a model turns out to be spoiled. An older one has the rounds done in its name, and is a second
 # name of the same file: it costs no writing.
 
-
 _KIND = "checkpoint"
 
 

@@ -158,7 +158,6 @@ def _header(arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> bytes
 # The file is JSON as before, with two entries more: `checksum`, the CRC-32 of the whole text with eight zeros in its
 # own place, and `files`, those of the files beside it by name.
 
-
 LARGEST = 2**30
 """Bytes that a record has at most."""
 _NONE = "0" * 8

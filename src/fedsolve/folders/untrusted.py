@@ -27,7 +27,6 @@ from fedsolve.core.errors import InvalidInput
 if TYPE_CHECKING:
     import numpy as np
 
-
 DEEPEST = 64
 """How deeply values of a file may lie in one another: what fedsolve writes has at most a dozen levels."""
 MALFORMED = (
@@ -167,7 +166,6 @@ def _integer(digits: str) -> int:
 # Text files that people write, as the editors and spreadsheets of any system save them.
 #
 # They are UTF-8 with or without a byte order mark, have any line ends, and accents in one character or in two.
-
 
 _LONGEST_CELL = 2**31 - 1
 """Characters: those of `csv` are 131,072, and a note in a column that nobody reads may have more."""

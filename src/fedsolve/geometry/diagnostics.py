@@ -31,7 +31,6 @@ __all__ = [
     "Support",
 ]
 
-
 # What a measure is: numbers from a model and from the full objective at it.
 
 

@@ -53,7 +53,6 @@ def polar_factor(
 
 # A safeguarded root of an increasing scalar function, inside a compiled program.
 
-
 FOUND, UNBOUNDED, UNRESOLVED = 0, 1, 2
 _MAX_DOUBLINGS = 200
 _MAX_STEPS = 200

@@ -230,7 +230,6 @@ class ProjectableSet(ConvexSet):
 
 # What a method asks of a penalty or a set: the operations that it needs, and a start that lies in the set.
 
-
 if TYPE_CHECKING:  # a type checker cannot know the operations of blocks: those that all parts have
 
     class WithProx(Protocol):

@@ -177,7 +177,6 @@ def running_mean(beta: Scalar, old: Params, new: Params) -> Params:
 
 # FedAdamW (Liu et al. 2025): AdamW on the clients, with means over blocks of their second moments on the server.
 
-
 Partition = Literal["tensor", "row", "entry"]
 
 

@@ -39,9 +39,7 @@ __all__ = [
     "flip_labels",
 ]
 
-
 # Simulated attackers that collude and know the updates of all honest clients.
-
 
 Direction = Literal["std", "mean", "sign"]
 
@@ -239,7 +237,6 @@ def client_numbers(given: Any) -> np.ndarray:
 #
 # `Attacked` clients act each alone and stand inside `Robust`; `Colluding` ones know what all honest clients send and
 # stand around it.
-
 
 _TAG = 0x61747461
 

@@ -36,7 +36,6 @@ __all__ = [
     "Stochastic",
 ]
 
-
 # Step schedules of FedFW: the step eta_t, the penalty lambda_t and the averaging rho_t by round t = 1, 2, ...
 #
 # Theorems and sections are of Dadras, Banerjee, Prakhya and Yurtsever 2024.
@@ -264,7 +263,6 @@ class SplitSets:
 
 # Federated Frank-Wolfe: constrained problems without projections (Dadras et al. 2024, Algorithm 1).
 
-
 Variant = Literal["plain", "plus", "stochastic"]
 _NAMES = {"plain": "FedFW", "plus": "FedFWPlus", "stochastic": "FedFWSto"}
 
@@ -473,7 +471,6 @@ class FrankWolfe(Algorithm):
 
 
 # The three federated Frank-Wolfe methods by name (Dadras et al. 2024): `FrankWolfe` in its variants.
-
 
 Start = Literal["given", "projected"]
 Sends = Literal["code", "step"]

@@ -88,7 +88,6 @@ def check_decoded(inner: Algorithm, update: Any) -> None:
 # Trees of factors have the model's structure with `Factors` in the place of the chosen leaves; the chosen leaves alone
 # have the model's structure with None for all others, so that paths stay what they are.
 
-
 _SEED = 0x10A4  # of random numbers that nobody need hide: the same in simulation and deployment
 _NAMED = 3  # paths that an error names
 
@@ -189,7 +188,6 @@ class FactorOracle(WrappedOracle):
 
 
 # What a wrapper with factors in place of matrices is made of, however it averages them.
-
 
 Average = Literal["both", "A", "exact", "stack"]
 _NAMES = {"both": "LoRA", "A": "FFA-LoRA", "exact": "FedEx-LoRA", "stack": "FLoRA"}

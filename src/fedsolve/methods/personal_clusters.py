@@ -147,7 +147,6 @@ def FedBN(
 
 # IFCA (Ghosh et al. 2020): several models, of which each client takes the one with the least loss.
 
-
 Averaging = Literal["models", "gradients"]
 """What a cluster's clients send: their models after local steps, or one gradient each."""
 

@@ -44,7 +44,6 @@ class Adapts(OwnModels):
 
 # Per-FedAvg (Fallah et al. 2020): a model that is good after each client's gradient step.
 
-
 Variant = Literal["HF", "FO"]
 """How the product with the Hessian is made: from two gradients (Hessian-free), or left out (first order)."""
 
@@ -182,7 +181,6 @@ def PerFedAvg(
 
 
 # pFedMe (Dinh et al. 2020): local steps on Moreau envelopes, whose minimisers are the personal models.
-
 
 _ONE_GRADIENT = (
     "Moreau envelopes move the personal model with each minibatch gradient, and this method asks for {} besides: take "

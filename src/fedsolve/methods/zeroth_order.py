@@ -232,7 +232,6 @@ class RebuiltModel(Algorithm):
 
 # DeComFL (Li et al. 2025): local steps along directions that all clients share, and slopes in both ways.
 
-
 _LOST = (
     "clients that missed more than `history` rounds could not rebuild the model and sent nothing from then on: set "
     "history to the rounds of the run, or down='model'"

@@ -40,7 +40,6 @@ from fedsolve.pytorch.translation.registry import NotTranslatable
 
 Function = Callable[[Any, Any], Any]
 
-
 # one for each module, whatever tasks it is in
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 

@@ -224,7 +224,6 @@ def _some(t: Any, chosen: np.ndarray, rows: int) -> Any:
 
 # Which examples of a data set show the most of a module and its loss.
 
-
 _LOOK = 2**17  # rows of inputs that are looked at, evenly spaced; of targets 32 times as many
 
 

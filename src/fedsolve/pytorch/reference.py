@@ -103,7 +103,6 @@ def _nodes(start: Any) -> Iterator[Any]:
 # order. Every floating-point type has these numbers exactly. No draw depends on the number of rows: an example has the
 # same ones whatever stands beside it.
 
-
 _UNIFORM, _NORMAL = 0.3125, -0.5
 _FIXED: ContextVar[bool] = ContextVar("fixed", default=False)
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 SHOWN = 60
 """Tasks that are drawn."""
 _LETTERS = 24
@@ -62,7 +61,6 @@ def waiting(timeline: Timeline) -> Figure:
 
 
 # The usual plot of heterogeneous data: how many examples of each label every client holds.
-
 
 MOST_CLIENTS = 100
 """Up to so many clients are all drawn; of more, `SAMPLE` are."""

@@ -46,9 +46,7 @@ from fedsolve.results.record_files import PAGE as PAGE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 # A page while its runs go on: written again every few seconds, and loaded again by the browser, until they end.
-
 
 _SECONDS_BETWEEN = 5.0
 _TIMES_BETWEEN = 20  # as long as a writing takes: at most a twentieth of the time goes to it

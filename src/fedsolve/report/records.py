@@ -28,7 +28,6 @@ _WIDTH, _HEIGHT = 120, 24
 _MOST_POINTS = 120
 """More evaluations than pixels are not drawn."""
 
-
 Part = Literal["evaluations", "rounds"]
 """Which of a history's numbers."""
 

@@ -20,7 +20,6 @@ from fedsolve.results.metrics import describe, duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Line colours on a white ground."""
 DARK = ("#4C9BE8", "#FF8A4C", "#2BC79B", "#E79CC8", "#A5DEFF", "#F5C242")
@@ -101,7 +100,6 @@ def _parts(line: str, points: float) -> list[str]:
 
 
 # Numbers as people write them: losses, accuracies, mean ± deviation, bytes and times.
-
 
 _SMALLEST, _LARGEST = 1e-4, 1e7
 """Between these a number is written without a power of ten."""
@@ -206,7 +204,6 @@ def count_text(value: float) -> str:
 
 
 # A matrix of results as a map: annotated cells, colours by score, what diverged marked in words.
-
 
 DIVERGED = "div."
 

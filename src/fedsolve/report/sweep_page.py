@@ -49,7 +49,6 @@ from fedsolve.results.sweep import SweepRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 _MAPS = 6
 
 
@@ -158,7 +157,6 @@ def _span(values: Sequence[object]) -> str:
 
 
 # A sweep as a table for a paper and for a notebook: the settings, the best first.
-
 
 _SHOWN = 10
 

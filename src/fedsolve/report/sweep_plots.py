@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 # The settings of a sweep as rows, the best first and those that diverged last: for terminal, JSON and page.
-
 
 _TITLES = {
     "client_lr": "Client learning rate",

@@ -41,9 +41,7 @@ __all__ = [
     "tracker",
 ]
 
-
 # What every tracker does: it is a callback that sends on what is new, and the files of the result at the end.
-
 
 CURVES = "curves.png"
 
@@ -277,7 +275,6 @@ class Sender:
 
 
 # The trackers that runs can be sent to: TensorBoard (by tensorboardX), MLflow (by mlflow-skinny or mlflow) and W&B.
-
 
 _LONGEST = 6000  # characters of a parameter's value in MLflow
 _SHORT = {

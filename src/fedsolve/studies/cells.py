@@ -18,7 +18,6 @@ from fedsolve.studies.problem import Problem
 
 # Student's intervals of means over seeds: how they are written, what they decide against a bar and near it.
 
-
 LEVEL = 0.95
 """Of the intervals; several in one rule share it (Bonferroni), rules taken `together` have each its own."""
 

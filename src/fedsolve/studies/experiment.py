@@ -27,9 +27,7 @@ from fedsolve.results.sweep import SENT, Selection, SweepRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 # The parts of an experiment: sweeps as arrays, a file each while it runs, one archive in a folder that is kept.
-
 
 PARTS, ARCHIVE = "parts", "parts.zip"
 _ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives

@@ -31,7 +31,6 @@ from fedsolve.studies.experiment import VERDICTS, Claim, Experiment, Outcome, co
 
 # What a page says first: the outcome in a sentence, one number of each claim, and the picture that shows it.
 
-
 _WITH_INTERVAL = re.compile(r"[^;\]]*?\[(-?inf|-?[\d.e+-]+), (?:-?inf|-?[\d.e+-]+)\](?:(?!\. )[^,;\[(])*")
 _OF_THE_TEST_SET = "with the test set's chance"
 _LONGEST = 110

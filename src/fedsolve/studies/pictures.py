@@ -45,9 +45,7 @@ __all__ = [
     "tidy",
 ]
 
-
 # Curves in a grid of panels with one legend; a method has one colour and line in every picture of every study.
-
 
 _ORDER = (
     "FedAvg", "FedAdam", "FedDuAdam", "FedDuA", "FedExP", "FedAvgM", "FedAdagrad", "FedDuAdagrad", "FedExPM", "FedYogi",
@@ -456,7 +454,6 @@ class Ends:
 
 
 # How methods compare: a paper's numbers beside ours, ranks, and what tuning costs.
-
 
 _OTHERS = "0.82"
 

@@ -35,7 +35,6 @@ from fedsolve.tasks.task import Examples
 
 # The losses that scikit-learn's linear models stand for, of `coef_ x + intercept_`.
 
-
 ExampleLoss = Callable[[Array, Array, Array | None], Array]
 """(outputs (n, outputs), targets (n,), weights of classes or None) -> loss of each example, shape (n,)."""
 

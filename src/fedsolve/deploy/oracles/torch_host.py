@@ -241,7 +241,6 @@ def to_device(values: Any, device: torch.device, dtype: torch.dtype | None) -> A
 
 # Losses and gradients of a PyTorch module on a client's batches, for arrays that a compiled program hands over.
 
-
 Tensors = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
 

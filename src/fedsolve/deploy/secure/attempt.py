@@ -29,7 +29,6 @@ from fedsolve.deploy.secure.primitives import (
 # the m after it in the ring (a Harary graph of degree 2 m where the cohort is all, as in Bell et al. 2020, section 3).
 # So it does not matter that the server knows the ring when it chooses cohorts, and who is lost.
 
-
 COMPLETE = 64
 """Clients up to which all pairs share a mask."""
 CORRUPT = 0.05

@@ -233,7 +233,6 @@ def read_hello(hello: bytes) -> tuple[bytes, Member, list[PreKey]]:
 # A client checks it against its owner's file of peers; without one it pins the first roster that it sees, and then
 # trusts the server to have shown everybody the same.
 
-
 _ROSTER = b"fsr2"
 SMALLEST = 3
 """Clients that an experiment with secure sums has at least."""

@@ -208,7 +208,6 @@ def read_reply(reply: bytes, attempt: Attempt, client: int, server_private: byte
 # few, gives none of anybody, and names it: the sum can then be asked for without that client. Shares that a member
 # gives are compared with what clients say, so that any threshold of answers opens the sum.
 
-
 _REQUEST, _ANSWER = b"fsu2", b"fsa3"
 
 

@@ -24,7 +24,6 @@ from fedsolve.core.errors import FedsolveError, InvalidInput, of_type
 # A secret of 32 bytes is 18 numbers of 15 bits, each the value at 0 of a polynomial of its own over the integers
 # modulo a prime just above 2^15. So sharing is one product of matrices.
 
-
 PRIME = 32771
 """The smallest prime above 2^15: a value fits into two bytes."""
 LIMBS, _BITS = 18, 15
@@ -102,7 +101,6 @@ def _from_limbs(numbers: np.ndarray) -> bytes:
 #
 # Every message begins with four bytes that name its kind and version. All numbers are unsigned and little-endian,
 # every field has a fixed length or a count before it, and nothing may follow the last field.
-
 
 LARGEST_LIST = 2**16
 """Clients that a list may have: sums of 16-bit limbs hold for so many."""
@@ -352,7 +350,6 @@ class MaskStream:
 # A Skellam number is the difference of two Poisson numbers with the same mean. Poisson numbers with a mean of at least
 # 10 are drawn by transformed rejection (Hoermann 1993, "The transformed rejection method for generating Poisson random
 # variables", Algorithm PTRS), others by inversion of a table. Both are exact up to the rounding of 64-bit numbers.
-
 
 _LARGEST = 2.0**50
 _TABLE_BELOW, _EXPANDED_FROM = 10.0, 1e6

@@ -56,7 +56,6 @@ from fedsolve.results.clients import ClientMetrics
 
 # The server's keys and stock of pre-keys in a file of the run's folder, how clients enrol, and who is left out.
 
-
 KEYS_FILE = "secure-sums.bin"
 """The server's keys, which clients' pre-keys are in stock, and the attempts that were made."""
 _MOST_BYTES, _HELLO_BYTES, _KINDS_BYTES, _COIN_BYTES = 2**30, 2**16, 2**16, 32

@@ -192,7 +192,6 @@ class SecureRound:
 
 # The server of secure sums over all rounds: everybody's keys, pre-keys in stock, and the attempts that were made.
 
-
 _SERVER = b"fss2"
 
 

@@ -203,7 +203,6 @@ _compiled_held_out = compiled(_held_out, static_argnums=(0, 2))
 _compiled_pool = compiled(_pool, static_argnums=0)
 _compiled_pooled = compiled(pooled, static_argnums=0)
 
-
 # The evaluation of a run: every metric of the models that it comes to.
 
 

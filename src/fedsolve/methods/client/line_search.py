@@ -131,7 +131,6 @@ class Armijo(LocalSolver):
 
 # Conjugate gradients as the client's solver: the exact minimiser of a quadratic loss (Hestenes and Stiefel 1952).
 
-
 _ROUNDING = 4  # units of rounding that a difference of two gradients may be off by
 
 

@@ -129,7 +129,6 @@ def check_bits(name: str, bits: Any, least: int, most: int) -> Any:
 
 # Codes in place of the large leaves of a model or a client update, and the randomness that they follow from.
 
-
 _SEED = 0xC0DE  # of random numbers that nobody need hide: the same in simulation and deployment
 
 
@@ -319,7 +318,6 @@ class PowerSGD(Compressor):
 
 # The Walsh-Hadamard transform of rows of numbers, and the random signs that make it a random rotation.
 
-
 _LARGEST = 1024
 
 
@@ -345,7 +343,6 @@ def random_signs(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 # Compressors that send every entry in fewer bits: casts, signs, and quantisers.
-
 
 _QSGD_BLOCK = 512
 _FEWEST_FOR_HADAMARD = 128

@@ -121,7 +121,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 # Renyi divergences of the Gaussian mechanism by `dp-accounting`, and epsilon from those of several rounds.
 
-
 Sampling = Literal["fixed", "poisson", "none"]
 
 LEAST, _MOST = 1e-100, 1e6  # noise multipliers beyond which the accountant leaves the range of floats
@@ -207,7 +206,6 @@ def _quiet() -> Any:
 # at delta. mu_t^2 / t varies slowly with t (it is constant without sampling, where the Gaussian mechanism is the
 # mechanism itself, and tends to a constant otherwise): between two values of t it is interpolated.
 
-
 _A_DOUBLING, _DOUBLINGS = 16, 14
 TABLE_ENTRIES = _A_DOUBLING * _DOUBLINGS + 1
 """Entries of a table: t = 1 to 2^14; after that mu_t^2 / t is that of 2^14, rather too large than too small."""
@@ -279,7 +277,6 @@ def tabled_epsilon(table: Any, rounds: Scalar, delta: Scalar) -> Any:
 
 # Rounding at random to whole numbers whose norm stays within a bound (Kairouz, Liu and Steinke 2021, Section 4.2).
 
-
 _BETA = 2.0**-40
 _TRIES = 50
 
@@ -340,7 +337,6 @@ def round_within(x: Array, bound: float, key: Any) -> Array:
 #
 # A Skellam number is the difference of two Poisson numbers with the same mean. Sums of Skellam numbers are Skellam
 # numbers, with variances added: n shares of variance v/n are the noise of variance v.
-
 
 STEPS = 2**15
 """Whole numbers in a clip norm C."""

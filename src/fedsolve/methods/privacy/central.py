@@ -100,7 +100,6 @@ class PrivateMessage:
 
 # Client updates as whole numbers with a share of the noise: what `fs.Secure` sends for `fs.DP(at="distributed")`.
 
-
 _MOST = 32 * STEPS
 _TAIL = 10.0  # standard deviations of a share that `_MOST` leaves room for
 _SEED, _ROUNDING, _NOISE = 0x5CE1, 1, 0x4015E

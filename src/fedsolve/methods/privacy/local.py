@@ -28,7 +28,6 @@ from fedsolve.methods.wrappers.wrapper import Wrapper
 #     loss                    that of local work, which no update uses: 0, it is left out
 #     what is given as 0      left out in the same way
 
-
 Bounds = tuple[tuple[str, float], ...]
 """Bounds of scalars by their path, as a static field keeps them."""
 

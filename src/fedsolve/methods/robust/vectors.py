@@ -28,7 +28,6 @@ from fedsolve.core.types import Scalar, is_module, module, reductions, replace
 # Measured (benchmarks/FINDINGS.md): XLA's sort on a CPU takes 6 to 17 times as long as one count of all values for
 # each bit of their type, where what is counted stays in the cache.
 
-
 _AT_ONCE = 2**14  # values whose counts stay in the cache of a core
 
 

@@ -44,7 +44,6 @@ class Coder(ABC):
 # Elements of 64 bits are four limbs of 16 bits in words of 32: limbs of up to 65,535 clients add up without a carry,
 # so that no program needs 64-bit integers.
 
-
 _LIMB, _BASE, _MASK = 16, 2.0**16, 0xFFFF
 LIMBS = 4
 MOST_CLIENTS = 2**16 - 1
@@ -95,7 +94,6 @@ def _normalised(limbs: Array) -> Array:
 
 
 # Fixed point: numbers of known size times a power of two, rounded to whole numbers at random.
-
 
 _EXPONENTS = 100  # of scales, which are float32 numbers
 

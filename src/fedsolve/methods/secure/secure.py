@@ -44,7 +44,6 @@ from fedsolve.methods.wrappers.wrapper import Wrapper
 
 # Which messages are sums, by their types, and how each of their numbers is sent as a whole number.
 
-
 SCALAR_BOUND = 2.0**20
 """Largest size of a scalar that no bound is given for."""
 _UPDATE, _SQUARED_NORM = "delta", "squared_norm"

@@ -327,7 +327,6 @@ class LargestStep(ServerOptimizer):
 
 # FedExP and FedExPM: the doubly adaptive step without a preconditioner.
 
-
 ExpPreset = Literal["study", "original", "code"]
 
 # (eps_g, clamp, eps_g times |S|, weighting)

@@ -115,7 +115,6 @@ operations(
     },
 )
 
-
 # Normalisation of each example by its means and variances, and of batches, with statistics of what was seen.
 #
 # Statistics of halves are in float32, as PyTorch's are, where examples stand alone.

@@ -199,7 +199,6 @@ def _times(x: Array, alpha: float) -> Array:
 
 # Activations of networks, attention, and losses of margins.
 
-
 operations(
     {
         "elu": lambda x, alpha=1, scale=1, input_scale=1: jnp.where(

@@ -275,7 +275,6 @@ def _beyond(x: Array, reduce: str) -> Any:
 
 # New and converted tensors, and random ones from a JAX key: other draws than PyTorch's, of the same distributions.
 
-
 operations(
     {
         # floating numbers are rounded towards 0 to become integers

@@ -131,7 +131,6 @@ def may_change(differences: Iterable[Difference]) -> tuple[str, ...]:
 
 # Whether methods have learnt: a comparison of two that have not says nothing of either.
 
-
 TRAINING_LOSS = "train_loss"
 KNOWN = "a known solution"
 """The note of a record that no run made, but a solution whose numbers stand in every evaluation of others."""

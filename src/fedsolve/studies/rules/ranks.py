@@ -23,7 +23,6 @@ from fedsolve.studies.study import Decision, Statement
 if TYPE_CHECKING:
     from fedsolve.core.algorithm import Algorithm
 
-
 _DIGITS = 9
 """Significant digits by which losses are compared."""
 
@@ -184,7 +183,6 @@ def _of_signs(p: float, won: int, lost: int) -> Verdict:
 
 
 # Whether what lies beyond the edge of a grid could change a verdict: its last gains, continued.
-
 
 AT_LEAST, WITHOUT_TREND = 2.0, 4.0
 """Times the last step's gain that a method may gain beyond an edge: at least, and where gains show no trend."""
@@ -390,7 +388,6 @@ def early(cells: Cells, problem: str, rule: Rule) -> Decision:
 
 
 # Tuning by a small budget: settings drawn at random from ranges, and what the best of so many of them comes to.
-
 
 Range = tuple[float, float]
 

@@ -116,7 +116,6 @@ def _failed(url: str, part: Path, reason: str) -> InvalidInput:
 
 # MNIST, Fashion-MNIST and LIBSVM's sets: their files are checked, and zipped as tasks read them.
 
-
 IDX_SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",

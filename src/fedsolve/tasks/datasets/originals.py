@@ -91,7 +91,6 @@ def refuse(condition: bool, where: Path, what: str) -> None:
 
 # FEMNIST and Shakespeare from the JSON files that LEAF's own scripts make: by writer, and by role.
 
-
 _WINDOW = 80
 
 

@@ -241,7 +241,6 @@ class ViT(_Dropping):
 
 # An encoder of token sequences as BERT has it, and the classifier on the mean of its outputs.
 
-
 PADDING = 0
 """The token that is none: nothing attends to it, and the mean leaves it out."""
 

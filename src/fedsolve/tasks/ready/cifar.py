@@ -178,7 +178,6 @@ def _examples(differences: np.ndarray, y: np.ndarray) -> Examples:
 
 # CIFAR-10 and CIFAR-100 from their binary versions: balanced subsets in the form that the tasks read.
 
-
 ARCHIVE = "cifar-10-binary.tar.gz"
 ARCHIVE_100 = "cifar-100-binary.tar.gz"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

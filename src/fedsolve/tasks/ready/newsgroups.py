@@ -153,7 +153,6 @@ def shares(
 
 # MiniLM fine-tuned on newsgroup posts by author: all weights, LoRA factors, or updates of whole matrices.
 
-
 Tuning = Literal["all", "lora", "update"]
 MATRICES = ("query.weight", "value.weight")
 """What factors and updates are of: the two that Hu et al. 2022 adapt."""
@@ -388,7 +387,6 @@ def _folder() -> Path:
 
 
 # 20 Newsgroups by date as bags of words with their authors.
-
 
 ARCHIVE = "20news-bydate.tar.gz"
 WORDS = 10_000

@@ -110,7 +110,6 @@ def standardise_runs(signal: np.ndarray, run: np.ndarray) -> np.ndarray:
 
 # One subject of Haxby et al. 2001 from PyMVPA's NIfTI files: the voxels of the mask, volume by volume.
 
-
 CLASSES = ("rest", "face", "house", "shoe", "cat", "scissors", "scrambledpix", "bottle", "chair")
 _TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 512: "u2"}
 _MOST = 50_000_000

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedsolve.pytorch.callback import HostLoss
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues
 
-
 PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
 # of a large module (`is_large`): fewer rows, nothing is held for a second look, and weights keep the module's own type
@@ -245,7 +244,6 @@ def _relative(ours: Any, theirs: Any, small: float) -> float:
 
 
 # A task's loss and metrics of a PyTorch module on a few rows, as training and evaluation compute them.
-
 
 Functions = Mapping[str, Callable[..., Any]]
 _QUICK = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}

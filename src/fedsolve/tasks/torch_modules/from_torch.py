@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from fedsolve.pytorch.callback import Module
     from fedsolve.pytorch.loss_analysis import LossAnalysis
 
-
 # What a task is made of that trains a PyTorch module: its translation, or calls of it, with PyTorch's own numbers.
-
 
 _OF_A_BATCH = "compute what is of a whole batch in the loss, from outputs for each example"
 _MIXING = f"its outputs for an example depend on the others of the batch in evaluation: {_OF_A_BATCH}"

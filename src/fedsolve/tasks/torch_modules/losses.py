@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedsolve.pytorch.translation.batch_sums import OnSums
     from fedsolve.pytorch.translation.model import Model, OnRows
 
-
 Values = Mapping[str, Any]
 
 
