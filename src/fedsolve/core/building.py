@@ -54,7 +54,8 @@ class Registry(dict[str, T]):
         values = {self.key: table} if isinstance(table, str) else table
         if not isinstance(values, Mapping) or self.key not in values:
             raise InvalidInput(f"{kind} = {table!r} must be a table with a {self.key}: {', '.join(self)}")
-        name = self._spelled(values[self.key])
+        plain = str(values[self.key]).lower().replace("_", "").replace("-", "")
+        name = self._spellings.get(plain, values[self.key])
         cls: Any = self.find(name, kind)
         given = {parameter: value for parameter, value in values.items() if parameter != self.key}
         _check_parameters(name, cls, given)
@@ -63,10 +64,6 @@ class Registry(dict[str, T]):
     def name_of(self, built: Any) -> str | None:
         """The name of the class of an object, if it is one of these."""
         return next((name for name, cls in self.items() if type(built) is cls), None)
-
-    def _spelled(self, name: Any) -> Any:
-        plain = str(name).lower().replace("_", "").replace("-", "")
-        return self._spellings.get(plain, name)
 
 
 def _check_parameters(name: str, cls: Any, given: Mapping[str, Any]) -> None:

@@ -377,7 +377,9 @@ def synchronous(
     for t in range(updates):
         now, there = _somebody(fleet, now)
         cohort = np.asarray(draw(t, there))
-        longer = _longer(fleet, cohort, (seed, 0x71773, t))
+        normal = np.random.default_rng((seed, 0x71773, t)).standard_normal(len(cohort))
+        # how many times as long as on average their tasks take
+        longer = np.exp(fleet.jitter[cohort] * normal)
         durations = seconds[cohort] * longer
         lost = np.random.default_rng((seed, 0xD209, t)).random(len(cohort)) < fleet.dropout[cohort]
         end = _length(durations, lost, quorum, deadline)
@@ -400,11 +402,6 @@ def synchronous(
     written = (ids, present) if acts else (None, None)
     energy = None if joules is None else spent
     return Timeline(fleet.name, time, asked, waited, as_tasks(rows), energy, *written)
-
-
-def _longer(fleet: Fleet, cohort: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    # how many times as long as on average the tasks of a cohort take
-    return np.exp(fleet.jitter[cohort] * np.random.default_rng(seed).standard_normal(len(cohort)))
 
 
 def check_places(updates: int, places: int) -> None:

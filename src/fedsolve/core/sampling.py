@@ -296,7 +296,9 @@ class Bernoulli(Sampling):
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
         """Draw a cohort of random size; the cost of a round grows with the size."""
         if (most := self._most(population)) is None:
-            return _present_first(_below(self.p, key, population))
+            present = _below(self.p, key, population)
+            order = true_first(present)
+            return order, present[order]
         number = draw_binomial(jax.random.fold_in(key, TAG_NUMBER), population, self.p)
         return choose(key, population, most), jnp.arange(most) < number
 
@@ -327,11 +329,6 @@ def _below(p: float, key: Array, count: int) -> Array:
         second = jax.random.bits(jax.random.fold_in(key, TAG_SECOND_WORD), (count,), jnp.uint32)
     high, low = jnp.asarray(high, first.dtype), jnp.asarray(low, second.dtype)
     return (first < high) | ((first == high) & (second < low))
-
-
-def _present_first(present: Array) -> tuple[Array, Array]:
-    order = true_first(present)
-    return order, present[order]
 
 
 _BITS = 160  # of the likeliest number's weight, in whole numbers

@@ -207,17 +207,13 @@ def _display(asked: bool) -> Display | None:
     """
     if os.environ.get("TQDM_DISABLE") and not asked:
         return None
-    if in_notebook():
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is not None:  # in a notebook
         widgets = all(importlib.util.find_spec(name) is not None for name in ("tqdm", "ipywidgets"))
         return NotebookBar() if widgets else TerminalLine(sys.stdout)
     if sys.stderr.isatty():
         return TerminalLine(sys.stderr)
     return Display(sys.stderr) if asked else None
-
-
-def in_notebook() -> bool:
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
 
 
 def tell_compiling(progress: object, label: str) -> None:

@@ -276,7 +276,10 @@ class Seeds(Several):
     runs: tuple[Result, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", _checked_runs(self.runs))
+        wrong = [run for run in self.runs if not isinstance(run, Result)]
+        if wrong or not self.runs:
+            raise no_result(wrong[0] if wrong else ())
+        object.__setattr__(self, "runs", tuple(self.runs))
         if len(group_by_seed(self.histories)) > 1:
             raise not_seeds(self.histories[0].label)
 
@@ -415,13 +418,6 @@ def check_replaces(folder: Path, folders: Sequence[Path]) -> None:
         )
         if is_result and path not in folders:
             raise InvalidInput(f"{folder} holds another result, {path.name}: choose another folder")
-
-
-def _checked_runs(runs: Sequence[Result]) -> tuple[Result, ...]:
-    wrong = [run for run in runs if not isinstance(run, Result)]
-    if wrong or not runs:
-        raise no_result(wrong[0] if wrong else ())
-    return tuple(runs)
 
 
 def no_result(given: object) -> InvalidInput:

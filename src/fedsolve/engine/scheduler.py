@@ -270,7 +270,9 @@ class _MethodJob:
                 prepared = self._first() if place == 0 else self._wait_for_the_first()
                 if prepared is None:
                     return None
-                with self._shared.slots.acquire(_is_exclusive(prepared)):
+                # it takes several devices, or as much memory as it may
+                exclusive = prepared.program.mesh.size > 1 or prepared.stream is not None
+                with self._shared.slots.acquire(exclusive):
                     if self._asked():
                         return None
                     callbacks = self._method.callbacks_of(seed)
@@ -343,11 +345,6 @@ class _MethodJob:
         return self._failed or self._shared.stopped or self._shared.interrupt.stop_requested
 
 
-def _is_exclusive(prepared: PreparedRun) -> bool:
-    # whether a run takes several devices, or as much memory as it may
-    return prepared.program.mesh.size > 1 or prepared.stream is not None
-
-
 def _reseeded(prepared: PreparedRun, seed: int) -> PreparedRun:
     # the same run with another seed: its start and its key
     task = prepared.task
@@ -371,7 +368,8 @@ _MOST_BYTES = 2**26  # of examples, which lie on the device once for each method
 def scheduled_runs(methods: Sequence[RunPlan], task: Task, options: RunOptions) -> Iterator[WaitForResults]:
     # the runs of each method, in order: what is called for each in turn, and gives the results with each of its
     # seeds; a run that diverged has no model and says why. What is under way when the block ends is asked to stop.
-    if len(methods) > 1 and _is_small(task):
+    is_small = not isinstance(task.data, StoredData) and trees.nbytes(task.data.examples) <= _MOST_BYTES
+    if len(methods) > 1 and is_small:
         with run_concurrently(methods, task, options) as finish:
             yield finish
         return
@@ -413,7 +411,3 @@ def run_single(
         return result
     finally:
         notify_ended(callbacks, result)
-
-
-def _is_small(task: Task) -> bool:
-    return not isinstance(task.data, StoredData) and trees.nbytes(task.data.examples) <= _MOST_BYTES

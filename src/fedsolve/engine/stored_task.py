@@ -36,14 +36,11 @@ def model_metadata(inference: Any, personal: bool) -> dict[str, Any]:
     made, unnamed = inference.made_by, dict[str, str]()
     if made is None or made.name not in TASKS:
         return facts
-    table = task_table(replace(made, options={**_defaults(made.name), **made.options}), unnamed)
+    # with options that are not given: a file says the same whether they were typed or not
+    options = inspect.signature(TASKS[made.name].builder).parameters.values()
+    defaults = {o.name: o.default for o in options if o.default is not o.empty}
+    table = task_table(replace(made, options=defaults | dict(made.options)), unnamed)
     return facts if unnamed else {**facts, _TASK: table}
-
-
-def _defaults(task: str) -> dict[str, Any]:
-    # the options of a ready task that are not given: a file says the same whether they were typed or not
-    options = inspect.signature(TASKS[task].builder).parameters.values()
-    return {o.name: o.default for o in options if o.default is not o.empty}
 
 
 @dataclass(frozen=True, eq=False)

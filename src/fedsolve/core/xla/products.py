@@ -43,7 +43,7 @@ def with_half_products(function: Callable[..., Any]) -> Callable[..., Any]:
 def _half_product(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
     if _is_product(equation):
         return [_product(equation, values)]
-    if not any(map(_has_products, programs_inside(equation))):
+    if not any(_is_product(e) for program in programs_inside(equation) for e in all_equations(program)):
         return None
     if equation.primitive.name in _OWN_DERIVATIVE:  # nothing differentiates it any more
         return evaluate(equation.params["call_jaxpr"], values, _half_product)
@@ -54,10 +54,6 @@ def _half_product(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | Non
 def _is_product(equation: core.JaxprEqn) -> bool:
     types = {getattr(v.aval, "dtype", None) for v in (*equation.invars, *equation.outvars)}
     return equation.primitive.name in _PRODUCTS and types == {jnp.dtype("float32")}
-
-
-def _has_products(program: core.ClosedJaxpr | core.Jaxpr) -> bool:
-    return any(map(_is_product, all_equations(program)))
 
 
 def _in_bf16(value: Any) -> Any:

@@ -23,7 +23,6 @@ from fedsolve.deploy.secure.keys import (
     PreKey,
     PrivatePreKeys,
     Roster,
-    check_peers,
     experiment_digest,
     hello_bytes,
     load_or_create_identity,
@@ -207,8 +206,10 @@ class NodeSecrets:
         return roster
 
     def _check_peers(self, roster: Roster) -> None:
-        if self._peers is not None:
-            check_peers(roster, self._peers)
+        # each client must have the identity that the owner's file says
+        peers, members = self._peers, roster.members.values()
+        if peers is not None and (wrong := [m.client for m in members if peers.get(m.client) != m.identity]):
+            raise ProtocolError(f"the identity of clients {names(wrong)} is not that of the file of peers")
 
     def _read_roster(self) -> Roster | None:
         data = self._read(_ROSTER)  # its signatures were verified before it was written

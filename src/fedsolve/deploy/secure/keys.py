@@ -8,7 +8,7 @@ experiment, client and number, as in Signal's X3DH.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,6 @@ from fedsolve.deploy.secure.primitives import (
     check_point,
     check_signature,
     digest,
-    names,
     new_secret,
     number,
     public_key,
@@ -353,13 +352,6 @@ class Roster:
         if client not in self.members:
             raise ProtocolError(f"{what}: client {client} is not in the roster")
         return self.members[client]
-
-
-def check_peers(roster: Roster, peers: Mapping[int, bytes]) -> None:
-    """Raise `ProtocolError` unless every client of the roster has the identity that the owner's file says."""
-    wrong = [m.client for m in roster.members.values() if peers.get(m.client) != m.identity]
-    if wrong:
-        raise ProtocolError(f"the identity of clients {names(wrong)} is not that of the file of peers")
 
 
 def read_peers(path: str | Path) -> dict[int, bytes]:

@@ -380,7 +380,7 @@ def from_torch(
         local_steps=local_steps,
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
-        assemble=Complete(parts.frozen) if parts.frozen else _unchanged,
+        assemble=Complete(parts.frozen) if parts.frozen else _identity,
         module=partial(trained_copy, copy_module(module)),
         labels=likeliest if classes else None,
         notes=notes,
@@ -413,10 +413,6 @@ class _Start:
 
     def __call__(self, key: Any) -> dict[str, np.ndarray]:
         return self.params
-
-
-def _unchanged(params: Any) -> Any:
-    return params
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

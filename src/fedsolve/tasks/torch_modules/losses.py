@@ -331,10 +331,6 @@ def dataset_metric(
     return Whole(wrap(Gathered(module)), score)
 
 
-if TYPE_CHECKING:
-    pass
-
-
 def likeliest(outputs: Any) -> np.ndarray:
     # (n, classes, ...) -> (n, ...), the first of equal ones
     return np.argmax(outputs, axis=1).astype(np.int32)
