@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class Transformation:
     """An optax factory and its arguments; built inside the program, at the rates of the round.
 
-    `values` are numbers, arrays or schedules of fedsolve, and leaves; `options` are the other arguments, part of the
-    program.
+    `values` are numbers, arrays or schedules of fedsolve, and leaves; `options`, all others, are part of the program.
     """
 
     values: dict[str, Any]

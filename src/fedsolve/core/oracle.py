@@ -302,8 +302,8 @@ class _LossAlone(tuple[Any]):
 class TrainedRound(Oracle):
     """A client in one round whose local work is a training loop of its own: a pytree.
 
-    `outcome` is None before the loop has run, `begun` the model that it began with; `memory` is None where the
-    program carries no buffers.
+    `outcome` is None before the loop has run, `begun` is the model that it began with; `memory`: None without
+    buffers.
     """
 
     outcome: Outcome | None

@@ -65,8 +65,7 @@ def reduced(by: str, claim: MessageBounds | None = None, *, logged: bool = False
 class MessageBounds:
     """What a server of a deployment may check of numbers that a client reports: their range, both ends included.
 
-    `whole`: they are integers. `of_delta` is what the number is of the client update that it is sent with (`delta`),
-    None if it says more.
+    `whole`: they are integers; `of_delta`: what the number is of `delta`, the client update beside it, None if none.
     """
 
     at_least: float = -math.inf

@@ -46,8 +46,7 @@ from fedsolve.engine.streaming import Population, Stream, place_clients
 class DeviceData:
     """A run's method (with buffers around it where the task has some), model and clients, in the run's type.
 
-    `clients` lie on the device, a few of them where the `population` is streamed; `state_bytes` are of a client's own
-    state.
+    A few `clients` lie on the device where the `population` is streamed; `state_bytes` are of a client's own state.
     """
 
     algorithm: Algorithm

@@ -42,21 +42,12 @@ _NOBODY = "no client took part in any round: the model is the initial one"
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun(RunEvaluation):
-    """A run made ready: arguments checked, data on the device, the program chosen.
+    """A run made ready: arguments checked, data on the device, the program chosen; beside what its evaluation has.
 
-    Attributes, beside those of its evaluation:
-        sampling: with all numbers in the run's type.
-        label: the method's name in tables.
-        method: the method as a person writes it.
-        options: of the run, with every default filled in.
-        program: what is static in a compiled round.
-        packed: all clients' examples; of a few where clients are streamed.
-        shared: the same on every device that trains, here and in other processes.
-        state: what the first round begins with.
-        key: of all rounds.
-        traffic: bytes of a broadcast and of a message.
-        identity: what a checkpoint must share with the run that continues it.
-        remarks: what is to be said of the run whatever happens.
+    `method` is the method as a person writes it, `options` have every default filled in, `packed` are all clients'
+    examples (of a few where clients are streamed), `shared` is the same on every device that trains, here and in
+    other processes, `state` what the first round begins with, `identity` what a checkpoint must share with the run
+    that continues it.
     """
 
     sampling: Sampling

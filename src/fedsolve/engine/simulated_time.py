@@ -28,8 +28,8 @@ _BLOCK = 2**20  # places of cohorts that are drawn at once
 class Scheduled(Sampling):
     """Cohorts that were worked out ahead, a row for each server update, those present first.
 
-    `versions`: the update whose broadcast each began with, `()` where all have the newest; `never_empty`: each row
-    has somebody.
+    `versions`: the update whose broadcast each began with, `()` where all have the newest; each row has somebody if
+    `never_empty`.
     """
 
     ids: Int[Array, "updates size"]
@@ -56,8 +56,7 @@ class Scheduled(Sampling):
 class Timed:
     """What the clock makes of a run: when its updates are done, who counts in them, and how many broadcasts are kept.
 
-    `asks` is the sampling as it was given, `sent` the bytes of a client; of `depth` 0 all begin with the newest
-    model.
+    `asks` is the sampling as it was given, `sent` a client's bytes; of `depth` 0 all begin with the newest model.
     """
 
     timeline: Timeline

@@ -255,8 +255,7 @@ def experiment_digest(experiment: str) -> bytes:
 class Roster:
     """The long-lived keys of all clients, and the server's X25519 key, with which they authenticate masked words.
 
-    `coins` are those of all clients in the order of their numbers; b"" before they are revealed, and where nothing is
-    drawn.
+    `coins` are those of all clients by number; b"" before they are revealed, and where nothing is drawn.
 
     Source: Bonawitz et al. (2017), "Practical secure aggregation for privacy-preserving machine learning", round 0;
     kept for all rounds as in Ma et al. (2023), "Flamingo".

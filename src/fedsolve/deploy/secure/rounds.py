@@ -302,8 +302,7 @@ ROOM = 2**24
 class SecureCoordinator(Coordinator):
     """A coordinator of a method under `fs.Secure`; `session`, the server's side, is given before the first round.
 
-    Clients have the configuration of Flower's run too. `attempt` is the sum that the current orders are for, None
-    before.
+    Clients have the configuration of Flower's run too; `attempt` is the sum that current orders are for, None before.
     """
 
     session: SecureSession
@@ -348,8 +347,7 @@ class SecureCoordinator(Coordinator):
     def open(self) -> tuple[int, ...]:
         """Open the sum; the clients whose messages are in it.
 
-        `SumNotOpened` if too few clients or members of the committee have answered, `RoundIsOver` if it is none of
-        such messages.
+        `SumNotOpened` if too few clients or members have answered, `RoundIsOver` if it is none of such messages.
         """
         opened = self.session.open(self.attempt)
         message = from_words(opened.words, self.method.zero_message)

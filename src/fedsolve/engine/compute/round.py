@@ -42,9 +42,8 @@ SENT = "sent"
 class RunState:
     """Everything that a run carries from round to round.
 
-    `clients` are all clients' own states, first axis (clients,); `previous` is the exported model of the round
-    before, for the mean of the last two iterates; in round `failed` no client returned a finite update, -1 if there
-    is none.
+    `clients`: all clients' own states, first axis (clients,); `previous`: the exported model of the round before, for
+    the mean of the last two iterates; `failed`: the round in which no client returned a finite update, -1 if none.
     """
 
     server: Any

@@ -67,8 +67,8 @@ class EvalClients:
 class Block(NamedTuple):
     """Clients that are evaluated together; places beyond those of `clients.ids` are nobody's.
 
-    `train`: the `PackedClients` of what they train on, these or all, and `slots` their places there; None if they do
-    not.
+    `train`: the `PackedClients` of what they train on, these or all, None if they do not; `slots`: their places
+    there.
     """
 
     clients: EvalClients

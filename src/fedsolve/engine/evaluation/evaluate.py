@@ -208,14 +208,9 @@ _compiled_pooled = compiled(pooled, static_argnums=0)
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvaluation(EvalSets):
-    """Evaluates the models of a run.
+    """Evaluates the models of a run: of the method, with all numbers in the run's type, from the initial model on.
 
-    Attributes, beside what they are evaluated on:
-        algorithm: the method, with all numbers in the run's type.
-        task: the problem.
-        params: the initial model.
-        stream: reads the clients that come next; None if all are on the device.
-        timed: what the clock of the run's fleet makes of it; None without one.
+    `stream` reads the clients that come next, None if all are on the device; `timed`: None without a clock.
     """
 
     algorithm: Algorithm

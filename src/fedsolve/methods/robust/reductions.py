@@ -175,8 +175,7 @@ GROWTH = 2.0
 def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
     """The arrays of a message by field, without what follows from the client update and is checked against it.
 
-    A field is called by its name, with the names of those that it lies in before it; `name` is that of the message
-    itself.
+    A field's name begins with those of the fields that it lies in; `name` is that of the message itself.
     """
     if not is_module(message):
         leaves = jax.tree.leaves(message)

@@ -253,8 +253,8 @@ _FROM_REDUCTIONS = frozenset(
 class SplitAtBatchSums:
     """The program of a loss or a metric, of outputs and targets of a batch of any size, cut at its sums over the batch.
 
-    A row adds `width` numbers, of which the first is 1. `is_mean`: the value is the mean of the rows' own, or has
-    rows itself.
+    A row adds `width` numbers, the first of them 1. `is_mean`: the value is the mean of the rows' own, or has rows
+    itself.
     """
 
     def __init__(self, program: Program) -> None:
