@@ -570,14 +570,7 @@ class Trace(Sampling):
         self.check_rounds(shape[0])
 
     def check_rounds(self, rounds: int) -> None:
-        """Raise `InvalidInput` unless a client is available in one of the rounds.
-
-        Args:
-            rounds: of a run.
-
-        Raises:
-            InvalidInput: nobody is.
-        """
+        """Raise `InvalidInput` unless a client is available in one of the rounds."""
         trace = np.asarray(self.available)
         if not trace[:rounds].any():
             which = f"the first {rounds} rounds" if rounds < len(trace) else "any round"

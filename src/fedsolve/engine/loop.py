@@ -328,13 +328,11 @@ class SimulationLoop(RecordedRounds):
         self._check_alive(self.seen)
 
     def evaluate(self) -> str:
-        """Evaluate the model; why a callback ends the run here, or ''."""
         metrics = broadcast_from_first(self.prepared.evaluate(self.seen))
         self.recorder.evaluation(self._done, self._watch.seconds, metrics)
         return self._react()
 
     def due(self, over: bool) -> bool:
-        """Whether to save: after the last round, or some time after the last saving."""
         return over or self._checkpoints.due
 
     def save(self) -> None:
@@ -349,7 +347,6 @@ class SimulationLoop(RecordedRounds):
         return self._checkpoints.how_to_resume(self._done, self.rounds)
 
     def callback_arguments(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
-        """The result so far, and the metrics of each client, of the present state."""
         state = self.seen
         return partial(self.result, state), partial(client_metrics, self.prepared, state)
 

@@ -67,7 +67,6 @@ class Result(Records):
 
     @property
     def histories(self) -> tuple[History, ...]:
-        """The record of the run, in a tuple."""
         return (self.history,)
 
     @property
@@ -238,7 +237,6 @@ class Several(Records):
 
     @property
     def histories(self) -> tuple[History, ...]:
-        """The record of each run."""
         return tuple(run.history for run in self.runs)
 
     @property

@@ -304,19 +304,17 @@ class TensorBoard(Tracker):
         self._writer: Any = None
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
-        """See `Tracker`."""
         name = f"{label}-{task}-{settings.get('seed')}".replace("/", "-")
         self._writer = self._package.SummaryWriter(str(_new_folder(self._folder, name)))
         self._writer.add_text("settings", f"```\n{dumps(settings, 1)}\n```", 0)
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """See `Tracker`."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, round)
         self._writer.flush()
 
     def keep(self, files: list[Path]) -> None:
-        """See `Tracker`: the plot."""
+        """Log the plot alone."""
         for path in files:
             if path.name == CURVES:
                 from matplotlib.image import imread
@@ -324,7 +322,6 @@ class TensorBoard(Tracker):
                 self._writer.add_image("curves", imread(path)[..., :3], 0, dataformats="HWC")
 
     def close(self, finished: bool) -> None:
-        """See `Tracker`."""
         self._writer.add_text("status", "finished" if finished else "not finished", 0)
         self._writer.close()
 
@@ -365,7 +362,6 @@ class MLflow(Tracker):
         self._params: dict[str, Setting] = {}
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
-        """See `Tracker`."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedsolve")
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
@@ -373,7 +369,7 @@ class MLflow(Tracker):
         self._run, self._params = run.info.run_id, {"method": label, "task": task, **settings}
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """See `Tracker`: one request, however many metrics; the run's parameters go with the first."""
+        """Make one request, however many metrics; the run's parameters go with the first."""
         metric, param = self._package.entities.Metric, self._package.entities.Param
         now = int(time.time() * 1000)
         self._client.log_batch(
@@ -384,12 +380,10 @@ class MLflow(Tracker):
         self._params = {}
 
     def keep(self, files: list[Path]) -> None:
-        """See `Tracker`."""
         for path in files:
             self._client.log_artifact(self._run, str(path))
 
     def close(self, finished: bool) -> None:
-        """See `Tracker`."""
         self._client.set_terminated(self._run, "FINISHED" if finished else "FAILED")
 
 
@@ -411,7 +405,6 @@ class WandB(Tracker):
         self._run: Any = None
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
-        """See `Tracker`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._run = self._package.init(
             project=os.environ.get("WANDB_PROJECT", "fedsolve"),
@@ -425,11 +418,10 @@ class WandB(Tracker):
         )
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """See `Tracker`."""
         self._run.log(metrics, step=round)
 
     def keep(self, files: list[Path]) -> None:
-        """See `Tracker`; W&B copies the files."""
+        """Log the files, of which W&B makes copies."""
         folder = Path(self._run.dir)
         for path in files:
             self._run.save(shutil.copy(path, folder), base_path=folder, policy="end")
@@ -437,7 +429,6 @@ class WandB(Tracker):
                 self._run.summary["curves"] = self._package.Image(str(path))
 
     def close(self, finished: bool) -> None:
-        """See `Tracker`."""
         self._run.finish(exit_code=0 if finished else 1)
 
 

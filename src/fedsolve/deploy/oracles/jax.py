@@ -216,7 +216,6 @@ class JaxOracle(LocalProblem):
             self.beside = structure.unflatten(values)
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:
-        """The oracle of one round (see `LocalProblem.begin`)."""
         return replace(self._oracle(self._work, self._steps, key, client, dtype), noise=noise)
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> ClientOracle:

@@ -160,7 +160,6 @@ class TorchOracle(LocalProblem):
                 yield
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> TorchRound:
-        """The oracle of one round (see `LocalProblem.begin`)."""
         if jnp.dtype(dtype) not in (jnp.float32, jnp.float64):
             raise InvalidInput(f"dtype = {jnp.dtype(dtype)} must be float32 or float64 for a PyTorch module")
         if self._module.rounded and jnp.dtype(dtype) == jnp.float32:
