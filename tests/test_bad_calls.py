@@ -335,7 +335,6 @@ def test_mlflow_wants_an_address_that_it_knows(uri, words):
 
 # A choice that is an array, a list or a table, which Python and NumPy cannot look up, is refused in words.
 
-
 INNER = fs.FedAvg(0.1, weighting="uniform")
 PRIVATE = {"cohort": 2, "population": 4, "delta": 1e-3}
 CHOICES_CALLS = {
@@ -406,7 +405,6 @@ def test_a_count_is_one_that_jax_can_count(method, name):
 
 
 # Numbers that a user gives: one finite number within its range, as an array too; a rate may be a schedule.
-
 
 BAD = {
     "negative": -0.1,

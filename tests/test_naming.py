@@ -158,7 +158,6 @@ def test_objects_are_written_as_the_tables_that_build_them():
 
 # One description of a run: signatures, help, the section [run] and the command line are made from `RunOptions`.
 
-
 OPTIONS = {f.name: f for f in fields(RunOptions)}
 SWEPT = {name for name, f in OPTIONS.items() if about_of(f).swept}
 

@@ -312,7 +312,6 @@ def test_resume_takes_nothing_but_more_rounds(call, finished):
 
 # What is refused only once a run has a folder leaves no trace of it: the mended command finds it as it was.
 
-
 PRIVATE = ("clip_norm=1", "noise_multiplier=1", "population=4", "cohort=3", "delta=0.1", "weighting=uniform")
 DP = ("run", "digits", "DP+FedAvg", *SMALL, *(f"--set={setting}" for setting in PRIVATE), "--out", "here")
 LATE_SWEEP = ("sweep", "digits", "FedAvg", *SMALL, "--grid", "client_lr=0.1")

@@ -319,7 +319,6 @@ def test_no_colours_in_what_commands_of_flower_answer(name, tmp_path, monkeypatc
 
 # `fedsolve federate status`: the clients of runs that go on, have ended, failed or were interrupted.
 
-
 VERSIONS = {"fedsolve": fs.__version__, "flwr": "1.41.0", "python": "3.11.9", "framework": "torch 2.13.0+cpu"}
 
 
@@ -405,7 +404,6 @@ def test_bad_folders(text, said, call, tmp_path):
 
 
 # `fedsolve federate node`: it becomes Flower's SuperNode, with a worker's program first on its PATH or without.
-
 
 FLOWERS = [
     "--insecure",

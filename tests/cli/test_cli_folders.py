@@ -26,7 +26,6 @@ from fedsolve.geometry import L1
 
 # Folders that anybody may have written: what shows them refuses them in one line, and is not held up.
 
-
 DEEP = 100_000
 GOOD = {
     "label": "FedAvg", "task": "t", "settings": {}, "seconds": 1.0, "compile_seconds": 0.0, "notes": [],
@@ -116,7 +115,6 @@ def test_data_of_others_are_refused_in_one_line(tmp_path, name, read):
 
 
 # Folders of `fs.run` and `fs.compare` are shown; what cannot be run from them says so.
-
 
 DRAW = np.random.default_rng(0)
 CLIENTS = [fs.Examples(DRAW.normal(size=(8, 3)), DRAW.normal(size=8)) for _ in range(4)]

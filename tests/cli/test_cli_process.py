@@ -120,7 +120,6 @@ def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(bare_env, tmp_path):
 
 # `fedsolve run --processes`: the bits of one process, and what is said where a process is lost or never comes.
 
-
 SIZES = [f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features")]
 RUN = ("run", "regression", "SCAFFOLD", *SIZES)
 LONG = (*RUN, "--rounds", "100000", "--eval-every", "50000")

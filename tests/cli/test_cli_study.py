@@ -182,7 +182,6 @@ def test_one_method_is_no_study(call):
 
 # Where the studies of the papers are found: in the clone around the current folder, or nowhere, which is said.
 
-
 STUDY = """
 import fedsolve as fs
 from fedsolve.studies import Method, Problem, Study
@@ -276,7 +275,6 @@ def test_a_file_without_a_study_is_one_line(call, name, says):
 
 
 # Experiments of another distribution, found by its entry points: listed, run, and named where they cannot be.
-
 
 OTHER_STUDY = """
 import fedsolve as fs

@@ -338,7 +338,6 @@ def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
 
 # docs/sweep.md does what it says: its Python runs, its commands and its file are understood, its files are there.
 
-
 PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
 
 

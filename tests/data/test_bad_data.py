@@ -140,7 +140,6 @@ def test_synthetic_data_whose_labels_would_be_rounding(deviation):
 
 # Data files: every way an idx or npz file can be broken ends in one line that names the file.
 
-
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 HEADER = bytes([0, 0, 8, 3]) + struct.pack(">III", 2, 3, 4)
 
@@ -272,7 +271,6 @@ def test_a_data_folder_that_is_none_says_where_it_was_named(tmp_path, monkeypatc
 
 
 # The schema that all sites share: what it refuses, and what a table becomes by it.
-
 
 TEXT = """
 target = "ill"

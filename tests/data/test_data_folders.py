@@ -249,7 +249,6 @@ def test_a_folder_that_is_taken_or_only_for_reading(tmp_path):
 
 # Rows of a file that lie here and there: the same through a map and by calls, whatever is in memory.
 
-
 ROWS = np.random.default_rng(0).random((500, 3)).astype(np.float32)
 STARTS = np.array([3, 0, 100, 101, 499, 250])
 COUNTS = np.array([2, 1, 1, 40, 1, 7])

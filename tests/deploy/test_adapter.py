@@ -71,7 +71,6 @@ BAD = {
     "silence": (lambda r: None, "no answer within"),
 }
 
-
 BOUNDED = {"sampling": SAMPLING, "rounds": 2, "norm_bound": 1000.0}
 
 

@@ -114,7 +114,6 @@ def test_a_flower_without_the_program(monkeypatch):
 
 # An app of Flower alone, which does not import fedsolve, behind `fedsolve federate node`.
 
-
 CLIENT = """
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict

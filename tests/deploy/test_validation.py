@@ -137,7 +137,6 @@ def test_no_folder_leaves_the_node_however_it_is_written(path, around):
 
 # What a field may hold by its resolved annotation: every field of every part is known, and holds nothing else.
 
-
 FIELDS = {
     f"{name}.{field.name}": (cls, field.name)
     for name, cls in classes().items()

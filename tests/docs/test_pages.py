@@ -55,7 +55,6 @@ def test_what_prevents_sums():
 
 # The programs of docs/own-data.md: from a CSV file with a rare class to a table with AUC over five seeds.
 
-
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-data.md").read_text()
 ARRAYS, CSV = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]
 
@@ -94,7 +93,6 @@ def test_a_table_of_auc_from_a_csv_file(tmp_path, monkeypatch):
 
 
 # docs/predict.md: programs of at most ten lines go from one's own table and from a PyTorch module to predictions.
-
 
 PREDICT_PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text()
 TABLE, LOADED, MODULE = re.findall(r"```python\n(.*?)```", PREDICT_PAGE, re.DOTALL)
@@ -147,7 +145,6 @@ def test_a_module_trained_on_100_clients_predicts_after_loading(tmp_path, monkey
 
 # docs/privacy.md: its code runs and gives the numbers that it names.
 
-
 PRIVACY_PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
 
 
@@ -176,7 +173,6 @@ def test_numbers_of_other_samplings():
 
 
 # The programs of docs/scale.md and docs/simulated-time.md run, and those of docs/own-data.md on tables.
-
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCALE, TIME, OWN = ((DOCS / f"{name}.md").read_text() for name in ("scale", "simulated-time", "own-data"))
@@ -230,7 +226,6 @@ def test_its_runs(tmp_path, monkeypatch):
 
 # docs/tuning-free.md: its code runs, and a run logs what it says.
 
-
 TUNING_FREE_PAGE = (Path(__file__).parents[2] / "docs" / "tuning-free.md").read_text()
 
 
@@ -258,7 +253,6 @@ def test_code_runs():
 
 
 # The table of bytes in docs/composite.md is what the engine counts, and what encoded messages are long.
-
 
 WIRE_PAGE = (Path(__file__).parents[2] / "docs" / "composite.md").read_text()
 MODEL = MLP((784, 900, 300, 62))

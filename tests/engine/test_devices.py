@@ -167,7 +167,6 @@ for name, *counts in (word.split(":") for word in sys.argv[2:]):
 print("same")
 """
 
-
 ALL = ["FedRep:2:4", "Ditto:2:4", "FedPer:2:4", "Personal:2:4"]
 
 

@@ -151,7 +151,6 @@ def test_a_folder_in_use(tmp_path):
 
 # Disks that are full or may only be read: a line that says so, and the same bits once there is room.
 
-
 MODEL = Softmax(1000, 10)  # a client's state has 40 kB
 
 
@@ -233,7 +232,6 @@ def test_a_run_goes_on_where_the_disk_of_its_states_was_full(disk, tmp_path, mon
 
 
 # The folder of compiled programs: who chooses it, how large it gets, and what is damaged.
-
 
 SECONDS = "jax_persistent_cache_min_compile_time_secs"
 

@@ -18,7 +18,6 @@ from harness import Listed, crossed, engine
 
 # Losses that look entries up by labels: one that is not there is told, unless the loss leaves it out on purpose.
 
-
 RNG = np.random.default_rng(0)
 CLASSES = 5
 START = {"w": np.zeros((3, CLASSES), np.float32)}
@@ -76,7 +75,6 @@ MASKED = {
     "the last, counted from the end": lambda w, b: -logs(w, b)[:, -1] * b.y,
     "no look-up": lambda w, b: jnp.mean((b.x @ w["w"]).sum(1) - b.y) ** 2,
 }
-
 
 NOTED = {
     "a clipped gather",
@@ -204,7 +202,6 @@ def test_a_client_of_a_deployment():
 
 # A loss that follows from sums over examples: its value, gradient, evaluation and diagnostics against NumPy.
 
-
 COUNTS, RATE = (5, 3, 4), 0.2
 
 
@@ -324,7 +321,6 @@ def test_a_sum_is_refused():
 #
 # The loss is a linear regression whose inputs are dropped with chance 1/2, so that a step on a minibatch is plain
 # regression on inputs that are partly 0. With key None, in evaluation and on all examples, nothing is dropped.
-
 
 FEATURES, BATCH, LR = 4, 4, 0.05
 EVERYONE = Listed.of([[0, 1, 2, 3, 4], [2, 3, 4], [4, 0, 1]])

@@ -154,7 +154,6 @@ def test_integers_stay_as_narrow_as_they_are():
 
 # Random orders of a client's rows: uniform, fresh for each client, pass and round, and blind to padding.
 
-
 PATHS = pytest.mark.parametrize("capacity", [4, 12, 300], ids=["exact", "rank", "sort"])
 
 

@@ -21,7 +21,6 @@ from harness import crossed
 
 # Products of clients side by side as sums and of rows: the same numbers, in the programs that rounds run.
 
-
 RNG = np.random.default_rng(0)
 CLIENTS, INPUTS, OUTPUTS = 3, 20, 18
 

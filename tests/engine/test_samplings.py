@@ -341,7 +341,6 @@ def test_a_probability_with_which_nobody_comes_is_refused(p):
 
 # Weighted and available clients of a large population: the law of drawing one by one, at the cost of a cohort.
 
-
 CLIENTS, OF_MANY_DRAWS = 5000, 6000
 
 

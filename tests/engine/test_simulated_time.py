@@ -20,7 +20,6 @@ FLEET = Fleet(
     upload_joules=[0.01, 0.03, 0.02, 0.05, 0.04],
 )  # fmt: skip
 
-
 STEPS = np.array([EPOCHS * -(-n // BATCH) for n in SIZES])
 
 

@@ -180,7 +180,6 @@ def test_a_run_goes_on_with_its_own_folder_alone(tmp_path):
 
 # Clients' states in a file: what was never written costs nothing, and a run killed anywhere goes on alike.
 
-
 FIRST = {"a": np.array([[1.5, -2.0]], np.float32), "b": (np.int8(3), np.array(True))}
 
 

@@ -264,7 +264,6 @@ HARD = {  # of d entries
     "huge": lambda d: 1e30 * X.ravel()[:d],
 }
 
-
 UNBIASED = [QSGD(2), QSGD(8), EDEN(1), EDEN(2), EDEN(4), RandomK(0.2)]
 
 

@@ -254,7 +254,6 @@ def test_quick_run(tmp_path):
 
 # Control variates on FEMNIST's network: the quick form without data, and the bar that the data give.
 
-
 FOLDER = Path(os.environ.get("FEDSOLVE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 DATA = FOLDER / "femnist_leaf_sample.npz"
 

@@ -164,7 +164,6 @@ def test_the_best_step_is_not_shorter():
 
 # FedDuAdagrad with another first round against NumPy, and the rule that counts collapsed runs.
 
-
 EPS = 1e-3
 
 
@@ -222,7 +221,6 @@ def test_a_run_that_diverged_or_guesses_has_collapsed():
 
 
 # fedopt-tuning: the small network, methods, and the best client rate by server rate on made-up numbers.
-
 
 CLIENT, SERVER = (0.1, 1.0, 10.0), (0.01, 0.1, 1.0)
 
@@ -286,7 +284,6 @@ def test_quick_run(tmp_path):
 
 
 # FedLi on convex losses: bounds and rules on made-up numbers, Remark 2, the theorems' condition, the problems.
-
 
 NAME = "a9a, IID clients"
 ROUNDS = np.arange(41)

@@ -139,7 +139,6 @@ def test_a_quick_run_writes_its_page(name, tmp_path):
 
 # Rates of Frank-Wolfe: the theorems' bounds by hand, the problems' constants in NumPy, the rules on made-up runs.
 
-
 ROOT2 = np.sqrt(2)
 C = theorems.Constants(2.0, 2, 2.0, dual=2 * ROOT2, gradient=2 * ROOT2, variance=1.0, height=1.0)
 """L = n = D = 2, so G = 4 sqrt 2."""
@@ -244,7 +243,6 @@ def test_an_optimum_that_is_reached_is_steep():
 
 
 # Frank-Wolfe on softmax regression: rules on made-up numbers, the paper's pairs, what clients are dealt.
-
 
 SEEDS = (0, 1, 2, 3, 4)
 ROUNDS = np.array([0, 10, 20])

@@ -103,7 +103,6 @@ def test_quick_run(tmp_path):
 
 # The composite league: penalties and methods by problem, ranks and counts by what is found, on made-up numbers.
 
-
 COMPOSITE_SEEDS = league.SEEDS
 
 
@@ -166,7 +165,6 @@ def test_composite_quick_run(tmp_path):
 
 
 # Grids on several seeds along one axis, and the rules on them, on made-up numbers.
-
 
 AXIS_SEEDS = (0, 1, 2, 3, 4)
 NOISE = np.array([1.02, 0.98, 1.01, 0.99, 1.0])

@@ -116,7 +116,6 @@ def test_quick_run(tmp_path):
 
 # Fine-tuning six ways: what is sent is counted from MiniLM's shapes, rules read made-up accuracies.
 
-
 HEAD = 20 * 385
 FACTORS = 4 * (12 * 2 * 4 * 384 + HEAD + 1)
 SENT = {

@@ -127,7 +127,6 @@ def test_damage_is_said(folder, name, settings):
 
 # Verdicts of studies whose data lie in experiments/: computed again from the data, they are those of the page.
 
-
 ROOT = Path(__file__).parents[2]
 KEPT = sorted(path.parent for path in (ROOT / "experiments").glob("*/*/parts.zip"))
 # of large archives, whose rules and whose kinds of program those of other studies are, too
@@ -195,7 +194,6 @@ def test_kept_data_name_a_commit_of_the_history():
 
 
 # The file of margins: each has a value, its unit and a reason, and a study that reads it.
-
 
 PROGRAMS = sorted(Path(margins.__file__).parent.rglob("*.py"))
 

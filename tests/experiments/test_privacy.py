@@ -200,7 +200,6 @@ def test_a_quick_run(tmp_path):
 
 # The study of robust reductions: its cases, rules on made-up accuracies, and a quick run.
 
-
 STUDY = robustness.STUDY
 NOISE = np.array([0.0, 0.002, -0.002, 0.001, -0.001])
 

@@ -221,7 +221,6 @@ def test_a_bad_weight_is_refused(name):
 
 # What only some penalties promise: conjugates that are balls, long sequences, tolerances, shapes they refuse.
 
-
 # for a norm the prox is w minus the projection on the dual norm's ball of radius step weight
 DUAL = {
     "l1": (L1, lambda g: np.abs(g).max()),

@@ -43,7 +43,6 @@ NOTHING = {
     "unit diagonal": (L1(0.0), {"mirror": DiagonalQuadratic(1.0)}),
 }
 
-
 WITHOUT = [
     (fs.FedMiD, "l1 of weight 0", False),
     (fs.FedDualAvg, "p = 2", False),
@@ -115,7 +114,6 @@ METHODS = {
     "FedFWPlus": lambda ball: fs.FedFWPlus(ball, steps=fs.frank_wolfe.Convex(0.3, 0.4)),
     "FedFWSto": lambda ball: fs.FedFWSto(ball, steps=fs.frank_wolfe.Stochastic(0.3)),
 }
-
 
 RUNS = [("FedFW", sampling, dtype) for sampling in SAMPLINGS for dtype in ("float32", "float64")]
 RUNS += [

@@ -201,7 +201,6 @@ RULES = {
     "DeepFrankWolfe": fs.server.DeepFrankWolfe(),
 }
 
-
 WRAPS = {"alone": lambda a: a, "SCAFFOLD": lambda a: fs.ControlVariates(a, option="I")}
 TOGETHER = [
     *(("alone", name) for name in ("MirrorDescent", "Polyak", "LargestStep")),

@@ -320,7 +320,6 @@ def test_opposite_displacements():
 # The root finder behind FedDuA's step: any increasing h with h(0) = 0, steep, flat, overflowing or
 # bounded.
 
-
 # h and its inverse in NumPy, written in a way that loses no digits
 FUNCTIONS = {
     "linear": (lambda x, a: a * x, lambda y, a: y / a),

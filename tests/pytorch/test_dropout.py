@@ -67,7 +67,6 @@ KINDS = {
     "between layers": (Between, (300, 7, 7)),
 }
 
-
 GATE = ("F.dropout", "attention")
 
 

@@ -15,7 +15,6 @@ from fedsolve.deploy.secure.primitives import ProtocolError
 
 of = bytes.fromhex
 
-
 SMALL_ORDER = [
     "00" * 32,
     "01" + "00" * 31,

@@ -129,7 +129,6 @@ def test_grids_run_on_a_seed_of_their_own(tmp_path):
 
 # A verdict is provisional where what lies beyond the edge of a grid could change it, as its last gains tell.
 
-
 SEEDS, RATES = (0, 1, 2, 3, 4), (0.01, 0.03, 0.1)
 NOISE = 0.01 * np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
 PROBLEM = Problem("one", "made up", lambda d: None, {"rounds": 4}, metric="test_loss")  # pyright: ignore

@@ -163,7 +163,6 @@ def test_the_diagram_bars_what_cannot_be_told_apart():
 
 # Several problems at once: a comparison on all of them.
 
-
 NOISE = 0.01 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
 WIDE = 0.5 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
 

@@ -18,7 +18,6 @@ from fedsolve.tasks import Augmented, Softmax
 
 # The CPU forms of convolution and pooling against XLA's own operations.
 
-
 SHAPES = [
     (2, 10, 12, 8, 16),
     (3, 8, 8, 1, 5),
@@ -110,7 +109,6 @@ def test_tied_windows_share_the_gradient():
 
 
 # The direct convolution and its derivatives of every kind against XLA's, as JAX differentiates that.
-
 
 # input, kernel, strides, padding, dilation of the kernel
 CASES = {
@@ -288,7 +286,6 @@ def test_a_gpu_multiplies_patches():
 
 
 # Augmentation of pictures against NumPy: standardised middles in evaluation, and what is drawn in training.
-
 
 X = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
 W = {"w": jnp.ones(())}

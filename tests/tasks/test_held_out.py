@@ -105,7 +105,6 @@ def test_what_cannot_be_held_out_is_one_line(call, words):
 
 # Sparse examples: a run has the numbers of one on the same examples made dense, in memory and from a folder.
 
-
 WORDS, TAGS = 12, 5
 
 

@@ -205,7 +205,6 @@ def test_check_model_names_the_shape_that_does_not_fit():
 
 # Models of equinox, flax and users' own classes, with every method: a round's verbs keep their structure.
 
-
 RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(n, 3)), RNG.normal(size=(n, 1))) for n in (9, 4, 6)]
 
@@ -337,7 +336,6 @@ def test_the_model_trains_and_comes_back(kind, tmp_path):
 
 
 # Models whose numbers are of 16 bits are refused, and those of several types are told: no type changes in silence.
-
 
 X = np.ones((4, 3), np.float32)
 HALVES = [jnp.bfloat16, np.float16]

@@ -225,7 +225,6 @@ def test_the_real_chats():
 
 # Tags of newsgroup posts: on a small file of the same format, and on the real one where it is.
 
-
 GROUPS = np.array(["comp.sys.mac", "sci.med", "rec.autos", "sci.space.misc"])
 TAGS = ["autos", "comp", "mac", "med", "misc", "rec", "sci", "space", "sys"]
 FILE = "20news_by_author.npz"
@@ -387,7 +386,6 @@ def test_fedadam_learns_the_tags():
 
 
 # Posts as MiniLM's tokens: on a small file of the same format with a tiny encoder, and on the real ones.
-
 
 MINILM = importlib.import_module("fedsolve.tasks.ready.newsgroups")
 

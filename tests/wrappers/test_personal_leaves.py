@@ -132,7 +132,6 @@ def test_a_client_whose_own_leaves_are_not_finite_is_left_out():
 
 # What low-rank updates go around, what goes around them, and what is said of all else.
 
-
 AVG = fs.FedAvg(0.1, weighting="uniform")
 LOW_RANK_MODEL = {"w": jnp.zeros((6, 5)), "deep": {"w": jnp.zeros((2, 3, 2)), "b": jnp.zeros(5)}}
 PRIVATE = fs.privacy.DifferentialPrivacy(AVG, 1.0, 0.5, cohort=5, population=10, delta=1e-5, sampling="none")

@@ -213,7 +213,6 @@ def test_settings_that_are_no_mechanism(change, said):
 
 # What cannot be made private is refused with the reason, before anything runs.
 
-
 REFUSALS_SETTING = {"cohort": 3, "population": 5, "delta": 1e-2}
 FEDAVG = fs.FedAvg(0.3, weighting="uniform")
 TASK = make_task(make_clients())

@@ -27,7 +27,6 @@ from wrappers.privacy_transcript import Mechanism, central, local_noise
 
 # Private methods against NumPy transcripts in float64; both take their noise from the same keys.
 
-
 ROUNDS, CLOSE, LR = 8, 1e-10, 0.3
 UNIFORM = {"weighting": "uniform"}
 
@@ -174,7 +173,6 @@ def test_losses_that_a_step_needs():
 
 
 # What private methods do at their edges: noise of the right size, zero and broken updates, empty rounds, sweeps.
-
 
 SETTING = {"cohort": 3, "population": 5, "delta": 1e-2}
 FEDAVG = fs.FedAvg(0.3, weighting="uniform")

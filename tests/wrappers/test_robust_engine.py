@@ -171,7 +171,6 @@ def test_a_proximal_wrapper_hands_the_reduction_on():
 
 # Norms far beyond the usual: what is usual, by hand; the mean of the rest against NumPy; attackers in the engine.
 
-
 FAR = 2 * FACTOR
 
 
@@ -297,7 +296,6 @@ def test_attackers_in_the_engine(size):
 
 
 # Attackers who know all honest messages: their vectors against NumPy, rounds with them, who is left alone.
-
 
 ATTACKERS = (1, 3)
 

@@ -33,7 +33,6 @@ from harness import crossed
 
 # Every method whose messages are sums, under fs.Secure: what the server decodes is the plain mean, up to rounding.
 
-
 BOUND, CLIENTS, SIZES = 3.0, 8, (5, 16, 2)
 METHODS = examples() | {"DeComFL": fs.DeComFL(down="model", most_steps=STEPS)}
 """Clients of DeComFL cannot rebuild the model inside a wrapper."""
@@ -177,7 +176,6 @@ def test_what_is_no_sum_is_refused(name):
 
 
 # fs.Secure: scales that leave no room for an overflow, ring elements, rounding, clipping, bytes and refusals.
-
 
 TASK = fs.tasks.digits(num_clients=4, model="softmax")
 SECURE: dict[str, Any] = {"bound": 2.0, "max_clients": 4, "max_examples": 1000}

@@ -37,7 +37,6 @@ EXCLUDING = "mean without outliers"
 MARGIN, AS_GOOD = (margin("robustness", name) for name in ("withstands", "as-good"))
 """In points of test accuracy: a reduction that loses less withstands an attack. Ours: no paper has a number."""
 
-
 INTERVALS = "95 % intervals over data sets, paired"
 
 

@@ -74,7 +74,6 @@ MUON = {
     "MuLoCo, EDEN(2)": partial(compressed, muon, EDEN(2), memory="feedback"),
 }
 
-
 HEAD_RATES = (0.3, 1.0, 3.0, 10.0)
 """Of the head of the frozen encoder, which takes longer steps than a network."""
 

@@ -83,7 +83,6 @@ FULL = {
     ),
 }  # fmt: skip
 
-
 SMALL = replace(
     run_with(FULL[FEMNIST], "FedLiLU", "FedLiLS", "FedAvg", "FedExP"),
     title=f"{FEMNIST}: sample, small CNN",
@@ -94,7 +93,6 @@ SMALL = replace(
     tested=5_050,
 )
 PROBLEMS = {FEMNIST: SMALL}
-
 
 STUDY = Study(
     title="FedLi's tables on neural networks",

@@ -29,7 +29,6 @@ METHODS = of_feddua(
 )
 """At the rates for the ResNet (Table 6), the only ones that the paper gives."""
 
-
 RATES = tuple(10.0**k for k in (-2, -1.5, -1, -0.5))
 """Client rates tried on the ViT, for which the paper gives none."""
 
