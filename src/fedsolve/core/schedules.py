@@ -224,9 +224,8 @@ class ReduceOnPlateau(Reacting):
             InvalidInput: the metric is none of them.
         """
         values = signed(self.metric, evaluations, type(self).__name__)
-        values = values[
-            np.cumsum(values > -np.inf) > 0
-        ]  # from the first number on: what is unknown lowers nothing
+        # from the first number on: what is unknown lowers nothing
+        values = values[np.cumsum(values > -np.inf) > 0]
         if not len(values):
             return self
         better = improvements(values, float(self.min_delta))

@@ -375,10 +375,8 @@ class SimulationLoop(RecordedRounds):
         if failed >= 0:
             what = "every client's update of {} is not finite"
         elif self._done == self.rounds and not _finite(run.algorithm.export(state.server)):
-            failed, what = (
-                self._done - 1,
-                "the model of {} is not finite any more",
-            )  # nobody trains from it to notice
+            failed = self._done - 1  # nobody trains from it to notice
+            what = "the model of {} is not finite any more"
         else:
             return
         nothing = {name: float("nan") for name in recorder.latest if name not in ("round", "seconds")}

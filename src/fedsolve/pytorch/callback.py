@@ -126,10 +126,8 @@ class Module:
             kind = dtype if own.is_floating_point() else own.dtype
             values[name] = as_tensor(buffers.get(name, self.buffers[name]), own.new_empty(0, dtype=kind))
         tensors = self._params | self._buffers | self._still
-        kept, seed = (
-            preserve_attributes(self._module),
-            0 if are_fixed() else seed,
-        )  # 0: what a comparison draws
+        kept = preserve_attributes(self._module)
+        seed = 0 if are_fixed() else seed  # 0: what a comparison draws
         with self._lock, kept, substitute_tensors(self._module, tensors, values), seed_all(seed):
             self._set_mode(training)
             yield dtype

@@ -87,9 +87,8 @@ def _table(cells: Cells, name: str) -> ResultTable:
             row.append(None if theirs is None else f"{metric.scale * theirs:.4g}")
         rows.append(row)
     seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
-    filled = [
-        i for i in range(len(head)) if any(row[i] is not None for row in rows)
-    ]  # an empty column says nothing
+    # an empty column says nothing
+    filled = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
     shown = [[row[i] for i in filled] for row in rows]
     return ResultTable(problem.title, [head[i] for i in filled], shown, f"{problem.size}; {seeds}")
 

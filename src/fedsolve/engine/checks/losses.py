@@ -38,9 +38,8 @@ _REMEDY = (
     "else dropout is switched off (flax: deterministic=True; equinox: eqx.nn.inference_mode(model)), and what is meant "
     "to be fixed is drawn once, outside the loss"
 )
-_LAST = {
-    "wide": False
-}  # whether the last program with such an array had 64-bit types; at first as JAX has it
+# whether the last program with such an array had 64-bit types; at first as JAX has it
+_LAST = {"wide": False}
 
 
 def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params, batch: Batch) -> None:

@@ -38,12 +38,10 @@ from fedsolve.tasks.task import Task
 # beyond, whole operations on one client after another stay in a core's cache.
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
-_CPU_MODEL_BYTES = (
-    32 * 2**20
-)  # beyond, products on all cores take as long as a client on each core, and half the memory
-_ACCELERATOR_SHARE = (
-    4  # on a kind that was not measured, clients side by side may need a fourth of the memory
-)
+# beyond, products on all cores take as long as a client on each core, and half the memory
+_CPU_MODEL_BYTES = 32 * 2**20
+# on a kind that was not measured, clients side by side may need a fourth of the memory
+_ACCELERATOR_SHARE = 4
 _MEASURED = "accelerators.json"  # beside this file, {kind of device: {"step_bytes", "bytes"}}: `make gpu` measures them
 # examples that each further core copies, and those divided for evaluation, may be an eighth of the machine's memory
 _COPIED_SHARE = 8

@@ -38,9 +38,8 @@ class Model:
             module.named_buffers(remove_duplicate=False)
         )
         first: dict[int, str] = {}
-        self._first = {
-            name: first.setdefault(id(t), name) for name, t in everything.items()
-        }  # shared weights
+        # shared weights
+        self._first = {name: first.setdefault(id(t), name) for name, t in everything.items()}
         exported = [_exported(module, (x,), mode) for mode in (True, False)]
         if _form(exported[0]) != _form(exported[1]):
             raise NotTranslatable("its outputs have another structure in training than in evaluation")

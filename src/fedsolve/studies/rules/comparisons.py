@@ -171,10 +171,8 @@ def _has_learnt(cells: Cells, problem: str, method: str, which: SettingKind) -> 
 
 def _gain(cells: Cells, problem: str, method: str, which: SettingKind, metric: str) -> np.ndarray:
     # by how much each seed's metric is better at the end than before the first round
-    end, start = (
-        cells.final(problem, method, which, metric),
-        cells.curve(problem, method, which, metric)[1][:, 0],
-    )
+    end = cells.final(problem, method, which, metric)
+    start = cells.curve(problem, method, which, metric)[1][:, 0]
     return _better_by(metric, end, start)
 
 

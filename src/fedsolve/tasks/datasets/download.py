@@ -149,10 +149,8 @@ def mnist(folder: Path, to: Path) -> list[Path]:
         labels = read_idx(to / "mnist" / f"{split.replace('test', 't10k')}-labels-idx1-ubyte.gz")
         table = table[:count]
         refuse(bool((table[:, 0] != labels).any()), path, "its digits are not MNIST's")
-        arrays[f"{split}_writer"], arrays[f"{split}_hsf"] = (
-            table[:, 2].astype("<i2"),
-            table[:, 1].astype(np.uint8),
-        )
+        arrays[f"{split}_writer"] = table[:, 2].astype("<i2")
+        arrays[f"{split}_hsf"] = table[:, 1].astype(np.uint8)
     order = ("train_writer", "test_writer", "train_hsf", "test_hsf")
     file = to / "mnist" / "mnist_writers.npz"
     return [*written, write_npz(file, {name: arrays[name] for name in order}, SHA256[file.name])]

@@ -319,10 +319,8 @@ class Encoder:
     def _layer(self, key: Array) -> EncoderLayer:
         k = jax.random.split(key, 6)
         q, v, w, m = (dense_of(NORMAL, one, self.width, self.width) for one in k[:4])
-        up, down = (
-            dense_of(NORMAL, k[4], self.width, self.inner),
-            dense_of(NORMAL, k[5], self.inner, self.width),
-        )
+        up = dense_of(NORMAL, k[4], self.width, self.inner)
+        down = dense_of(NORMAL, k[5], self.inner, self.width)
         return EncoderLayer(q, v, w, m, unit_norm(self.width), up, down, unit_norm(self.width))
 
     def outputs(self, params: EncoderParams, x: Int[Array, "n time"]) -> Float[Array, "n time width"]:

@@ -43,9 +43,8 @@ class Results(NamedTuple):
     """What is compared."""
 
     training: TrainingValues  # loss, gradient and new buffers in training mode
-    evaluation: Mapping[
-        str, EvaluationValue
-    ]  # the loss and metrics of the rows that count in evaluation mode, by name
+    # the loss and metrics of the rows that count in evaluation mode, by name
+    evaluation: Mapping[str, EvaluationValue]
 
 
 Evaluate = Callable[[Point, Examples], Results]
