@@ -30,6 +30,12 @@ pytest.register_assert_rewrite("equations.cases", "conformance.properties")
 collect_ignore_glob = ["conftest.py", "*/conftest.py", "structure/strict_user.py"]
 
 
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "compile as for users, not for tests: twice the time"
     parser.addoption("--production-compile", action="store_true", help=text)

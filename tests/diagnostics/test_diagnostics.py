@@ -36,10 +36,7 @@ W = default_start()
 G = np.random.default_rng(5).standard_normal(15)
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def of(measure, w=W, g=G, loss=0.7):

@@ -35,10 +35,7 @@ POOLS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def convolution(name):

@@ -57,10 +57,7 @@ class Harmonic(Schedule):
         return self.initial / (1 + round / 7)
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def of_counts(tx):

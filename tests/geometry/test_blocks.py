@@ -32,10 +32,7 @@ MODEL = {
 WHOLE = np.concatenate([np.ravel(x) for x in jax.tree.leaves(MODEL)])
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def flat(tree):

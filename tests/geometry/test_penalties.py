@@ -45,10 +45,7 @@ CASES = [
 KINDS = ["normal", "tiny", "large", "zeros", "ties", "low rank"]
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def point(kind, shape, seed=0):

@@ -128,12 +128,6 @@ def of_each(cases: list[Case]) -> Any:
 each, each_projectable = of_each(CASES), of_each(BALLS)
 
 
-@pytest.fixture
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
 @dataclass(frozen=True)
 class Found:
     """What a set computed in float64: vertices of gradients, violations of points, projections of points."""

@@ -9,11 +9,7 @@ import pytest
 
 from fedsolve.geometry.spectral import NuclearBall, RankOne, fixed_unit, leading_pair
 
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def matrix(

@@ -42,10 +42,7 @@ class Steps(Oracle):
         return self(params, 0)
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def bowl(curvature, center=0.0):

@@ -34,10 +34,7 @@ COHORT = Cohort(0, 3, 5)
 RNG = np.random.default_rng(6)
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def step(rule, w, delta, measured):

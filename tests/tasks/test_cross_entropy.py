@@ -26,10 +26,7 @@ def weighted(logits, labels):
     return jnp.sum(RATES * cross_entropy(logits, labels))
 
 
-@pytest.fixture(autouse=True)
-def in_float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def near(found, expected):

@@ -73,10 +73,7 @@ reduced_by = jax.jit(lambda reduction, *given: reduction(*given))
 """A reduction as one program: its operations one by one would be some four hundred."""
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 @pytest.mark.gate("without outliers")
