@@ -394,6 +394,10 @@ def _with_known_container(outputs: Any) -> Any:
             kind,
             lambda d: (list(d.values()), tuple(d)),
             lambda values, keys: kind(dict(zip(keys, values, strict=True))),
-            flatten_with_keys_fn=lambda d: ([(pytree.MappingKey(k), v) for k, v in d.items()], tuple(d)),
+            flatten_with_keys_fn=_with_keys,
         )
     return outputs
+
+
+def _with_keys(values: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    return [(pytree.MappingKey(key), value) for key, value in values.items()], tuple(values)
