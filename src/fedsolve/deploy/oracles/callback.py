@@ -25,12 +25,6 @@ SMALL = 1 << 18
 """Entries of an array that is worth a copy. Measured: an array costs about 0.1 ms a call, a copy of 1 MB less."""
 
 
-def numpy_view(x: Array, wide: bool) -> np.ndarray:
-    """An array of the program as one of NumPy, in place; `wide`: float64 that came as words."""
-    array = np.asarray(x)
-    return array.view(np.float64)[..., 0] if wide else array
-
-
 class Host:
     """Functions of the host, (params, words) -> result, that compiled programs call by name.
 
@@ -77,7 +71,7 @@ _HOSTS: WeakValueDictionary[int, Host] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function of any `Host` as part of compiled programs; `view` makes a framework's arrays (see `numpy_view`).
+    """A function of any `Host` as part of compiled programs; `view` makes a framework's arrays.
 
     Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches; never do
     two of one `Host` run at once. So its functions may keep a state, if they do not mind in which order they are
@@ -85,7 +79,7 @@ class HostFunction:
     """
 
     name: str
-    view: Callable[[Array, bool], Any] = numpy_view
+    view: Callable[[Array, bool], Any]
 
     def value(self, params: Params, words: Array) -> Scalar:
         """The function's result, a number of the parameters' type; `words` begin with the number of the `Host`."""

@@ -526,7 +526,7 @@ def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
 
 
 def tensor_view(x: Any, wide: bool) -> Tensor:
-    """A JAX array on the CPU as a tensor, in place (see `fedsolve.deploy.oracles.callback.numpy_view`)."""
+    """A JAX array on the CPU as a tensor, in place; `wide`: float64 that came as words."""
     tensor = torch.from_dlpack(x)
     return tensor.view(torch.float64)[..., 0] if wide else tensor
 
