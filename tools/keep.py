@@ -7,16 +7,20 @@ What was kept of the experiment before goes. Then: `minutes` of the study, `make
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
-from fedsolve.studies.experiment import ARCHIVE, PARTS, pack
+from fedsolve.folders.files import write_atomically
+from fedsolve.studies.experiment import ARCHIVE, PARTS, read_archive
 from fedsolve.studies.reproduce import program_folders
 
 MADE = ("page.html", "results.json", ARCHIVE, "*.png", "*.csv")
 """What a run leaves in its folder, beside its parts."""
+ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives
 
 
 def keep(run: Path) -> None:
@@ -32,6 +36,25 @@ def keep(run: Path) -> None:
     if (to / PARTS).is_dir():
         pack(to)
     print(f"{to.name}: {results['seconds'] / 60:.1f} minutes of processor time")
+
+
+def pack(folder: Path) -> None:
+    """Put all parts of a folder into its archive; their files go."""
+    files = sorted((folder / PARTS).glob("*.npz"))
+    if not files:
+        sys.exit(f"{folder / PARTS} holds no parts: run the experiment into {folder} first")
+    archive = folder / ARCHIVE
+    parts = dict(read_archive(archive, archive.stat().st_mtime_ns)) if archive.exists() else {}
+    parts |= {file.name: file.read_bytes() for file in files}
+    buffer = io.BytesIO()
+    # parts are archives themselves: stored as they are, the last of them would be found in an archive cut short
+    with zipfile.ZipFile(buffer, "w") as new:
+        for name, data in sorted(parts.items()):
+            new.writestr(zipfile.ZipInfo(name, ALIKE), data, zipfile.ZIP_DEFLATED)
+    write_atomically(archive, buffer.getvalue())
+    for file in files:
+        file.unlink()
+    (folder / PARTS).rmdir()
 
 
 if __name__ == "__main__":

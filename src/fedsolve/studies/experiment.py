@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # The parts of an experiment: sweeps as arrays, a file each while it runs, one archive in a folder that is kept.
 
 PARTS, ARCHIVE = "parts", "parts.zip"
-_ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives
 
 
 def has_parts(folder: Path) -> bool:
@@ -44,7 +43,7 @@ def read_part(folder: Path, name: str) -> dict[str, np.ndarray] | None:
     try:
         if source == path:
             return npz_arrays(io.BytesIO(read_bytes(path, LARGEST, follow=False)))
-        data = _archive(source, source.stat().st_mtime_ns).get(name) if source.exists() else None
+        data = read_archive(source, source.stat().st_mtime_ns).get(name) if source.exists() else None
         return None if data is None else npz_arrays(io.BytesIO(data))
     except (OSError, EOFError, zipfile.BadZipFile, *MALFORMED) as error:
         raise InvalidInput(f"{source} is damaged: remove it to compute it again ({error})") from None
@@ -56,28 +55,8 @@ def write_part(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> None:
     write_atomically(folder / PARTS / name, buffer.getvalue())
 
 
-def pack(folder: Path) -> Path:
-    """Put all parts of a folder into its archive; their files go."""
-    files = sorted((folder / PARTS).glob("*.npz"))
-    if not files:
-        raise InvalidInput(f"{folder / PARTS} holds no parts: run the experiment into {folder} first")
-    archive = folder / ARCHIVE
-    parts = dict(_archive(archive, archive.stat().st_mtime_ns)) if archive.exists() else {}
-    parts |= {file.name: read_bytes(file, LARGEST, follow=False) for file in files}
-    buffer = io.BytesIO()
-    # parts are archives themselves: stored as they are, the last of them would be found in an archive cut short
-    with zipfile.ZipFile(buffer, "w") as new:
-        for name, data in sorted(parts.items()):
-            new.writestr(zipfile.ZipInfo(name, _ALIKE), data, zipfile.ZIP_DEFLATED)
-    write_atomically(archive, buffer.getvalue())
-    for file in files:
-        file.unlink()
-    (folder / PARTS).rmdir()
-    return archive
-
-
 @lru_cache(maxsize=2)
-def _archive(path: Path, changed: int) -> dict[str, bytes]:
+def read_archive(path: Path, changed: int) -> dict[str, bytes]:
     with open_regular(path, follow=False) as opened, zipfile.ZipFile(opened) as file:
         return {name: file.read(name) for name in file.namelist()}
 
