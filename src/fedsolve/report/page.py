@@ -135,12 +135,13 @@ def write_page(
     drawn = "\n".join(picture(*item) for item in (pictures or {}).items())
     compiled = [_COMPILED] if any(h.compile_seconds for h in histories) else []
     explained = f'<p class="help">{"; ".join([_HELP, *compiled])}.</p>'
+    clock = _TIME if on_a_clock(histories) else ""
     parts = {
         "title": text(title),
         "context": text(context(histories)),
         "outcome": text(so_far.sentence if so_far else outcome(histories)),
         "refresh": so_far.refresh if so_far else "",
-        "curves": Template(static("curves.html")).substitute(clock=_TIME if on_a_clock(histories) else ""),
+        "curves": Template(static("curves.html")).substitute(clock=clock),
         "results": details("Results", f"{result_html(histories)}\n{explained}", shown=True),
         "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
         "clients": _clients_section(histories, clients),
@@ -195,10 +196,11 @@ def drawing(data: Any) -> dict[str, str]:
     sheets = [static(name) for name in ("uPlot.min.css", "page.css", "run.css")]
     light, dark = ("".join(f"--series-{i}:{c};" for i, c in enumerate(colours)) for colours in (LIGHT, DARK))
     rules = f":root{{{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    style = "\n".join((*sheets, rules))
     # the script of uPlot, its licence text in the place of its first comment, which is a link
     plotter = f"/*! uPlot\n{static('uPlot.LICENSE')}\n*/\n{static('uPlot.iife.min.js').split('*/', 1)[1]}"
     block = f'<script type="application/json" id="page-data">{script_json(data)}</script>\n'
-    return {"style": "\n".join((*sheets, rules)), "data": f"{block}<script>{plotter}</script>\n"}
+    return {"style": style, "data": f"{block}<script>{plotter}</script>\n"}
 
 
 def script_json(value: Any) -> str:

@@ -207,8 +207,11 @@ class NodeSecrets:
 
     def _check_peers(self, roster: Roster) -> None:
         # each client must have the identity that the owner's file says
-        peers, members = self._peers, roster.members.values()
-        if peers is not None and (wrong := [m.client for m in members if peers.get(m.client) != m.identity]):
+        peers = self._peers
+        if peers is None:
+            return
+        wrong = [m.client for m in roster.members.values() if peers.get(m.client) != m.identity]
+        if wrong:
             raise ProtocolError(f"the identity of clients {names(wrong)} is not that of the file of peers")
 
     def _read_roster(self) -> Roster | None:

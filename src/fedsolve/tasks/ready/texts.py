@@ -228,8 +228,10 @@ def next_word(
         check_integer(name, size, 1)
     check_integer("min_words", min_words, 1)
     check_integer("test_examples", test_examples, 1, none="all")
-    size = vocabulary + 4
-    models = {"lstm": LSTM(size, 96, 670, 1, 96), "lstm-small": LSTM(size, 96, 128, 1, 96)}
+    models = {
+        "lstm": LSTM(vocabulary + 4, 96, 670, 1, 96),
+        "lstm-small": LSTM(vocabulary + 4, 96, 128, 1, 96),
+    }
     chosen = pick("model", model, models)
     senders = {
         name: words
