@@ -19,7 +19,7 @@ from fedsolve.studies import Cells, Method, Problem, Statement, Study, runner
 from fedsolve.studies.cells import Cell, chance
 from fedsolve.studies.experiment import OURS, Claim, Context, Outcome, within
 from fedsolve.studies.pages import write_results
-from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several, styles
+from fedsolve.studies.pictures import Against, Along, Curves, Line, Maps, Panel, Several, panels, styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, by_window, decided, in_decades
 from fedsolve.studies.rules import comparisons as rules
 from fedsolve.studies.runner import experiment, outcome, settings, solve, tables
@@ -623,6 +623,26 @@ def test_pictures_along_a_number():
     assert figure.axes[0].get_xlabel() == "steps"
 
 
+def test_published_numbers_beside_ours():
+    """A point for each published method, named in the legend alone; methods of one colour have other shapes."""
+    cells = made_up({"FedAvg": [0.5, 0.7], "FedAdagrad": [0.6, 0.6], "other": [0.7, 0.7]})
+    published = replace(cells.problem("p"), published={"FedAvg": 0.4, "FedAdagrad": 0.5})
+    cells = replace(cells, problems={"p": published})
+    study = replace(STUDY, problems=cells.problems, seeds=cells.seeds)
+    _, figure = Against("Theirs and ours.").draw(study, cells)
+    points = [bars[0] for bars in figure.axes[0].containers]
+    assert [tuple(p.get_xydata()[0]) for p in points] == [(40, pytest.approx(60)), (50, pytest.approx(60))]
+    assert [(p.get_color(), p.get_marker()) for p in points] == [("#0072B2", "o"), ("#0072B2", "s")]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "FedAdagrad"]
+    assert not figure.axes[0].texts
+
+
+def test_many_bands_are_lighter():
+    lines = [Line(f"m{i}", np.arange(3), np.ones((2, 3)) * [[1], [2]]) for i in range(6)]
+    drawn = panels([[Panel("", lines[:5], "y"), Panel("", lines, "y")]], "t").axes
+    assert [{band.get_alpha() for band in axis.collections} for axis in drawn] == [{0.15}, {0.06}]
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -663,7 +683,7 @@ def test_a_claim_shows_its_weakest_number_the_papers_words_and_its_picture(tmp_p
     assert '<p>A over B +1 [-0.5, 2.5] <a href="#slow">picture</a></p>' in shown
     assert "A.2.2: “The convergence of FedMiD and FedMiD-OSP remains slow”" in shown
     assert "A over C +2 [1, 3]" in folded
-    assert page.index("Of 1 statement of the paper 1 is underpowered.") < page.index('<figure id="f1"')
+    assert page.index("1 claim of the paper is underpowered.") < page.index('<figure id="f1"')
     assert page.index('<figure id="f1"') < page.index("<article") < page.index('<figure id="slow"')
 
 

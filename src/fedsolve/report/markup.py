@@ -165,7 +165,7 @@ def picture(caption: str, figure: Figure | bytes, key: str = "") -> str:
     least = int.from_bytes(drawn[16:20]) // 2  # a PNG begins with its width
     anchor = f' id="{text(key)}"' if key else ""
     return (
-        f'<figure{anchor}><img style="min-width: {least}px" alt="{text(caption)}" '
+        f'<figure{anchor} style="--least: {least}px"><img alt="{text(caption)}" '
         f'src="data:image/png;base64,{base64.b64encode(drawn).decode()}">'
         f"<figcaption>{text(caption)}</figcaption></figure>"
     )

@@ -107,8 +107,8 @@ _MOST_POINTS = 18_000
 """Of all curves of a metric together: twelve methods with a dozen metrics make a page of 3 MB."""
 _AXES = ("round", "seconds", "megabytes", "time")
 _TIME = '<label><input type="radio" name="x" value="time"><span>simulated time</span></label>'
-_HELP = "Last iterate. Press a column's head to sort. “Sent” counts the bytes of all clients and rounds"
-_COMPILED = "time leaves out compilation"
+_HELP = "Last iterate. Click a column heading to sort. “Sent” counts the bytes of all clients and rounds"
+_COMPILED = "time excludes compilation"
 _SCRIPTS = ("plotting.js", "curves.js", "clients.js", "sorting.js")
 
 

@@ -63,7 +63,7 @@ def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
         caption = (
             f"Score by {y} and {x}; brighter is better. "
             + ("The frame is the best setting. " if alive else "")
-            + "“div.”: the setting diverged, in all seeds or in as many as it says."
+            + "“div.”: the setting diverged, with all seeds or with the stated number."
         )
         drawn[f"map-{y}-{x}"] = (caption, heat_map(sweep, x, y))
     long = [axis for axis, values in sweep.grid.items() if len(values) > 1]
@@ -144,7 +144,7 @@ def _best(sweep: SweepRecord) -> str:
     facts = {
         "Setting": ", ".join(f"{n} = {v}" for n, v in setting_texts(sweep, best["setting"]).items()),
         "Score": score,
-        "Rule": rule_text(sweep),
+        "Criterion": rule_text(sweep),
         "Within 5 % of the best": f"{100 * sweep.share_within(0.05):.0f} % of the grid",
         "Diverged": f"{lost} of {len(rows)} settings" if lost else "none",
     }

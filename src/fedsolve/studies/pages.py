@@ -48,16 +48,16 @@ def outcome_sentence(claims: Sequence[Claim], without_paper: bool = False) -> st
 
     >>> claims = [Claim("", "Table 1", "", "reproduced"), Claim("", "Table 1", "", "underpowered")]
     >>> outcome_sentence([*claims, Claim("", "Table 2", "", "reproduced", provisional="few seeds")])
-    'Of 3 statements of the paper 2 are reproduced (1 provisional) and 1 is underpowered.'
+    'Of 3 claims of the paper, 2 are reproduced (1 provisional) and 1 is underpowered.'
     """
     judged = [claim for claim in claims if claim.verdict is not None]
     groups = {
-        "statements of the paper": [c for c in judged if not c.own],
-        "statements of ours": [c for c in judged if c.own],
+        "claims of the paper": [c for c in judged if not c.own],
+        "further claims": [c for c in judged if c.own],
     }
-    groups = {"statements": judged} if without_paper else groups
-    said = [_counted(name, group) for name, group in groups.items() if group]
-    return "; of ".join(said).join(("Of ", ".")) if said else ""
+    groups = {"claims": judged} if without_paper else groups
+    said = "; ".join(_counted(name, group) for name, group in groups.items() if group)
+    return f"{said[0].upper()}{said[1:]}." if said else ""
 
 
 def _counted(name: str, claims: Sequence[Claim]) -> str:
@@ -70,8 +70,9 @@ def _counted(name: str, claims: Sequence[Claim]) -> str:
             shown = f"{len(alike)} {is_ if len(alike) == 1 else are} {name_of.removesuffix(', provisional')}"
             words.append(shown + (f" ({weak} provisional)" if weak else ""))
     *first, last = words
-    name = name if len(claims) > 1 else name.replace("statements", "statement")
-    return f"{len(claims)} {name} {' and '.join([', '.join(first), last]) if first else last}"
+    if len(claims) == 1:
+        return f"1 {name.replace('claims', 'claim')}{last[1:]}"
+    return f"of {len(claims)} {name}, {' and '.join([', '.join(first), last]) if first else last}"
 
 
 def headline(ours: str) -> str:

@@ -135,11 +135,16 @@ def panels(
                 axis.set_axis_off()
     handles = {h.get_label(): h for axis in grid.flat for h in axis.get_lines() if h.get_label() in labels}
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
-    figure.legend(
-        [handles[label] for label in labels], labels, loc="outside lower center",
-        ncols=min(2 * columns, _fitting(labels, width * columns)), frameon=False, fontsize=9, handlelength=3.5,
-    )  # fmt: skip
+    below(figure, {label: handles[label] for label in labels}, width * columns, 2 * columns)
     return figure
+
+
+def below(figure: Figure, handles: Mapping[str, Any], width: float, most: int = 6) -> None:
+    """A legend under a figure so many inches wide, in at most so many columns."""
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", frameon=False, fontsize=9,
+        ncols=min(most, _fitting(list(handles), width)), handlelength=3.5,
+    )  # fmt: skip
 
 
 def _fitting(labels: Sequence[str], width: float) -> int:
@@ -157,7 +162,7 @@ def _fitting(labels: Sequence[str], width: float) -> int:
 
 def draw(axis: Axes, panel: Panel, labels: Sequence[str], width: float) -> None:
     """One panel, so many inches wide with its labels."""
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import MaxNLocator, NullFormatter
 
     drawn = styles(labels)
     for line in panel.lines:
@@ -174,7 +179,8 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str], width: float) -> None:
             label=line.label,
         )
         if len(y) > 1:
-            axis.fill_between(line.x, y.min(0), y.max(0), color=colour, alpha=0.15, linewidth=0)
+            shade = 0.15 if len(panel.lines) <= 5 else 0.06  # many bands in one place would hide the lines
+            axis.fill_between(line.x, y.min(0), y.max(0), color=colour, alpha=shade, linewidth=0)
     axis.set_title(wrapped((panel.title,), width), loc="left", fontsize=9.5)
     axis.set_xlabel(panel.xlabel, fontsize=9)
     axis.set_ylabel(panel.ylabel, fontsize=9)
@@ -184,6 +190,8 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str], width: float) -> None:
     if panel.xlog:
         axis.set_xscale("log")
         axis.xaxis.set_minor_formatter(NullFormatter())  # within a decade they would stand on one another
+    elif "round" in panel.xlabel:
+        axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
     tidy(axis)
 
 
@@ -468,46 +476,36 @@ class Against:
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         names = [name for name, p in study.problems.items() if p.published] or list(study.problems)
         figure = new_figure(4.4 * len(names), 4.0)
+        drawn = styles(
+            [m for name in names for m in cells.methods(name) if m in cells.problem(name).published]
+        )
+        points = {}
         for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
             problem = cells.problem(name)
             metric = describe(problem.metric)
             labels = [m for m in cells.methods(name) if m in problem.published]
             if not labels:
                 axis.text(0.5, 0.5, "nothing is published for this size", ha="center", fontsize=9)
-            points = {}
-            for label, (colour, _) in styles(labels).items():
+            for label in labels:
+                colour, dash = drawn[label]
                 ours = metric.scale * cells.final(name, label, self.which)
                 theirs = metric.scale * problem.published[label]
                 if not np.isfinite(ours).all():
                     continue
                 low, high = ours.mean() - ours.min(), ours.max() - ours.mean()
-                axis.errorbar(
-                    theirs, ours.mean(), [[low], [high]], fmt="o", color=colour, capsize=3, markersize=5
+                shape = "osD^"[DASHES.index(dash)]  # where lines of one colour have other dashes
+                points[label] = axis.errorbar(
+                    theirs, ours.mean(), [[low], [high]], fmt=shape, color=colour, capsize=3, markersize=5
                 )
-                points[label] = theirs, float(ours.mean())
             axis.set_title(problem.title, loc="left", fontsize=9.5)
             axis.set_xlabel(f"published: {metric.label.lower()}", fontsize=9)
             axis.set_ylabel(f"here: {metric.label.lower()}", fontsize=9)
             axis.tick_params(labelsize=8)
             axis.margins(0.2, 0.15)
             tidy(axis)
-            _name(axis, points)
+        if points:
+            below(figure, points, 4.4 * len(names))
         return f"{self.caption} Bars: range of seeds. {study.seeds_in_words}", figure
-
-
-def _name(axis: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    # write each name beside its point, in data's units; below where another name stands already
-    axis.autoscale_view()
-    height, letter = 10.0, 5.0  # of the text, in points
-    scale = axis.figure.dpi / 72
-    placed: list[tuple[float, float, float]] = []
-    for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
-        at = axis.transData.transform(point) / scale
-        x, y, width = at[0] + 5, at[1] + 4, letter * len(name)
-        while hit := [b for a, b, w in placed if x < a + w and a < x + width and abs(y - b) < height]:
-            y = min(hit) - height
-        placed.append((x, y, width))
-        axis.annotate(name, point, (5, y - at[1]), textcoords="offset points", fontsize=8)
 
 
 @dataclass(frozen=True)
