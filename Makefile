@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a fresh machine with Python 3.11 or newer is enough.
+# Every target installs its dependencies: a machine with Python 3.11 or newer is enough.
 PYTHON ?= python3
 BIN := .venv/bin
 CONSTRAINTS ?= constraints.txt
@@ -6,58 +6,58 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 .PHONY: run federate test test-all mutants generate lint types dist docs bench gpu tune clean help
 
-help:            ## this list
+help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-run: .venv/.run      ## train twelve methods on handwritten digits; table, picture and page in runs/
+run: .venv/.run      ## compare twelve methods on handwritten digits; table, plot and HTML page in runs/
 	@$(BIN)/fedsolve compare --config experiments/digits/compare.toml
 
-federate: .venv/.federate  ## a real federation on this machine: Flower, three nodes, PyTorch clients
+federate: .venv/.federate  ## run a federation on this machine: Flower, three nodes, PyTorch clients
 	@$(BIN)/fedsolve federate demo
 
-test: .venv/.dev     ## the test suite: what a change must pass; 12 minutes the first time
-	@echo "running the tests: about 12 minutes on 2 cores the first time, less once their programs are compiled"
+test: .venv/.dev     ## run the test suite; 12 minutes the first time
+	@echo "running the tests: about 12 minutes on 2 cores the first time, less when compiled programs are cached"
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto -m "not alone and not full"
 
-test-all: .venv/.dev .venv/.docs .venv/.families  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
+test-all: .venv/.dev .venv/.docs .venv/.families  ## run all tests with production compilation, federations with faults and quick experiments
 	@$(BIN)/python -m pytest --production-compile -n auto -m "not alone"
 	@$(BIN)/python -m pytest --production-compile -m alone tests/deploy
 
-mutants: .venv/.dev  ## whether the tests notice: single changes to src/, each against the tests that must fail
+mutants: .venv/.dev  ## run mutation testing: single changes to src/ that tests must detect
 	@$(BIN)/python tests/mutants/run.py --write tests/mutants/verdicts.md
 
-generate: .venv/.dev  ## what is made from the catalogue and the imports: the package's stub, the README's table, pages, the diagram
+generate: .venv/.dev  ## regenerate generated files: stub, README table, pages, diagram
 	@$(BIN)/python tools/generate.py
 
-lint: .venv/.dev     ## style of the code, and prose of the pages
+lint: .venv/.dev     ## check code style and the prose of pages
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/python tools/prose.py
 
-types: .venv/.dev    ## static types
+types: .venv/.dev    ## check static types
 	@$(BIN)/pyright
 
-dist: .venv/.dist    ## sdist and wheel in dist/, checked, and the wheel used in clean environments
+dist: .venv/.dist    ## build sdist and wheel in dist/ and test the wheel in clean environments
 	@rm -rf dist build
 	@$(BIN)/python -m build --outdir dist . > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -rf build build.log
 	@$(BIN)/twine check --strict dist/*
 	@$(BIN)/python tools/try_wheel.py dist
 
-docs: .venv/.docs    ## the documentation as a site in site/html, 5 minutes; FAST=1 executes no notebook, 1 minute
+docs: .venv/.docs    ## build the documentation in site/html, 5 minutes; FAST=1 skips notebooks, 1 minute
 	@FAST=$(FAST) $(BIN)/python tools/site/assemble.py
 	@$(BIN)/sphinx-build -q -W --keep-going -c tools/site site/pages site/html
 	@echo "open site/html/index.html"
 
-bench: .venv/.bench  ## speed beside the same work by hand and in PyTorch, kept and checked; 20 minutes. WORKS="n1 n2": these alone
+bench: .venv/.bench  ## run and store the speed benchmarks, 20 minutes; WORKS="n1 n2" selects some
 	@$(BIN)/python benchmarks/bench.py --store --check $(WORKS)
 
-gpu:             ## what an NVIDIA GPU makes of it: tests, bits, layouts, speed, memory; 20 minutes. PARTS="--cpu": a try without one
+gpu:             ## run tests and benchmarks on an NVIDIA GPU, 20 minutes; PARTS="--cpu" tries them without one
 	@$(PYTHON) benchmarks/gpu/gpu_parts.py $(PARTS)
 
-tune: .venv/.run     ## the sweep that chose the rates of `make run`
+tune: .venv/.run     ## run the sweep that chose the learning rates of `make run`
 	@$(BIN)/python experiments/digits/tune.py
 
-clean:           ## remove the environment and caches (runs/ stays)
+clean:           ## remove the environment and caches, but not runs/
 	rm -rf .venv .cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
@@ -72,7 +72,7 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@touch $@
 
 .venv/.dev: .venv/.run
-	@echo "installing what the tests need: two to three minutes"
+	@echo "installing test dependencies: two to three minutes"
 	@$(PIP) --editable '.[dev]'
 	@$(PIP) --editable '.[flower]' || echo "Flower is not available here: its tests are skipped"
 	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its tests are skipped"

@@ -37,7 +37,7 @@ for words in (["--help"], ["run", "--help"], ["sweep", "--help"], ["run", "--non
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "130 interrupted" in " ".join(ended.stdout.split())
-    assert "2 bad input" in ended.stdout
+    assert "2 invalid input" in ended.stdout
 
 
 @pytest.mark.full

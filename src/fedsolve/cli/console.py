@@ -151,8 +151,8 @@ def fail(message: str, code: int, as_json: bool) -> int:
 
 
 EPILOG = (
-    "Exit codes: 0 success; 1 a bug in fedsolve; 2 bad input (one line says what; nothing is lost); "
-    "3 diverged; 4 too few clients in a federation; 130 interrupted (the last line says how to resume)."
+    "Exit codes: 0 success; 1 internal error; 2 invalid input (nothing is lost); "
+    "3 diverged; 4 too few clients in a federation; 130 interrupted (the last line has the resume command)."
 )
 """What every command's help ends with."""
 

@@ -23,9 +23,7 @@ ORIGINALS = "originals"
 def data(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME", help="Data set; without it, all are listed.", autocompletion=complete_dataset
-        ),
+        typer.Argument(metavar="NAME", help="Data set (default: list all).", autocompletion=complete_dataset),
     ] = None,
     to: Annotated[
         Path | None,

@@ -40,14 +40,14 @@ def export(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="File to write: .safetensors, .pt or .onnx; the model card is beside it, as FILE.md.",
+            help="File to write: .safetensors, .pt or .onnx; the model card is written to FILE.md.",
         ),
     ],
     module: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:NAME",
-            help="PyTorch module of the same layers, its class, or a function that returns it, such as nets:Net.",
+            help="PyTorch module with the same layers, its class, or a function that returns it: nets:Net.",
         ),
     ] = None,
     source: Annotated[
@@ -55,7 +55,7 @@ def export(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Rows for the check of onnx, as in predict (default: the held-out rows of your own task).",
+            help="Rows to check the onnx file, as in predict (default: held-out rows of your own task).",
         ),
     ] = None,
     trust: Trust = None,

@@ -58,7 +58,7 @@ app.command(
     short_help="List algorithms, tasks, partitions, geometries, schedules, experiments or communication.",
 )(list_)
 app.command(short_help="Show a run, a comparison or a sweep, finished or not.")(show)
-app.command(short_help="Stop what runs in a folder, so that it can be resumed.")(stop)
+app.command(short_help="Stop a run so that it can be resumed.")(stop)
 app.command(short_help="Predict with the model of a finished run.")(predict)
 app.command(short_help="Export a trained model, with a model card.")(export)
 app.command(short_help="Print the BibTeX entries for a run.")(cite)

@@ -30,7 +30,7 @@ def predict(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Inputs: .csv with a header or .parquet, a column for each feature; .npz with an array x.",
+            help="Inputs: .csv with a header or .parquet, one column per feature; .npz with an array x.",
         ),
     ],
     out: Annotated[
@@ -40,12 +40,12 @@ def predict(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Columns to use, in the order of training (default: those of training by their names where the model "
-            "has them, else all in the order of the file).",
+            help="Input columns in the order of training (default: by the names that the model has stored, "
+            "else all columns in the order of the file).",
         ),
     ] = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Write the model's outputs in place of labels.")
+        bool, typer.Option("--scores", help="Write the model's outputs instead of labels.")
     ] = False,
     trust: Trust = None,
     as_json: AsJson = False,

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 Quick = Annotated[
     bool,
-    typer.Option(
-        "--quick", help="Run a few rounds only, to check that it works; the numbers are meaningless."
-    ),
+    typer.Option("--quick", help="Run only a few rounds as a check; the numbers are meaningless."),
 ]
 Full = Annotated[
     bool,
-    typer.Option("--full", help="Run at the paper's size; the default size is cut to fit two cores."),
+    typer.Option("--full", help="Run at the paper's size; the default size is reduced for two cores."),
 ]
 
 
@@ -87,14 +85,14 @@ def verdict(
         typer.Argument(
             metavar="[NAME]",
             help="Experiment (`fedsolve list experiments`), or your own study: a TOML file or module:function. "
-            "Without it: every experiment of the repository, a line each.",
+            "Default: every stored experiment, one line for each.",
             autocompletion=complete_experiment,
         ),
     ] = "",
     out: Annotated[
         Path | None, typer.Option("--out", **FOLDER, help="Folder of the finished run (default: runs/NAME).")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="The run had the paper's size.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Evaluate the full-size run.")] = False,
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:

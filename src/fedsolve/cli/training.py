@@ -73,7 +73,7 @@ def show(
     metrics: Metrics = None,
     target: Target = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Show it again when it changes, until it ends.")
+        bool, typer.Option("--follow", help="Repeat after every change until the run ends.")
     ] = False,
 ) -> None:
     """Show the table of a run, a comparison or a sweep, finished or not, and the paths of its plots and page."""
@@ -87,7 +87,7 @@ def stop(
         Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison, a sweep or a study.")
     ],
 ) -> None:
-    """Ask what runs in a folder to save and stop after its current round, as Ctrl-C does, and wait until it has."""
+    """Save and stop a run after its current round, as Ctrl-C does, and wait until it has stopped."""
     from fedsolve.cli.console import say
     from fedsolve.folders.files import stop_within
 

@@ -71,7 +71,7 @@ class Request:
     ] = None
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N|A,B,C", help="Number of seeds (0, 1, ...), or a list (default: 1)."),
+        typer.Option(metavar="N|A,B,C", help="Number of seeds N (0 to N - 1), or a list (default: 1)."),
     ] = None
     validation: Annotated[
         float | None,
@@ -163,7 +163,7 @@ class CompareRequest(Request):
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Hyperparameter of every method that has it, or of one, as FedAvg.client_lr=0.1. Repeatable.",
+            help="Hyperparameter of all methods that have it, or of one: FedAvg.client_lr=0.1. Repeatable.",
         ),
     ] = None
     weighting: Annotated[
@@ -196,8 +196,8 @@ class SweepRequest(OneMethodRequest):
     select: Annotated[
         str | None,
         typer.Option(
-            metavar="RULE",
-            help="Selection criterion: METRIC:LAST, validation-accuracy, ... (default: train_loss, its last tenth).",
+            metavar="CRITERION",
+            help="Selection criterion: METRIC:LAST, validation-accuracy, ... (default: train_loss, last 10 %).",
         ),
     ] = None
     parallel_trials: Annotated[

@@ -29,7 +29,7 @@ SuperLink = Annotated[
 ]
 RunConfig = Annotated[
     str,
-    typer.Option(help="Further configuration of the run, as `flwr run` takes it (none).", show_default=False),
+    typer.Option(help="Extra run configuration, as for `flwr run` (default: none).", show_default=False),
 ]
 
 
@@ -52,7 +52,7 @@ def evaluate(
 ) -> None:
     """Evaluate a saved model on the examples of all connected clients; nothing is trained.
 
-    Start it on the machine of the SuperLink. Give the settings of the run, such as the method, by --run-config.
+    Run this command on the machine of the SuperLink. --run-config passes settings of the run, such as the method.
     """
     from fedsolve.cli.federation.jobs import Submitted, evaluate_command
 
@@ -84,16 +84,16 @@ def statistics(
         bool,
         typer.Option(
             "--secure",
-            help="Secure sums, of columns with a range: the server sees no client's part (default: off).",
+            help="Use secure sums; columns need a range. The server sees only sums (default: off).",
         ),
     ] = False,
     run_config: RunConfig = "",
     out: arg.Out = None,
     as_json: arg.AsJson = False,
 ) -> None:
-    """Ask all connected clients for sums and counts of their columns: means, deviations, quartiles, categories.
+    """Compute means, standard deviations, quartiles and categories of columns, from sums of all connected clients.
 
-    Start it on the machine of the SuperLink. The output folder has the constants of the columns as schema.toml.
+    Run this command on the machine of the SuperLink. The output folder has the columns' constants as schema.toml.
     """
     from fedsolve.cli.federation.jobs import Submitted, statistics_command
 
@@ -108,7 +108,7 @@ federate = App(
 )
 federate.command(short_help="Write a small Flower app.")(new)
 federate.command(short_help="Evaluate a saved model on the clients.")(evaluate)
-federate.command(short_help="Statistics of the clients' columns, from sums.")(statistics)
+federate.command(short_help="Compute statistics of the clients' columns.")(statistics)
 
 
 @federate.command(short_help="Train on a real federation on this machine.")
@@ -153,16 +153,16 @@ def check(
     key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
     node_key: Annotated[list[Path] | None, typer.Option(help="Private key of a node. Repeatable.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="Where nodes reach the server, such as fl.example.org:8000.")
+        str | None, typer.Option(help="Server address for nodes, such as fl.example.org:8000.")
     ] = None,
 ) -> None:
-    """Check the files of a secure federation: only you can read the keys, and nodes accept the certificate."""
+    """Check that only you can read the keys of a federation, and that nodes accept its certificate."""
     from fedsolve.cli.federation.credentials import check_credentials
     from fedsolve.deploy.flower import check_flower
 
     check_flower()
     check_credentials(ca, certificate, key, node_key or [], address)
-    emit("certificates and keys are fine")
+    emit("certificates and keys are valid")
 
 
 @federate.command(
@@ -174,7 +174,7 @@ def node(
         list[str] | None, typer.Argument(metavar="[OPTIONS OF flower-supernode]", show_default=False)
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run each message in a process of its own, as Flower does.")
+        bool, typer.Option("--fresh", help="Run each message in a new process, as Flower does.")
     ] = False,
     worker_messages: Annotated[
         int,
@@ -187,11 +187,11 @@ def node(
     worker_megabytes: Annotated[
         int,
         typer.Option(
-            min=0, help="Replace the worker when it uses more memory (default: never).", show_default=False
+            min=0, help="Replace the worker above this memory use (default: never).", show_default=False
         ),
     ] = 0,
 ) -> None:
-    """Start flower-supernode, and a persistent worker that runs its messages; all other options are flower-supernode's.
+    """Start flower-supernode with a persistent worker for its messages; other options go to flower-supernode.
 
     The worker imports the client app once and runs one message after another. This works for every Flower client app.
     """

@@ -27,23 +27,23 @@ _EXAMPLES = {
     CSV: '''
 
 def examples(node):
-    """The rows of the site's CSV file, held against schema.toml, scaled and encoded as it says."""
+    """The rows of the site's CSV file, checked, scaled and encoded by schema.toml."""
     return SCHEMA.read_csv(node.data)
 
 
 def statistics(node):
-    """The columns that `fedsolve federate statistics` may ask about, as they stand in the site's file."""
+    """The raw columns for which `fedsolve federate statistics` may ask."""
     return SCHEMA.raw_columns(node.data)
 ''',
     "digits": '''
 
 def examples(node):
-    """The examples of one client, held against schema.toml; they stand for data that lie on the nodes."""
+    """The examples of one client, checked by schema.toml; they stand in for the data of a node."""
     return SCHEMA.check(*fs.tasks.digits(num_clients=CLIENTS).data.client(node.client))
 ''',
 }
 _SCHEMA_ROW = (
-    "| `{}/schema.toml` | what the data of every site look like: **yours, the same at all sites** |\n"
+    "| `{}/schema.toml` | the schema of the data: **edit this file; it is the same at all sites** |\n"
 )
 _ONLY_DIGITS = "#### digits"  # a line of a template; what follows it is for that task alone
 _EXTRAS = {"torch": "flower,digits,torch", "jax": "flower,digits", "sklearn": "flower,digits"}
@@ -55,12 +55,12 @@ _LONGEST = 32
 
 def new(
     folder: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Folder to write; its name is also the package's.")
+        Path, typer.Argument(metavar="NAME", help="Folder to write, and name of the app's package.")
     ],
     task: Annotated[
         str,
         typer.Option(
-            help="csv for tables of your own, or a task whose clients the nodes hold (`fedsolve list tasks`)."
+            help="csv for your own tables, or a task (`fedsolve list tasks`) with one client per node."
         ),
     ] = "digits",
     framework: Annotated[
@@ -73,11 +73,11 @@ def new(
         int, typer.Option(help="Number of clients (default: 3).", show_default=False)
     ] = CLIENTS,
 ) -> None:
-    """Write a Flower app: server, clients, an example model and data to replace, files for containers, instructions."""
+    """Write a Flower app: server, clients, an example to replace, files for containers, and a README."""
     write_app(folder, task, framework, clients)
     package = folder / package_name(folder)
     files = [package / name for name in ("schema.toml", "problem.py") if (package / name).exists()]
-    emit(f"wrote {folder}: start with {folder / 'README.md'}; what the data look like and the model are in "
+    emit(f"wrote {folder}: start with {folder / 'README.md'}; the schema and the model are in "
          f"{' and '.join(map(str, files))}")  # fmt: skip
 
 
