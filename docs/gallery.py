@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Gallery
 #
-# Pictures, each below the code that made it. Everything on this page was executed when the site was built.
+# Plots, each below its code. All code was executed when the site was built.
 
 # %%
 import dataclasses
@@ -18,13 +18,13 @@ from fedsolve.report.figures import labels_by_client
 digits = fs.tasks.digits()
 
 # %% [markdown]
-# ## Who has which labels
+# ## Labels of each client
 
 # %%
 labels_by_client(digits.data, title="100 clients, Dirichlet(0.3)")
 
 # %% [markdown]
-# ## Several seeds, with the range as a band
+# ## Several seeds, with a band for the range
 
 # %%
 methods = {"FedAvg": fs.FedAvg(0.3), "FedDuAdam": fs.FedDuAdam(0.1)}
@@ -32,17 +32,16 @@ found = fs.compare(methods, digits, seeds=3, rounds=40, clients_per_round=20)
 found.plot("train_loss")
 
 # %% [markdown]
-# ## By what was sent
+# ## Convergence against traffic
 
 # %%
 softmax = fs.tasks.digits(model="softmax", num_clients=20)
-inside = fs.run(
-    fs.FedFWPlus(L1Ball(50.0), steps=fs.frank_wolfe.Convex(lam0=1e-4)), softmax, rounds=100, eval_every=5
-)
+frank_wolfe = fs.FedFWPlus(L1Ball(50.0), steps=fs.frank_wolfe.Convex(lam0=1e-4))
+inside = fs.run(frank_wolfe, softmax, rounds=100, eval_every=5)
 inside.plot("gap", x="megabytes")
 
 # %% [markdown]
-# ## A sweep as a map
+# ## Heat map of a sweep
 
 # %%
 grid = {"client_lr": [0.1, 0.3, 1.0, 3.0], "server_lr": [0.01, 0.03, 0.1, 0.3]}
@@ -50,7 +49,7 @@ adam = fs.sweep("FedAdam", softmax, grid, seeds=2, rounds=20, clients_per_round=
 sweep_plots.heat_map(adam, "client_lr", "server_lr")
 
 # %% [markdown]
-# ## The best over a grid, and how much of it is as good
+# ## Best setting along one axis, and share of good settings
 
 # %%
 adagrad = fs.sweep("FedAdagrad", softmax, grid, seeds=2, rounds=20, clients_per_round=10)
@@ -60,9 +59,9 @@ sweep_plots.best_over_grid([adam, adagrad], "server_lr")
 sweep_plots.share_within([adam, adagrad])
 
 # %% [markdown]
-# ## Who waits for whom
+# ## Simulated time
 #
-# A run on the clock of a made-up fleet with stragglers: rounds end at the 15th of 20 messages.
+# A run with a synthetic fleet with stragglers: rounds end after 15 of 20 messages.
 
 # %%
 clocked = fs.run(fs.FedAvg(0.3), digits, rounds=30, clients_per_round=20, systems="stragglers", quorum=15)
@@ -72,7 +71,7 @@ clocked.plot_fleet()
 clocked.plot("accuracy", x="time")
 
 # %% [markdown]
-# ## Deciles of the clients
+# ## Deciles over clients
 
 # %%
 each = fs.callbacks.EachClient()
@@ -88,10 +87,9 @@ axes.legend(loc="lower right")
 plt.show()
 
 # %% [markdown]
-# ## A path of sparsity
+# ## Regularisation path
 #
-# One program for all weights of the penalty: the weight is a leaf of the method, so that a sweep can have it as an
-# axis.
+# One program for all weights of the penalty: the weight is a leaf of the method, so a sweep can use it as an axis.
 
 # %%
 draw = np.random.default_rng(0)
@@ -122,10 +120,10 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# ## Ranks with a critical difference
+# ## Mean ranks with a critical difference
 #
 # Mean ranks over problems; methods under one bar do not differ significantly at the 5 % level (Friedman's test and
-# Nemenyi's critical difference, as [studies](studies) have them).
+# Nemenyi's critical difference, as in [studies](studies)).
 
 # %%
 from fedsolve.studies.rules.ranks import rank

@@ -51,14 +51,14 @@ _LASSO = (
     (
         3,
         "I",
-        "FedDualAvg finds the support, fastest on the paper's grid; FedMiD does not do poorly on a wider one",
+        "FedDualAvg finds the support, fastest on the paper's grid; FedMiD is not poor on a wider one",
     ),
     (6, "II", "FedDualAvg leads on the paper's grid; a perfect F1 score in 100 rounds is not found"),
     (7, "III", "a perfect F1 score in 100 rounds with rates chosen by F1 score or a lambda of 0.3"),
     (
         8,
         "IV",
-        "FedDualAvg is significantly better at round 200 on the paper's grid; on ours, than FedMiD alone",
+        "FedDualAvg is significantly better at round 200 on the paper's grid; on our grid, only than FedMiD",
     ),
 )
 _LOW_RANK = (
@@ -99,8 +99,8 @@ ITEMS = (
     ),
     Item(
         _FEDDUA, "Figure 4", "a vision transformer on CIFAR-100", "stand-in", ("vit",), "on CIFAR-10",
-        "FedDuAdagrad is significantly better than FedExP on the transformer, and on the convolutional network too, "
-        "not there in cifar among three comparisons",
+        "FedDuAdagrad is significantly better than FedExP on the transformer, and on the convolutional network, "
+        "but not in cifar with three comparisons",
     ),
     Item(
         _FEDDUA, "Figure 5", "2,000 rounds", "stand-in", ("feddua-synthetic",), "on the synthetic problem",
@@ -124,7 +124,7 @@ ITEMS = (
     ),
     Item(
         _FEDDUA, "Theorem 3.3", "the same with momentum", "stand-in", ("feddua-theorems",), "random instances",
-        "nor with momentum, where the best is at least 1.9 times as long",
+        "with momentum, the best step is at least 1.9 times as long",
     ),
     Item(
         _FEDDUA, "Theorem 4.1", "minimax optimality", "stand-in", ("feddua-theorems",), "random instances",
@@ -149,7 +149,7 @@ ITEMS = (
     ),
     Item(
         _FEDOPT, "Table 1, CIFAR-100", "five methods, ResNet-18", "stand-in", ("cifar",), "on CIFAR-10",
-        "a hundred classes are not learnt in the time; on ten, as in the row above",
+        "a hundred classes are not learnt within the budget; ten classes: see the row above",
     ),
     Item(
         _FEDOPT, "Table 1, EMNIST CR", "five methods, CNN", "smaller", ("femnist", "fedopt-tuning"),
@@ -180,7 +180,7 @@ ITEMS = (
     ),
     Item(
         _FEDOPT, "Figure 2", "maps of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA,
-        "FedAdam and FedYogi have significantly more good rates than FedAvgM on digits, on handwriting FedYogi alone",
+        "FedAdam and FedYogi have significantly more good rates than FedAvgM on digits, on handwriting only FedYogi",
     ),
     Item(
         _FEDOPT, "Figure 3", "sensitivity to tau", "stand-in", ("fedopt-tuning",), _NO_DATA,
@@ -188,7 +188,7 @@ ITEMS = (
     ),
     Item(
         _FEDOPT, "Appendix E.4", "inverse relation of client and server rate", "stand-in", ("fedopt-tuning",),
-        _NO_DATA, "it holds for FedAdam and FedYogi on three problems",
+        _NO_DATA, "the relation holds for FedAdam and FedYogi on three problems",
     ),
     *(Item(_FEDOPT, name, "rates for losses that are not convex", "none", note=_ORDER) for name in _FEDOPT_THEOREMS),
     Item(

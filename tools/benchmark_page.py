@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,30 @@ HEAD = """\
 
 For readers who want to know what fedsolve costs. After this page you can repeat each measurement.
 
-`make bench` times each program and the same work written by hand in plain JAX or PyTorch in turns. A ratio is the
-median of the time of a program divided by the time of the program beside it, so less than 1 is faster. Each claim is a
-ratio or a time with its bound; `python benchmarks/bench.py --check` fails where one does not hold. FedAvg has the
-devices that a run chooses: each core for networks, one for small models.
+`make bench` times each program in turns with its reference: the same work written by hand in plain JAX or PyTorch. A
+ratio is the median of (time of the program / time of the reference): lower is better, and 0.5 is half the time. Each
+claim has a bound, and `python benchmarks/bench.py --check` fails where one does not hold.
+
+The first word of a claim names its program:
+
+* **N1** to **N3** are networks in JAX; **N4** and **module** are PyTorch modules translated to JAX.
+* **W1** to **W6** are the engine's rounds for several models and numbers of clients: W5, for example, is a small CNN
+  with clients of even or uneven sizes.
+* **S1** and **S2** are sweeps, against their runs one after another.
+* **T1** is a PyTorch client of a deployment. **start** and **make run** are times until the first results.
 
 `make bench` replaces the results of its processor, and `make generate` writes this page and the README's table.
-[On a GPU](benchmarks-gpu.md) has those of `make gpu`. `benchmarks/FINDINGS.md` explains the
-numbers, and has both values where two machines of one name differ. `benchmarks/accuracies.csv` has what networks reach
-on federated data.
+`make gpu` measures [a GPU](benchmarks-gpu.md). `benchmarks/FINDINGS.md` explains the numbers, and
+`benchmarks/accuracies.csv` has the accuracies of networks.
 """
 GPU_HEAD = """\
 # On a GPU
 
 For readers who have an NVIDIA GPU. After this page you know what `make gpu` measures, and can repeat it.
 
-The works are those of [benchmarks](benchmarks.md), each beside its PyTorch loop on the same GPU. A part that failed or
-was cut off says so, and the next `make gpu` goes on with it. `benchmarks/gpu.json` has every time.
+The programs are those of [Benchmarks](benchmarks.md), each next to its PyTorch loop on the same GPU; ratios below 1 are
+faster. A part that failed or was interrupted says so, and the next `make gpu` repeats it. `benchmarks/gpu.json` has
+all times.
 """
 
 
@@ -78,11 +85,11 @@ def with_table(readme: str, results: Sequence[Mapping[str, Any]] | None = None) 
 
 
 def _table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield f"| | goal | {' | '.join(map(_name, results))} |"
+    yield f"| | target | {' | '.join(map(_name, results))} |"
     yield f"|---|---|{'---|' * len(results)}"
     for bound in HEADLINES:
         cells = [_cell(bound, result["works"]) for result in results]
-        yield f"| {_typeset(bound.label)} | {bound.limit:g} | {' | '.join(cells)} |"
+        yield f"| {_typeset(bound.label)} | ≤ {bound.limit:.2f} | {' | '.join(cells)} |"
 
 
 def _name(result: Mapping[str, Any]) -> str:
@@ -92,27 +99,29 @@ def _name(result: Mapping[str, Any]) -> str:
 
 def _cell(bound: Bound, works: Mapping[str, Any]) -> str:
     value = bound.value(works)
-    missed = "" if bound.holds(works) else ", missed"
+    missed = "" if bound.holds(works) else " (missed)"
     return "not measured" if value is None else f"{value:.2f}{missed}"
 
 
 def _section(result: Mapping[str, Any]) -> Iterator[str]:
     works = result["works"]
     yield f"## {_name(result)}\n"
-    measured = {_measured(work) for work in works.values()}
-    yield f"Measured on {'; '.join(sorted(measured))}.\n"
-    bounds = [b for b in BOUNDS if b.work in works or "cores" in result]
+    dates: dict[str, set[str]] = {}
+    for work in works.values():
+        dates.setdefault(_versions(work), set()).add(work["date"])
+    yield f"Measured on {'; '.join(f'{_and(days)} with {versions}' for versions, days in dates.items())}.\n"
+    yield "The programs, each with the time of its reference:\n"
+    yield from (_item(key, work) for key, work in works.items())
+    bounds = [b for b in BOUNDS if "cores" in result or b.value(works) is not None]
     held = sum(bound.holds(works) for bound in bounds)
-    yield f"{held} of {len(bounds)} bounds hold:\n"
+    yield f"\n{held} of {len(bounds)} {'' if 'cores' in result else 'measured '}bounds hold:\n"
     yield "| claim | bound | measured | |"
     yield "|---|---|---|---|"
     for bound in bounds:
         value, (claim, limit) = bound.value(works), bound.parts(works)
         found = "" if value is None else f"{value:.2f}"
-        word = "not measured" if value is None else "holds" if bound.holds(works) else "**exceeded**"
+        word = "not measured" if value is None else "" if bound.holds(works) else "**exceeded**"
         yield f"| {claim} | {limit} | {found} | {word} |"
-    yield "\nThe programs, with the time of what they are compared with:\n"
-    yield from (_item(key, work, len(measured) > 1) for key, work in works.items())
     yield ""
     yield from _parts(result)
 
@@ -136,13 +145,12 @@ def _parts(result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _item(key: str, work: Mapping[str, Any], is_dated: bool) -> str:
-    """The work and the time of what it is compared with, of all programs where it is with nothing; the file has all."""
+def _item(key: str, work: Mapping[str, Any]) -> str:
+    """The program and the time of its reference; all of its times where it has none. The result file has every time."""
     times, unit = work["times"], work["unit"]
-    dated = f" ({work['date']})" if is_dated else ""
     named = [work["base"]] if work["base"] in times else list(times)
-    entries = [f"{name} {statistics.median(times[name]):,.4g} {unit}" for name in named]
-    return f"* **{key}**: {_typeset(work['about'])}{dated}. {'; '.join(entries)}."
+    entries = [f"{name}: {statistics.median(times[name]):,.4g} {unit}" for name in named]
+    return f"* **{key}**: {_typeset(work['about'])}; {'; '.join(entries)}."
 
 
 def _typeset(text: str) -> str:
@@ -150,6 +158,9 @@ def _typeset(text: str) -> str:
     return re.sub(r"(?<=\d)x(?=\d)|(?<= )x(?= )", "×", text)
 
 
-def _measured(work: Mapping[str, Any]) -> str:
-    """When, and with which versions."""
-    return f"{work['date']} with " + ", ".join(f"{name} {n}" for name, n in work["versions"].items())
+def _versions(work: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in work["versions"].items())
+
+
+def _and(days: Iterable[str]) -> str:
+    return " and ".join(sorted(days))

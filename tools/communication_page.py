@@ -58,31 +58,31 @@ def _typeset(row: str) -> str:
 _SUMS = """## Sums
 
 `fs.Secure(fs.FedAvg(0.1), bound=1.0, max_clients=100, max_examples=5_000)` gives the server only sums over the cohort
-(`docs/privacy.md`). It sends 4 bytes a number, 8 with `bits=64`, and 8 bytes a scalar. A maximum that is only logged,
-`search.step` of FedLiLS, becomes a mean.
+(`docs/privacy.md`). It sends 4 bytes per number (8 with `bits=64`) and 8 bytes per scalar. A maximum that is only
+logged, `search.step` of FedLiLS, becomes a mean.
 
-The server cannot then exclude a client whose message is not finite: that client sends nothing. `fs.Secure` refuses
-FedBuff and FedAsync, whose clients begin at different times, and noise that the server adds. These methods need more
-than sums:
+The server cannot exclude a message that is not finite, so a client with such a message sends nothing. `fs.Secure`
+refuses FedBuff and FedAsync, whose clients begin at different times, and noise added by the server. These methods need
+more than sums:
 """
 
 _COMPRESSED = """## Compressed client updates
 
 `fs.Compressed(fs.FedAvg(0.1), fs.compression.TopK(0.01), memory="feedback")` compresses the client updates of any
-method that sends them. `bytes_up` counts what is sent, in simulation and deployment alike. A biased compressor needs a
-memory, `feedback` or `ef21`. Messages of a linear compressor stay sums: the server adds them up
-before it decodes them. `down=fs.compression.Cast()` compresses the model that clients download.
+method that sends them. `bytes_up` counts the compressed bytes, in simulation and deployment. A biased compressor needs
+a memory, `feedback` or `ef21`. Messages of a linear compressor can be summed before they are decoded.
+`down=fs.compression.Cast()` compresses the model that clients download.
 
 * Label skew: `SCALLION` (unbiased compressors) and `SCAFCOM` (any) send SCAFFOLD's vector compressed. On FEMNIST
   SCALLION with `EDEN(1)` had 90 % of FedAvg's accuracy with 23.7 times fewer bytes, then diverged on 4 of 5 seeds.
 * Noisy client updates and a biased compressor: `memory="ef21", momentum=0.1` is EF21-SGDM.
 * Few clients that run Muon: `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(2), memory="feedback")`.
-* `FedExP` and `FedDuA` step by $|D_i|^2$, which clients send beside the code; a deployment cannot check it.
+* `FedExP` and `FedDuA` use $|D_i|^2$, which clients send with the code; a deployment cannot check it.
   `norms="decoded"` takes $|Q(D_i)|^2/(1+\\omega)$ instead, which is never significantly better, and significantly worse
   with `QSGD`, whose omega is only a bound, and once with `EDEN(2)` (`fedsolve reproduce compressed-extrapolation`).
 
 On the FEMNIST sample (`fedsolve reproduce bytes-to-accuracy`), FedAvg with `EDEN(1)` uploads 28.7 times fewer bytes to
-90 % of FedAvg's final accuracy. Clients take part in one of 30 rounds there, for which memories are too old: with
+reach 90 % of FedAvg's final accuracy. Clients take part in one of 30 rounds there, too rarely for memories: with
 `TopK(0.01)`, error feedback ends 5 points below FedAvg, SCAFCOM 12 and EF21-SGDM 18.
 
 The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
@@ -101,22 +101,22 @@ client downloads and uploads in a round, for every method at its defaults. `feds
 same table.
 
 **Data are never sent.** However, a client update of few examples can reveal them
-(`experiments/fedfw/fw_privacy/page.html`); `docs/privacy.md` has the remedies.
+(`experiments/fedfw/fw_privacy/page.html`): see `docs/what-is-protected.md`.
 
-A field has the stated size, or is one number: $d$ is the number of model parameters, $d_s$ that of shared ones, and
-$K$ the number of local steps. Every download also has the number of the round. The server averages a field over the
-cohort, unless another reduction is stated; † means that it changes each message before it adds them up. "Weighted"
+A field without a stated size is a scalar. $d$ is the number of model parameters, $d_s$ the number of shared parameters,
+and $K$ the number of local steps. Every download also has the number of the round. The server averages a field over the
+cohort, unless another reduction is stated; † means that it changes each message before the sum. "Weighted"
 means by the numbers of examples $n_i$, which the server receives with the message.
 
 * `delta` is the client update. `loss` is the mean local loss, for logging only. The server step uses the other
   scalars; `search` has the results of a line search.
-* **Frank-Wolfe methods** are shown with an $\ell_1$ ball, whose extreme point is one integer. `docs/composite.md` has
-  the bytes for other sets.
-* **SCAFFOLD** uploads one vector instead of two where all clients take the same number of local steps: its control
-  variate follows from the mean client update. `fs.run` finds out. In a deployment give `equal_steps=K`, the number of
-  steps; each client checks it.
-* **FedKSeed and DeComFL** are shown with 10 local steps and a `history` of 100 rounds, whatever the model. `fs.run`
-  finds the number of steps; in a deployment give `most_steps`. With `down="model"` they download `params` $d$.
+* **Frank-Wolfe methods** are shown with an $\ell_1$ ball, whose extreme point is one integer. For other sets see
+  `docs/composite.md`.
+* **SCAFFOLD** uploads one vector instead of two if all clients take the same number of local steps: its control
+  variate follows from the mean client update. `fs.run` detects this. In a deployment pass the number of steps,
+  `equal_steps=K`; each client checks it.
+* **FedKSeed and DeComFL** are shown with 10 local steps and a `history` of 100 rounds, for any model. `fs.run`
+  detects the number of steps; in a deployment pass `most_steps`. With `down="model"` they download `params` $d$.
 * **Wrappers** add fields: `inner.delta` is the client update inside SCAFFOLD's message. `Robust+X`, `FedBuff+X` and
   `FedAsync+X` send the same fields as X.
 """

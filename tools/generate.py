@@ -82,13 +82,12 @@ def methods() -> str:
     lines = [
         "# Methods",
         "",
-        "For readers who look for a method. After this page you know its name in fedsolve and what it needs;",
-        "`docs/choosing.md` says which one to take. `fs.NAME(...)` makes a method in Python,",
-        "`fedsolve run TASK NAME` runs it, and `NAME+X` puts a wrapper around any method X. `fedsolve cite` prints",
-        "all papers of a method.",
+        "For readers who look for a method. After this page you know its name in fedsolve and its requirements;",
+        "`docs/choosing.md` recommends methods. `fs.NAME(...)` makes a method in Python, `fedsolve run TASK NAME`",
+        "runs it, and `NAME+X` puts a wrapper around any method X. `fedsolve cite` prints all papers of a method.",
         "",
-        "Every method runs in a deployment. Where a line says so it runs with own loops, too: with clients that have a",
-        "training loop of their own (`fs.flower.TrainedClient`). Others need more than such a loop tells.",
+        'Every method runs in a deployment. Methods with the words "own loops" also run with clients that have their',
+        "own training loop (`fs.flower.TrainedClient`).",
         "",
     ]
     return "\n".join([*lines, *_listed(), ""])
@@ -137,7 +136,7 @@ def operations() -> str:
     lines = [
         "# PyTorch's operations in JAX",
         "",
-        "For readers whose module `from_torch` (`docs/pytorch.md`) could not translate. After this page you know",
+        "For readers with a module that `from_torch` (`docs/pytorch.md`) could not translate. After this page you know",
         f"which operations have an equivalent: these {len(OPERATIONS)} of ATen, and every function that `torch.export`",
         "decomposes into them (linear, conv2d, cross_entropy, silu, einsum and many more). An error names the missing",
         "operation. Overloads other than `default` follow the name, as in `add.Scalar|Tensor`.",

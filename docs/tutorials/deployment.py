@@ -1,8 +1,7 @@
 # %% [markdown]
-# # Deployment
-#
-# The same method, on machines that are far apart. Flower carries messages; here the whole protocol runs in one
-# process first, without a network, so that it can be looked at.
+# # Deployment, step by step
+# Flower transports the messages between machines. To show the protocol, this tutorial first runs server and clients in
+# one process, without a network.
 
 # %%
 import dataclasses
@@ -23,9 +22,8 @@ method = fs.SCAFFOLD(client_lr=0.1)
 
 # %% [markdown]
 # ## Two sides
-#
-# The server has the method and a model, no data. A client has its own data and a folder for its state; which method
-# it trains it learns from the order, as plain data: nothing in a message is imported or called.
+# The server has the method and a model, but no data. A client has its data and a folder for its state. The server's
+# order names the method as plain data: the client imports and calls nothing that a message contains.
 
 # %%
 start = jax.device_get(task.init(jax.random.key(0)))
@@ -41,15 +39,15 @@ for round in range(ROUNDS):
     accepted = {}
     drawn = server.draw_cohort()
     for client in drawn:
-        order = server.train_request(client)  # this is what travels down,
-        reply = Worker(problems[client], folders[client]).train(order)  # and this comes back
+        order = server.train_request(client)  # sent to the client
+        reply = Worker(problems[client], folders[client]).train(order)  # sent back to the server
         accepted[client] = server.validate_reply(client, reply)
     print(round + 1, server.finish_round(accepted, len(drawn)))
 
 # %% [markdown]
-# ## The simulation's numbers
+# ## The same numbers as in simulation
 #
-# The engine runs the same method. If it trains one client at a time, its model has the same bits.
+# `fs.run` with the same method, trained one client at a time (`chunk=1`), gives the same model bit for bit.
 
 # %%
 simulated = fs.run(method, dataclasses.replace(task, init=lambda key: start), rounds=ROUNDS, chunk=1)
@@ -58,10 +56,9 @@ assert all(jax.tree.leaves(same))
 same
 
 # %% [markdown]
-# ## A reply that lies
+# ## A forged reply
 #
-# Every reply is checked before it counts: who sent it, for which round, its length, its shapes, whether it is
-# finite.
+# The server checks every reply before aggregation: its sender, round, length, shapes, and that all values are finite.
 
 # %%
 server.draw_cohort()
@@ -80,9 +77,7 @@ for what, forged in {
 
 # %% [markdown]
 # ## On Flower
-#
-# The two sides as Flower's apps are two lines. With PyTorch or scikit-learn on the clients the first takes another
-# oracle.
+# Two lines make the two apps that Flower starts. Clients in PyTorch or scikit-learn return another oracle.
 
 # %%
 client_app = fs.flower.client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))
@@ -90,10 +85,10 @@ server_app = fs.flower.server_app(method, start, rounds=20, population=3)
 type(client_app).__name__, type(server_app).__name__
 
 # %% [markdown]
-# ## A real one
+# ## A real federation
 #
-# `fedsolve federate demo` starts a SuperLink and three SuperNodes on this machine, as processes that speak over the
-# loopback network, runs two methods with PyTorch clients, and stops all that it started. One round of each:
+# `fedsolve federate demo` starts a SuperLink and three SuperNodes as processes on this machine, runs two methods with
+# PyTorch clients, and stops the processes. One round of each:
 
 # %%
 folder = Path(tempfile.mkdtemp()) / "demo"
@@ -105,17 +100,17 @@ print(done.stderr.replace(str(folder), "demo"))
 print(done.stdout.replace(str(folder), "demo"))
 
 # %% [markdown]
-# Each method's folder holds what the server wrote: every round with who answered, what was refused, and the bytes of
-# Flower's records.
+# The server writes a folder for each method. `rounds.jsonl` has, for every round, the clients that replied, the
+# rejected replies, and the bytes of Flower's records.
 
 # %%
 for line in (folder / "SCAFFOLD" / "rounds.jsonl").read_text().splitlines():
     print(line)
 
 # %% [markdown]
-# An app to put your model and data into:
+# Write an app for your model and data:
 #
 #     fedsolve federate new myapp --framework torch
 #
-# and `examples/flower-app` is a small one that is complete. What can be relied on when machines die, nodes lie and
-# networks stall: [on a real federation](../deployment).
+# `examples/flower-app` is a complete small app. Continue with [your first federation](../deployment); [run a
+# federation](../deployment-operations) covers crashes, deadlines and invalid replies.

@@ -1,8 +1,7 @@
 # %% [markdown]
 # # A network of your own
-#
-# Parameters may be what a flax module's `init` gives, or an equinox module as it is. Here a small residual network
-# in plain JAX with dropout, uneven clients, and clients that never train.
+# Parameters may be the result of a flax module's `init`, or an equinox module. This tutorial trains a small residual
+# network in plain JAX with dropout, on clients of different sizes, and evaluates it on held-out clients.
 
 # %%
 import jax
@@ -11,7 +10,7 @@ import optax
 
 import fedsolve as fs
 
-digits = fs.tasks.digits(num_clients=40)  # for its data alone
+digits = fs.tasks.digits(num_clients=40)  # only its data are used
 WIDTH = 48
 
 
@@ -33,7 +32,7 @@ def logits(params, x, key=None):
 
 
 def loss(params, batch, key=None):
-    """Each example's own loss, (n,): uneven clients then cost no second pass."""
+    """The loss of each example, shape (n,): fast with clients of different sizes."""
     return optax.softmax_cross_entropy_with_integer_labels(logits(params, batch.x, key), batch.y)
 
 
@@ -56,7 +55,7 @@ result = fs.run(fs.FedAvgM(0.1), task, rounds=60, clients_per_round=8)
 result.plot("accuracy")
 
 # %% [markdown]
-# The eight held-out clients evaluate the model, on average and one by one:
+# The metrics of the eight held-out clients: over all their examples, and the mean and spread over clients:
 
 # %%
 {
@@ -66,7 +65,7 @@ result.plot("accuracy")
 }
 
 # %% [markdown]
-# ## Any optimiser of optax on the clients
+# ## Optax optimisers on the clients
 
 # %%
 adamw = fs.FedOpt(fs.client.Optax(optax.adamw, learning_rate=0.003), fs.server.ServerSGD(1.0))
@@ -74,4 +73,4 @@ found = fs.compare({"SGD": fs.FedAvg(0.1), "AdamW": adamw}, task, rounds=60, cli
 found.plot("test_accuracy")
 
 # %% [markdown]
-# Running statistics, masks, sequences of uneven length, half precision: [networks](../networks).
+# [Networks in JAX](../networks) describes BatchNorm, masks, frozen parameters and precision.

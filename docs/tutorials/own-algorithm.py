@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Your own algorithm
-#
-# Most methods are a known client beside a new server step. Then twenty lines are enough: a server optimiser.
+# Most methods combine known client steps with a new server step. Such a method needs only a server optimiser, in
+# about twenty lines.
 
 # %%
 from typing import Any
@@ -16,19 +16,18 @@ from fedsolve.core.types import Params, Scalar, module, reported
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 # %% [markdown]
-# $D$ is the mean of the clients' updates. Signs alone decide the direction here, and the median of $|D|$ the
-# length:
+# Let $D$ be the mean client update. In this example its signs give the direction of the server's step, and the median
+# of $|D|$ gives the length:
 #
 # $$w \leftarrow w + \eta \, \operatorname{median}(|D|) \, \operatorname{sign}(D)$$
-#
-# A `module` is a frozen dataclass whose numbers can be swept without a new compilation; `reported()` logs a scalar
+# A `module` is a frozen dataclass; a sweep can change its numbers without recompiling. `reported()` logs a scalar in
 # each round.
 
 
 # %%
 @module
 class Length:
-    """What the server keeps: the length of its last step."""
+    """The state of the server: the length of its last step."""
 
     step_length: Scalar = reported()
 
@@ -55,7 +54,7 @@ class SignStep(ServerOptimizer):
 
 
 def SignAvg(client_lr: float = 0.1, *, server_lr: float = 1.0) -> fs.FedOpt:
-    """Local SGD, and that server."""
+    """Local SGD with the server step above."""
     return fs.FedOpt(fs.client.SGD(client_lr), SignStep(server_lr))
 
 
@@ -64,28 +63,27 @@ task = fs.tasks.digits()
 methods = {
     "FedAvg": fs.FedAvg(0.3),
     "signs": SignAvg(0.3, server_lr=2.0),
-    "SCAFFOLD + signs": fs.ControlVariates(SignAvg(0.3, server_lr=2.0)),  # wrappers need nothing more
+    "SCAFFOLD + signs": fs.ControlVariates(SignAvg(0.3, server_lr=2.0)),  # wrappers work as they are
 }
 found = fs.compare(methods, task, seeds=2, rounds=80, clients_per_round=20)
 found.plot("test_accuracy")
 
 # %% [markdown]
-# It runs in sweeps as any other method does, all settings in one program:
+# A sweep runs all settings in one program:
 
 # %%
 rates = fs.sweep(SignAvg, task, {"client_lr": [0.03, 0.1, 0.3], "server_lr": [1.0, 2.0, 4.0]}, rounds=40)
 rates.best_settings
 
 # %% [markdown]
-# What a round logged, by name:
+# The logged scalar, by its name:
 
 # %%
 found["signs"][0].rounds["step_length"][:5]
 
 # %% [markdown]
 # ## Check it against NumPy
-#
-# You can call the same methods as the engine. One client, one round, by hand:
+# Compute one round of one client by hand, and compare:
 
 # %%
 import numpy as np
@@ -99,4 +97,4 @@ np.testing.assert_allclose(ran.params, by_hand, rtol=1e-12)
 by_hand
 
 # %% [markdown]
-# Methods with states on clients, messages of their own and wrappers: [adding an algorithm](../adding-an-algorithm).
+# [Adding an algorithm](../adding-an-algorithm) describes client states, messages and wrappers.

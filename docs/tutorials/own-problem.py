@@ -1,7 +1,6 @@
 # %% [markdown]
 # # Your own problem
-#
-# A problem is a loss, initial parameters, and arrays for each client. Clients may be of any size.
+# A problem is a loss, initial parameters, and arrays for each client. Clients may have different numbers of examples.
 
 # %%
 import jax.numpy as jnp
@@ -10,11 +9,11 @@ import numpy as np
 import fedsolve as fs
 
 draw = np.random.default_rng(0)
-shift = draw.normal(size=(30, 2))  # each client sees inputs around a point of its own
+shift = draw.normal(size=(30, 2))  # the mean of each client's inputs
 
 
 def client(m, examples):
-    """Inputs (n, 2) and targets (n,) of one client: a curve with noise."""
+    """Inputs (n, 2) and noisy targets (n,) of one client."""
     x = shift[m] + draw.normal(size=(examples, 2))
     return x, np.sin(x[:, 0]) * x[:, 1] + 0.1 * draw.normal(size=examples)
 
@@ -23,7 +22,7 @@ clients = [client(m, draw.integers(5, 60)) for m in range(30)]
 test = tuple(np.concatenate(parts) for parts in zip(*(client(m, 20) for m in range(30)), strict=True))
 
 # %% [markdown]
-# The loss is a mean over the first axis of its batch. Parameters are any pytree, here a dict.
+# The loss is a mean over the first axis of its batch. Parameters are any pytree, such as this dict.
 
 # %%
 HIDDEN = 32
@@ -43,7 +42,7 @@ def loss(params, batch):
     return jnp.mean((predict(params, x) - y) ** 2)
 
 
-def mean_error(params, batch):  # a metric has the form of a loss
+def mean_error(params, batch):  # a metric has the arguments of a loss
     x, y = batch
     return jnp.mean(jnp.abs(predict(params, x) - y))
 
@@ -54,7 +53,7 @@ task = fs.Task.from_arrays(
 task
 
 # %% [markdown]
-# What does not fit is refused before anything runs, in one line: which client, which row, what would be right.
+# Invalid data raise an error before training, with the client and the row:
 
 # %%
 try:
@@ -65,9 +64,8 @@ except fs.InvalidInput as error:
 
 # %% [markdown]
 # ## Run it, with validation data and callbacks
-#
-# `hold_out` keeps a share of every client's examples from training. A callback sees each evaluation; one that
-# returns words ends the run there.
+# `hold_out` reserves a share of every client's examples for validation. Callbacks run after each evaluation; a
+# callback that returns a string stops the run.
 
 # %%
 held = task.hold_out(0.2)
@@ -85,7 +83,7 @@ print(*result.history.notes, sep="\n")
 result.plot("loss")
 
 # %% [markdown]
-# `EachClient` kept the loss of every client. The mean hides who is served badly:
+# `EachClient` records the loss of every client, because a mean hides the clients with a poor model:
 
 # %%
 last = each.found[max(each.found)]
@@ -94,5 +92,5 @@ print("the three worst:", last.worst("loss", 3))
 print("by size:", last.by_group("loss", ["small" if n < 30 else "large" for n in last.examples]))
 
 # %% [markdown]
-# Random numbers in the loss, masks, buffers and what else networks need: [networks](../networks). Tables of pandas:
-# `examples/own_table.py` in the repository. Problems that are ready to use: [tasks](../tasks).
+# See [networks in JAX](../networks) for random numbers, masks and buffers, `examples/own_table.py` in the repository
+# for pandas tables, and [ready tasks](../tasks).

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Privacy
-#
-# `fs.privacy.DifferentialPrivacy` wraps a method: messages are clipped, the server adds noise, the log has
-# $\varepsilon$ of every round. What is protected is all data of one client, against whoever sees the models.
+# # Differential privacy
+# `fs.privacy.DifferentialPrivacy` wraps a method: messages are clipped, the server adds noise, and the log has
+# $\varepsilon$ after every round. The protected unit is all data of one client, against anyone who sees the models.
+# See [what federated learning protects](../what-is-protected) first.
 
 # %%
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ print(f"noise multiplier {z:.3f} for epsilon = 8 after {ROUNDS} rounds")
 
 # %%
 inner = fs.FedAdam(client_lr=0.1, server_lr=0.03, weighting="uniform")
-cohorts = fs.sampling.Bernoulli(COHORT / 100)  # what the accountant assumes; another is refused
+cohorts = fs.sampling.Bernoulli(COHORT / 100)  # as the accountant assumes; other samplings are refused
 private = fs.privacy.DifferentialPrivacy(inner, noise_multiplier=z, clip_norm=0.1, clipping="adaptive", **who)
 runs = {
     "private": fs.run(private, task, rounds=ROUNDS, sampling=cohorts, label="private"),
@@ -36,18 +36,19 @@ axes[1].set(xlabel="round", ylabel="clipping norm, adaptive")
 plt.show()
 
 # %% [markdown]
-# Renyi divergences would say that the same run was dearer. The price of more privacy follows before anything runs:
+# Rényi accounting gives a larger $\varepsilon$ for the same run. You can compute the noise for other budgets before
+# training:
 
 # %%
 spent, bound = log["epsilon"][-1], log["epsilon_renyi"][-1]
 print(
-    f"privacy loss distributions: {spent:.2f} (before the run: {epsilon(z, ROUNDS, **who):.2f}); Renyi: {bound:.2f}"
+    f"privacy loss distributions: {spent:.2f} (before the run: {epsilon(z, ROUNDS, **who):.2f}); Rényi: {bound:.2f}"
 )
 for wanted in (16, 8, 4, 2):
     print(f"epsilon {wanted:2}: noise multiplier {noise_multiplier_for(wanted, rounds=ROUNDS, **who):.2f}")
 
 # %% [markdown]
-# The run is checked against what is accounted for:
+# A run whose sampling differs from the accounted one is refused:
 
 # %%
 try:
@@ -56,4 +57,4 @@ except fs.InvalidInput as error:
     print(error)
 
 # %% [markdown]
-# Whose neighbours, local noise, what is refused and what is not covered: [differential privacy](../privacy).
+# [Privacy](../privacy) defines the guarantee, and describes local noise, unsupported methods and limits.

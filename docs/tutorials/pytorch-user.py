@@ -1,8 +1,7 @@
 # %% [markdown]
 # # For PyTorch users
-#
-# A module as it is, PyTorch's losses, and back to a `state_dict`. In between the module runs as a compiled JAX
-# program: no loop over clients in Python.
+# Train an unchanged PyTorch module with PyTorch's losses, and get a `state_dict` back. Training runs the module as a
+# compiled JAX program, without a Python loop over clients.
 
 # %%
 import torch
@@ -28,22 +27,21 @@ result = fs.run(fs.FedAdam(0.1, server_lr=0.03), task, rounds=30, clients_per_ro
 result
 
 # %% [markdown]
-# `module()` gives the trained copy, running statistics included; the module that was given has not changed. PyTorch
-# alone confirms the accuracy:
+# `module()` returns a trained copy, with running statistics; the original module is unchanged. PyTorch computes the
+# same accuracy:
 
 # %%
 trained = result.module().eval()
 with torch.no_grad():
     right = trained(torch.tensor(x[1500:])).argmax(1) == torch.tensor(y[1500:])
 print(
-    f"PyTorch says {100 * right.float().mean():.2f} %, the run said {100 * result.metrics['test_accuracy'][-1]:.2f} %"
+    f"PyTorch: {100 * right.float().mean():.2f} %, the run: {100 * result.metrics['test_accuracy'][-1]:.2f} %"
 )
 torch.save(trained.state_dict(), "digits.pt")
 
 # %% [markdown]
 # ## The same gradient
-#
-# Not a look-alike: losses and gradients are PyTorch's.
+# Losses and gradients equal PyTorch's up to rounding:
 
 # %%
 import jax
@@ -57,7 +55,7 @@ largest = max(
     float(np.abs(np.asarray(gradient[name]) - theirs.grad.numpy()).max())
     for name, theirs in net.named_parameters()
 )
-print(f"largest difference of a gradient's entry: {largest:.1e}")
+print(f"largest difference between gradient entries: {largest:.1e}")
 
 # %% [markdown]
-# What is translated, what is not and what happens then: [PyTorch modules](../pytorch).
+# [PyTorch modules](../pytorch) describes which modules cannot be translated, and how they run.

@@ -1,7 +1,6 @@
 # %% [markdown]
 # # Sparse models
-#
-# Minimise $F(w) + \psi(w)$, where $F$ is the mean of the clients' losses and $\psi$ a penalty that makes weights
+# Minimise $F(w) + \psi(w)$, where $F$ is the mean of the clients' losses and $\psi$ a penalty that sets weights to
 # exactly 0.
 
 # %%
@@ -30,8 +29,7 @@ start = {"w": np.zeros(200), "b": np.zeros(())}
 task = fs.Task.from_arrays(loss, start, clients, batch_size=10)
 
 # %% [markdown]
-# Evaluations measure what they are told to: here how dense the model is, and how well its support is that of the
-# truth.
+# Choose what is evaluated: here the density of the model, and how well it recovers the true support.
 
 # %%
 true = {"w": truth, "b": np.zeros(())}
@@ -39,9 +37,10 @@ measured = (fs.diagnostics.Density(zero=0.0, on="w"), fs.diagnostics.Support(tru
 task = dataclasses.replace(task, diagnostics=measured)
 
 # %% [markdown]
-# A step along a subgradient leaves no weight at exactly 0; a proximal step does. FedMiD takes it on the clients and on
-# the server, so that $\psi$ counts for about twice what it says; FedDualAvg averages before it thresholds, by all rates
-# so far. Below, the former finds the support sooner, and the latter has fewer weights on the way.
+# Subgradient steps leave no weight at exactly 0; proximal steps do. FedMiD takes proximal steps on the clients and on
+# the server, so that the effective penalty is about $2\psi$. FedDualAvg averages first and then thresholds, with the
+# sum of all learning rates so far. Below, FedMiD finds the support sooner, and FedDualAvg has fewer nonzero weights
+# on the way.
 
 # %%
 psi = L1(0.3).on("w")  # the bias stays free
@@ -58,24 +57,24 @@ for name in methods:
     run = found[name]
     axes[0].plot(run.metrics["round"], run.metrics["density"], label=name)
     axes[1].plot(run.metrics["round"], run.metrics["f1"])
-axes[0].set(xlabel="round", ylabel="share of weights that are not 0", yscale="log")
+axes[0].set(xlabel="round", ylabel="share of nonzero weights", yscale="log")
 axes[1].set(xlabel="round", ylabel="F1 of the support")
 axes[0].legend()
 plt.show()
 
 # %% [markdown]
-# ## The answer of the gathered problem
+# ## The centralised solution
 #
-# `fs.baselines` solves the same problem with all data in one place, to compare with.
+# For comparison, `fs.baselines` solves the same problem with all data in one place.
 
 # %%
 exact = fs.baselines.fista(task, psi)
 w = np.asarray(exact.params["w"])
 dual = found["FedDualAvg"]
-print(f"{np.sum(w != 0)} weights are not 0, among them {np.sum(w[:10] != 0)} of the 10 true ones")
+print(f"{np.sum(w != 0)} nonzero weights, among them {np.sum(w[:10] != 0)} of the 10 true ones")
 print(
-    f"F + psi: {exact.value:.4f} gathered, {dual.metrics['objective'][-1]:.4f} by FedDualAvg after 200 rounds"
+    f"F + psi: {exact.value:.4f} centralised, {dual.metrics['objective'][-1]:.4f} by FedDualAvg after 200 rounds"
 )
 
 # %% [markdown]
-# All penalties, which method asks what of them, and what was measured: [composite problems](../composite).
+# See [composite problems](../composite) for all penalties, the requirements of each method, and results.

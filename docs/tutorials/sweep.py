@@ -1,7 +1,6 @@
 # %% [markdown]
 # # A sweep
-#
-# Every setting of a grid with every seed, side by side in one compiled program.
+# A sweep runs every setting of a grid with every seed in one compiled program.
 
 # %%
 import fedsolve as fs
@@ -13,18 +12,17 @@ found = fs.sweep("FedAdam", task, grid, seeds=2, rounds=40, clients_per_round=10
 found
 
 # %% [markdown]
-# `found` knows its selection criterion (here the mean training loss of the last 4 of 40 rounds), the best setting by
-# it, and how much of the grid is about as good, which is how easy the method is to tune.
+# The selection criterion is the mean training loss of the last 4 of 40 rounds. `found` has the best setting by this
+# criterion, and the share of the grid that is about as good, a measure of how easy the method is to tune.
 
 # %%
 print(found.best_settings, f"{100 * found.share_within(0.05):.0f} % of the grid within 5 % of the best")
 sweep_plots.heat_map(found, "client_lr", "server_lr")
 
 # %% [markdown]
-# ## Another rule
+# ## Another selection criterion
 #
-# The training loss is not what one wants in the end. With a validation share the rule may look at that, at no test
-# data:
+# To select by validation accuracy, hold out validation examples; the test set stays unused:
 
 # %%
 held = task.hold_out(0.2)
@@ -41,4 +39,4 @@ plain = fs.sweep("FedAvg", task, grid, seeds=2, rounds=40, clients_per_round=10)
 sweep_plots.best_over_grid([found, plain], "client_lr")
 
 # %% [markdown]
-# From the command line, with files, pages and resuming: [sweeps](../sweep).
+# [Sweeps](../sweep) describes the command line, configuration files, pages and resuming.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Without tuning
 #
-# Some methods find their rates themselves: on the server (FedDuAdam, FedExP), or on the clients by a line search
-# (FedLiLS). How much that is worth shows where nothing was tuned: every method below has its defaults.
+# Some methods set learning rates themselves: on the server (FedDuAdam, FedExP), or on the clients by a line search
+# (FedLiLS). All methods below run with their defaults.
 
 # %%
 import fedsolve as fs
@@ -21,19 +21,19 @@ found
 found.plot("train_loss")
 
 # %% [markdown]
-# ## Which rate disappears
+# ## Which learning rate is set
 #
-# FedDuAdam's server step follows from how much the clients disagree, and is logged as `server_lr`; its client rate
-# remains. FedLiLS searches every client step and logs the largest of the cohort.
+# FedDuAdam computes its server rate from the disagreement of the clients and logs it as `server_lr`; you still choose
+# the client rate. FedLiLS searches every client step and logs the largest step of the cohort.
 
 # %%
 print("FedDuAdam's server steps:", found["FedDuAdam"][0].rounds["server_lr"][:6].round(2))
 searched = found["FedLiLS"][0].rounds
 print("FedLiLS's client steps:", searched["client_step"][:6].round(2))
-print("losses evaluated a participant and round:", searched["loss_evaluations"].mean().round(1))
+print("loss evaluations per participant and round:", searched["loss_evaluations"].mean().round(1))
 
 # %% [markdown]
-# ## How sensitive each is to the rate that is left
+# ## Sensitivity to the client rate
 
 # %%
 rates = {"client_lr": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]}
@@ -45,5 +45,5 @@ from fedsolve.report.sweep_plots import best_over_grid
 best_over_grid(swept, "client_lr")
 
 # %% [markdown]
-# A rate that is not needed is not a rate that is right: `eta_max` of a line search, and FedDuAdam's client rate,
-# still matter on some problems. [Tuning-free methods](../tuning-free) has what was measured on twelve of them.
+# The remaining choices, `eta_max` of a line search and FedDuAdam's client rate, matter on some problems. [Tuning-free
+# methods](../tuning-free) has results on twelve problems.

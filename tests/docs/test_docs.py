@@ -288,8 +288,9 @@ def test_files_that_are_named_exist(page):
     """Every `path` in backquotes that looks like a file of the repository, and every picture, exists."""
     text = (ROOT / page).read_text()
     named = re.findall(r"`((?:docs|benchmarks|experiments|src|tests)/[\w./-]+\.\w+)`", text)
-    named += re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
     assert not [n for n in named if not (ROOT / n).exists()]
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert not [n for n in pictures if not (ROOT / page).parent.joinpath(n).exists()]
 
 
 def test_which_method_an_object_is():

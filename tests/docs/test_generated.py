@@ -49,7 +49,7 @@ def test_the_page_of_benchmarks():
     small = made.page(results)
     assert "## Some CPU, 4 cores" in small
     assert "2026-01-02 with jax 0.9" in small
-    assert "* **W1**: work. by hand 2 ms." in small
+    assert "* **W1**: work; by hand: 2 ms." in small
     assert "| W1: FedAvg / by hand | <= 1.2 | 1.25 | **exceeded** |" in small
     assert "| N2: FedAvg / PyTorch loop | <= 0.85 |  | not measured |" in small
     gpu = {
@@ -68,9 +68,9 @@ def test_the_page_of_benchmarks():
     assert "* **n1**" not in on_gpu
     table = made.with_table(f"before\n{made.BEGIN}\nold\n{made.END}\nafter\n", [*results, gpu]).splitlines()
     assert (table[0], table[-1]) == ("before", "after")
-    assert table[2] == "| | goal | Some CPU, 4 cores | Some GPU |"
-    assert table[4] == "| CNN with dropout, uneven clients | 0.85 | 1.00, missed | 0.50 |"
-    assert "| LSTM 2 × 256, sequences of 80 | 0.85 | not measured | not measured |" in table
+    assert table[2] == "| | target | Some CPU, 4 cores | Some GPU |"
+    assert table[4] == "| CNN with dropout, uneven clients | ≤ 0.85 | 1.00 (missed) | 0.50 |"
+    assert "| LSTM 2 × 256, sequences of 80 | ≤ 0.85 | not measured | not measured |" in table
 
 
 def test_the_index_of_figures():

@@ -27,7 +27,7 @@ def study() -> Study:
     )
     rates = (0.3, 1.0, 3.0, 10.0)
     return Study(
-        title="Does FedAdam pay on digits?",
+        title="Does FedAdam pay off on digits?",
         summary="FedAvg and FedAdam, each at the best of its grid.",
         problems={"digits": digits},
         methods={
@@ -62,7 +62,7 @@ def test_the_pages_study_is_found(mine):
     from fedsolve.studies.reproduce import find
 
     found = find("mine_study:study")
-    assert (found.title, found.full) == ("Does FedAdam pay on digits?", False)
+    assert (found.title, found.full) == ("Does FedAdam pay off on digits?", False)
 
 
 def test_both_forms_are_one_study(mine):

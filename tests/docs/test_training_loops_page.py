@@ -30,7 +30,7 @@ def test_methods_are_listed_by_what_the_loop_returns():
     listed = {
         name: () if what == "examples" else (what,) for what, names in rows for name in names.split(", ")
     }
-    wrappers = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("The wrappers `") :].partition(" act on")[0]))
+    wrappers = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("The wrappers `") :].partition(" apply to")[0]))
     named = dict.fromkeys(ALGORITHMS, "") | {name: "+FedAvg" for name in WRAPPERS if name not in ALGORITHMS}
     found = {name: loop_support(name + around) for name, around in named.items()}
     works = {name: answer.needs for name, answer in found.items() if not answer.refused}

@@ -129,7 +129,7 @@ _ALGORITHMS = {
     "FedMuon": Entry(
         "methods.muon:FedMuon",
         "liu2025fedmuon",
-        "Muon on clients, which begin with the last cohort's mean momentum",
+        "Muon on clients, initialised with the last cohort's mean momentum",
     ),
     "BiasCorrectedMuon": Entry(
         "methods.muon:BiasCorrectedMuon",
@@ -139,12 +139,12 @@ _ALGORITHMS = {
     "FedAdamW": Entry(
         "methods.adaptive_local:FedAdamW",
         "liu2026fedadamw",
-        "AdamW on clients, which begin with means of the last cohort's second moments",
+        "AdamW on clients, initialised with the last cohort's mean second moments",
     ),
     "FedLADA": Entry(
         "methods.adaptive_local:FedLADA",
         "sun2023fedlada",
-        "AMSGrad on clients, amended by the last mean direction",
+        "AMSGrad on clients, corrected by the last mean direction",
     ),
     "FedNova": Entry(
         "methods.server.fednova:FedNova",
@@ -166,14 +166,14 @@ _ALGORITHMS = {
     "SCALLION": Entry(
         "methods.compression.methods:SCALLION",
         "huang2024scallion",
-        "SCAFFOLD with one vector up, through an unbiased compressor",
+        "SCAFFOLD that uploads one vector, by an unbiased compressor",
         _UNBIASED,
         wrapper="methods.compression.methods:Scallion",
     ),
     "SCAFCOM": Entry(
         "methods.compression.methods:SCAFCOM",
         "huang2024scallion",
-        "SCAFFOLD with momentum and one vector up, through any compressor",
+        "SCAFFOLD with momentum that uploads one vector, by any compressor",
         _BIASED,
         wrapper="methods.compression.methods:Scafcom",
     ),
@@ -315,18 +315,18 @@ _ALGORITHMS = {
     "FedZO": Entry(
         "methods.zeroth_order:FedZO",
         "fang2022fedzo",
-        "FedAvg whose clients estimate gradients from losses",
+        "FedAvg with gradients estimated from losses (zeroth-order)",
     ),
     "FedKSeed": Entry(
         "methods.zeroth_order:FedKSeed",
         "qin2024fedkseed",
-        "losses alone: a client sends slopes along candidate directions, the model is K numbers",
+        "zeroth-order: a client sends directional derivatives along candidate directions",
         _STEPS,
     ),
     "DeComFL": Entry(
         "methods.zeroth_order:DeComFL",
         "li2025decomfl",
-        "losses alone: slopes along shared directions in both ways",
+        "zeroth-order: up- and downlink carry only directional derivatives",
         _STEPS,
     ),
     "SPPMAS": Entry(
@@ -375,12 +375,12 @@ _ALGORITHMS = {
     "FedSMOO": Entry(
         "methods.sharpness:FedSMOO",
         "sun2023fedsmoo",
-        "FedDyn with sharpness-aware gradients on which clients agree",
+        "FedDyn with sharpness-aware gradients at consistent perturbations",
     ),
     "FedLESAM": Entry(
         "methods.sharpness:FedLESAM",
         "fan2024fedlesam",
-        "sharpness-aware gradients for the price of one, along the server's last steps",
+        "perturbation of SAM estimated from the server's last steps, at no extra gradient",
         wrapper="methods.sharpness:EstimatedSharpness",
     ),
     "FedPer": Entry(
@@ -422,7 +422,7 @@ _ALGORITHMS = {
     "IFCA": Entry(
         "methods.personal_clusters:IFCA",
         "ghosh2020ifca",
-        "several models, of which each client trains the one with the least loss",
+        "clusters of clients: each trains the model with the lowest loss",
     ),
 }
 
@@ -433,7 +433,7 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "Robust": Entry(
         "methods.robust.wrapper:Robust",
         "yin2018robust",
-        "a robust reduction in place of the mean",
+        "a robust reduction instead of the mean",
         {"reduction": "median"},
         wrapper="methods.robust.wrapper:Robust",
         further=("blanchard2017krum", "pillutla2022rfa", "karimireddy2021history"),
@@ -449,7 +449,7 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "Compressed": Entry(
         "methods.compression.compressed:Compressed",
         "stich2018sparsified",
-        "compressed client updates, with memories for what is lost",
+        "compressed client updates, with a memory for compression errors",
         _COMPRESSED,
         wrapper="methods.compression.compressed:Compressed",
         further=(
@@ -473,7 +473,7 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "Secure": Entry(
         "methods.secure.secure:Secure",
         "bonawitz2017secure",
-        "secure sums: the server learns the sum of the clients' messages alone",
+        "secure sums: the server learns only the sum of the messages",
         {"bound": 10.0, "max_clients": 10_000, "max_examples": 100_000},
         wrapper="methods.secure.secure:Secure",
         further=("bell2020secure", "ma2023flamingo"),
