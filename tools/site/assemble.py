@@ -26,13 +26,14 @@ from experiments.figures import ITEMS  # noqa: E402
 
 PAGES = ROOT / "site" / "pages"
 GUIDES = {
+    "Privacy": ("what-is-protected", "privacy", "security-model"),
     "How to: problems": ("own-data", "pytorch", "networks", "tasks", "pytorch-operations"),
     "How to: methods": (
         "methods", "optax", "choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm",
     ),
     "How to: runs": ("command-line", "sweep", "studies", "scale", "simulated-time"),
     "How to: deployment": (
-        "deployment", "training-loops", "deployment-operations", "privacy", "security-model", "communication",
+        "deployment", "training-loops", "deployment-operations", "communication",
     ),
 }  # fmt: skip
 """The pages of docs/ by what a reader looks for; those about the project itself are named in `assemble`."""
@@ -45,7 +46,7 @@ FIRST = ("run", "compare", "sweep", "load", "Result", "Seeds", "Results", "Sweep
 
 TYPES = (
     "In signatures `Scalar` is a number or an array of shape (), `Rate` a scalar or a schedule by round, `Params` a "
-    "pytree of arrays (a model, or what has its shapes), `Batch` a pytree of arrays whose first axis is examples."
+    "pytree of arrays (a model, or values of its shapes), `Batch` a pytree of arrays whose first axis is the examples."
 )
 
 
@@ -93,21 +94,26 @@ def assemble() -> None:
 
 
 def linked(text: str) -> str:
-    """Names of pages as links; kept experiments as links that Sphinx, which has no such pages, leaves as they are.
+    """Names of pages as links by their titles; kept experiments, which Sphinx does not know, as links that it leaves.
 
     >>> linked("See `docs/sweep.md`, and `fedsolve list tasks`.")
-    'See [sweep](sweep.md), and `fedsolve list tasks`.'
+    'See [Sweeps](sweep.md), and `fedsolve list tasks`.'
     >>> linked("[lasso](../experiments/fco/lasso/page.html)")
     '<a href="experiments/fco/lasso/page.html">lasso</a>'
     >>> linked("[lasso][l]\\n\\n[l]: ../experiments/fco/lasso/page.html")
     '<a href="experiments/fco/lasso/page.html">lasso</a>\\n\\n'
     """
-    text = re.sub(r"`docs/([\w-]+)\.md`", r"[\1](\1.md)", text)
+    text = re.sub(r"`docs/([\w-]+)\.md`", lambda name: f"[{_title(name[1])}]({name[1]}.md)", text)
     experiment = r"(?:\.\./)?(experiments/[\w./-]+)"
     for label, page in re.findall(rf"^\[(\w+)\]: {experiment}$", text, re.MULTILINE):
         text = text.replace(f"][{label}]", f"]({page})")
     text = re.sub(rf"^\[\w+\]: {experiment}$", "", text, flags=re.MULTILINE)
     return re.sub(rf"\[([^]]*)\]\({experiment}\)", r'<a href="\2">\1</a>', text)
+
+
+def _title(page: str) -> str:
+    with (ROOT / "docs" / f"{page}.md").open(encoding="utf-8") as text:
+        return text.readline().removeprefix("# ").strip()
 
 
 def notebook(name: str, page: str = "") -> str:
@@ -150,7 +156,7 @@ def method_page(name: str, entry: Entry) -> list[str]:
     kept = {e: page.relative_to(ROOT).as_posix() for e, page in pages.items() if page.is_file()}
     if kept:
         links = ", ".join(f'<a href="../{page}">{e}</a>' for e, page in kept.items())
-        lines += ["", f"Repeated here: {links}; [the index](../figures.md) has the verdicts."]
+        lines += ["", f"Reproduced here: {links}. [The index](../figures.md) has the verdicts."]
     return lines
 
 
