@@ -1,5 +1,6 @@
 # %% [markdown]
 # # Models inside a set
+#
 # Minimise $F(w)$ over a convex set, $w \in \mathcal D$. Frank-Wolfe methods need no projection: a client minimises a
 # linear function over the set and sends the extreme point that attains the minimum, which is one integer for an
 # $\ell_1$ ball.
@@ -42,6 +43,7 @@ print(
 
 # %% [markdown]
 # ## Sets by leaf
+#
 # A set acts on the whole model, on each leaf (`.each()`), or on the leaves that match a pattern (`.on()`). If a set
 # lacks an operation that the method needs, construction fails, and the error suggests sets that have the operation:
 

@@ -1,5 +1,6 @@
 # %% [markdown]
 # # Deployment, step by step
+#
 # Flower transports the messages between machines. To show the protocol, this tutorial first runs server and clients in
 # one process, without a network.
 
@@ -22,6 +23,7 @@ method = fs.SCAFFOLD(client_lr=0.1)
 
 # %% [markdown]
 # ## Two sides
+#
 # The server has the method and a model, but no data. A client has its data and a folder for its state. The server's
 # order names the method as plain data: the client imports and calls nothing that a message contains.
 
@@ -77,6 +79,7 @@ for what, forged in {
 
 # %% [markdown]
 # ## On Flower
+#
 # Two lines make the two apps that Flower starts. Clients in PyTorch or scikit-learn return another oracle.
 
 # %%

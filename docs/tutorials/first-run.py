@@ -1,5 +1,6 @@
 # %% [markdown]
 # # A first run
+#
 # `fs.run` takes a method, a task and a number of rounds. It compiles one program for all rounds, and returns the
 # trained model with its record.
 
@@ -22,6 +23,7 @@ result.plot("accuracy")
 
 # %% [markdown]
 # ## Several seeds, several methods
+#
 # One seed is not enough for a conclusion. `seeds=3` runs three seeds in one compiled program, and tables and plots
 # then show mean and spread. `fs.compare` runs several methods with the same cohorts. The learning rates below were
 # chosen by `make tune`.

@@ -1,5 +1,6 @@
 # %% [markdown]
 # # A network of your own
+#
 # Parameters may be the result of a flax module's `init`, or an equinox module. This tutorial trains a small residual
 # network in plain JAX with dropout, on clients of different sizes, and evaluates it on held-out clients.
 

@@ -1,5 +1,6 @@
 # %% [markdown]
 # # Your own algorithm
+#
 # Most methods combine known client steps with a new server step. Such a method needs only a server optimiser, in
 # about twenty lines.
 
@@ -20,6 +21,7 @@ from fedsolve.methods.server.server_optimizer import ServerOptimizer
 # of $|D|$ gives the length:
 #
 # $$w \leftarrow w + \eta \, \operatorname{median}(|D|) \, \operatorname{sign}(D)$$
+#
 # A `module` is a frozen dataclass; a sweep can change its numbers without recompiling. `reported()` logs a scalar in
 # each round.
 
@@ -83,6 +85,7 @@ found["signs"][0].rounds["step_length"][:5]
 
 # %% [markdown]
 # ## Check it against NumPy
+#
 # Compute one round of one client by hand, and compare:
 
 # %%

@@ -1,5 +1,6 @@
 # %% [markdown]
 # # Your own problem
+#
 # A problem is a loss, initial parameters, and arrays for each client. Clients may have different numbers of examples.
 
 # %%
@@ -64,6 +65,7 @@ except fs.InvalidInput as error:
 
 # %% [markdown]
 # ## Run it, with validation data and callbacks
+#
 # `hold_out` reserves a share of every client's examples for validation. Callbacks run after each evaluation; a
 # callback that returns a string stops the run.
 

@@ -1,5 +1,6 @@
 # %% [markdown]
 # # Differential privacy
+#
 # `fs.privacy.DifferentialPrivacy` wraps a method: messages are clipped, the server adds noise, and the log has
 # $\varepsilon$ after every round. The protected unit is all data of one client, against anyone who sees the models.
 # See [what federated learning protects](../what-is-protected) first.

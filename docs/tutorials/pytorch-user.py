@@ -1,5 +1,6 @@
 # %% [markdown]
 # # For PyTorch users
+#
 # Train an unchanged PyTorch module with PyTorch's losses, and get a `state_dict` back. Training runs the module as a
 # compiled JAX program, without a Python loop over clients.
 
@@ -41,6 +42,7 @@ torch.save(trained.state_dict(), "digits.pt")
 
 # %% [markdown]
 # ## The same gradient
+#
 # Losses and gradients equal PyTorch's up to rounding:
 
 # %%

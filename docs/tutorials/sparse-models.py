@@ -1,5 +1,6 @@
 # %% [markdown]
 # # Sparse models
+#
 # Minimise $F(w) + \psi(w)$, where $F$ is the mean of the clients' losses and $\psi$ a penalty that sets weights to
 # exactly 0.
 

@@ -1,5 +1,6 @@
 # %% [markdown]
 # # A sweep
+#
 # A sweep runs every setting of a grid with every seed in one compiled program.
 
 # %%
