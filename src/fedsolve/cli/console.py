@@ -116,13 +116,21 @@ def usage(error: Any) -> str:
     return f"{text.rstrip('.')} (see `{command} --help`)"
 
 
+_WORDS_OF_SETTINGS = frozenset(
+    ["lr", "learning", "momentum", "decay", "clip", "weight", "beta", "beta1", "beta2", "eps", "tau", "mu", "alpha", "gamma", "rho", "radius", "compressor", "constraint", "psi", "mirror", "epsilon", "delta", "variant", "clients", "model", "partition"]
+)
+
+
 def _as_setting(option: str) -> str:
-    # what to write where an unknown option names a setting of some method, or an option of some task
+    # what to write where an unknown option names a setting of some method, or an option of some task; JAX is imported
+    # only for one that has a word of such names
+    name = option.lstrip("-").replace("-", "_")
+    if not _WORDS_OF_SETTINGS & set(name.split("_")):
+        return ""
     from fedsolve.config.build import arguments, wrapper_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
     from fedsolve.tasks.catalogue import TASKS
 
-    name = option.lstrip("-").replace("-", "_")
     name = "client_lr" if name in ("lr", "learning_rate") else name
     settings = [arguments(method) for method in ALGORITHMS] + [
         wrapper_arguments(w) for w in WRAPPERS.values()
