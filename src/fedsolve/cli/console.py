@@ -116,9 +116,11 @@ def usage(error: Any) -> str:
     return f"{text.rstrip('.')} (see `{command} --help`)"
 
 
-_WORDS_OF_SETTINGS = frozenset(
-    ["lr", "learning", "momentum", "decay", "clip", "weight", "beta", "beta1", "beta2", "eps", "tau", "mu", "alpha", "gamma", "rho", "radius", "compressor", "constraint", "psi", "mirror", "epsilon", "delta", "variant", "clients", "model", "partition"]
-)
+_WORDS_OF_SETTINGS = frozenset({
+    "lr", "learning", "momentum", "decay", "clip", "weight", "beta", "beta1", "beta2", "eps", "tau", "mu", "alpha",
+    "gamma", "rho", "radius", "compressor", "constraint", "psi", "mirror", "epsilon", "delta", "clients", "model",
+    "partition",
+})  # fmt: skip
 
 
 def _as_setting(option: str) -> str:
