@@ -12,9 +12,9 @@ import numpy as np
 from experiments.fco.rules import THRESHOLDS
 from fedsolve import InvalidInput
 from fedsolve.studies import Cells, Decision
-from fedsolve.studies.cells import LEVEL
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import (
+    LEVEL,
     decided,
     elsewhere,
     holm,

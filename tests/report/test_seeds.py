@@ -1,4 +1,4 @@
-"""Several seeds as one method: means and ranges by round, in a page's data and in a picture's bands."""
+"""Several seeds as one method: means and ranges by round, in pages and bands; differences paired by seed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.report import plots
 from fedsolve.report.page import page_data
+from fedsolve.report.paired import differences
 from fedsolve.results.history import History, group_by_seed
 
 
@@ -78,3 +81,73 @@ def test_a_picture_has_a_band_where_there_are_seeds():
     corners = band.get_paths()[0].vertices
     assert {(x, y) for x, y in corners.tolist()} >= {(0, 1), (2, 2), (4, 3), (0, 3), (2, 4), (4, 8)}
     assert [line.get_ydata().tolist() for line in axes.lines] == [[2, 3, 5.5], [9, 9, 9]]
+
+
+def ended(label, values, seeds=None):
+    runs = [(seed, [1, value]) for seed, value in zip(seeds or range(len(values)), values, strict=True)]
+    return [run(seed, loss, label, rounds=(0, 4)) for seed, loss in runs]
+
+
+def test_paired_differences_are_scipys_with_holms_correction():
+    """Means, simultaneous intervals and p-values, of three methods and six seeds."""
+    random = np.random.default_rng(0)
+    base = random.normal(2, 1, 6)
+    others = {
+        "B": base + random.normal(0.3, 0.2, 6),
+        "C": base - random.normal(0.5, 0.3, 6),
+        "D": base + 1e-3 * base,
+    }
+    found = differences(
+        [*ended("A", base), *(r for n, x in others.items() for r in ended(n, x))], "A", "loss"
+    )
+    tests = [ttest_rel(x, base) for x in others.values()]
+    spread = [test.confidence_interval(1 - 0.05 / 3) for test in tests]
+    np.testing.assert_allclose(
+        found.columns["difference"], [np.mean(x - base) for x in others.values()], rtol=1e-12
+    )
+    np.testing.assert_allclose(found.columns["low"], [at.low for at in spread], rtol=1e-9)
+    np.testing.assert_allclose(found.columns["high"], [at.high for at in spread], rtol=1e-9)
+    order = np.argsort([test.pvalue for test in tests])
+    corrected, so_far = {}, 0.0
+    for left, i in zip((3, 2, 1), order, strict=True):
+        so_far = max(so_far, min(1.0, left * tests[i].pvalue))
+        corrected[i] = so_far
+    np.testing.assert_allclose(found.columns["p"], [corrected[i] for i in range(3)], rtol=1e-9)
+    assert list(found.frame()["method"]) == ["B", "C", "D"]
+    assert "To A, paired by seed (6); below 0 is better" in repr(found)
+    assert r"\toprule" in found.to_latex()
+
+
+@pytest.mark.parametrize(
+    ("runs", "cells", "words"),
+    [
+        (ended("A", [1, 2, 3, 4]) + ended("B", [2, 3, 5, 6]), ["B", "+1.5", "[0.581, 2.42]", "-"], "fewer than 5"),
+        (ended("A", [1]) + ended("B", [2]), ["B", "+1", "-", "-"], "paired by seed (1)"),
+        (ended("A", [1] * 5) + ended("B", [2] * 5), ["B", "+1", "-", "-"], "paired by seed (5)"),
+        (ended("A", [1] * 5) + ended("B", [1, 2, 3, 4, np.nan]), ["B", "diverged", "-", "-"], "Holm"),
+        (ended("A", [1, 2, 3], [0, 1, 2]) + ended("B", [5, 7], [2, 1]), ["B", "+3.5", "[-15.6, 22.6]", "-"], "(2)"),
+    ],
+)  # fmt: skip
+def test_what_too_few_seeds_tell(runs, cells, words):
+    found = differences(runs, "A", "train_loss")
+    assert found.texts == [cells]
+    assert words in found.note
+
+
+@pytest.mark.parametrize(
+    ("runs", "against", "metric", "words"),
+    [
+        (RUNS, "C", "loss", "unknown method 'C'"),
+        (RUNS, "A", "accuracy", "unknown metric 'accuracy'"),
+        (ended("A", [1, 2]), "A", "loss", "A and another method need a seed in common"),
+        (
+            ended("A", [1, 2]) + ended("B", [1], [7]),
+            "A",
+            "loss",
+            "A and another method need a seed in common",
+        ),
+    ],
+)
+def test_differences_that_nothing_tells(runs, against, metric, words):
+    with pytest.raises(InvalidInput, match=words):
+        differences(runs, against, metric)

@@ -15,6 +15,7 @@ from fedsolve.core.types import Params
 from fedsolve.engine.evaluation.client_metrics import ClientModels
 from fedsolve.engine.stored_task import StoredTask, model_metadata
 from fedsolve.report.figures import waiting
+from fedsolve.report.paired import Differences, differences
 from fedsolve.report.records import Records
 from fedsolve.results.history import History, group_by_seed, same_columns
 from fedsolve.results.record_files import (
@@ -522,6 +523,22 @@ class Results(Several):
             InvalidInput: a run has no such metric (the nearest is named).
         """
         return {label: method.final(metric) for label, method in self.items()}
+
+    def compare_to(self, against: str, metric: str) -> Differences:
+        """The difference of each method to one of them in a final metric, paired by seed.
+
+        Args:
+            against: the label of the method that the others are compared with.
+            metric: a column of the evaluations, such as `test_accuracy`, or `accuracy` for the test's.
+
+        Returns:
+            A table of mean differences, intervals that hold together at 95 % (Student's t, Bonferroni), and with five
+            seeds or more p-values of paired t-tests with Holm's correction; with `frame` and `to_latex`.
+
+        Raises:
+            InvalidInput: no such method or metric (the nearest is named), or no seed that all methods have.
+        """
+        return differences(self.histories, against, metric)
 
     @property
     def metrics(self) -> dict[str, dict[str, np.ndarray]]:

@@ -5,64 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import norm, rankdata
-from scipy.stats import t as student
 
 from fedsolve.core.errors import InvalidInput, check_known, unknown
+from fedsolve.results.intervals import Interval, interval, tail
 from fedsolve.results.sweep import SENT, SweepRecord
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.problem import Problem
-
-# Student's intervals of means over seeds: how they are written, what they decide against a bar and near it.
-
-LEVEL = 0.95
-"""Of the intervals; several in one rule share it (Bonferroni), rules taken `together` have each its own."""
-
-
-class Interval(NamedTuple):
-    """A mean with the ends of its interval, infinite where nothing is known; `f"{found:.3g}"` is '2 [1.5, 2.5]'."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def factor(self) -> Interval:
-        """Of a mean of logarithms: the geometric mean and its ends."""
-        return Interval(*(float(x) for x in np.exp(self)))
-
-    def text(self, form: str, unit: str = "") -> str:
-        """In words: a sign that the format asks for stands at the mean alone, and the unit after it."""
-        ends = form.lstrip("+")
-        return f"{self.mean:{form}}{unit and ' ' + unit} [{self.low:{ends}}, {self.high:{ends}}]"
-
-    def __format__(self, form: str) -> str:
-        return self.text(form)
-
-
-def interval(values: np.ndarray, comparisons: int = 1, overlap: float = 0.0) -> Interval:
-    """The mean's, by Student's t; endless for a single value.
-
-    Args:
-        values: shape (replicates,).
-        comparisons: that share the 5 %: the level is 1 - 0.05 / comparisons.
-        overlap: test over training examples of splits of one data set, whose training sets overlap; 0 where replicates
-            are independent. The variance of the mean is then so many variances larger (Nadeau and Bengio 2003, (9)).
-    """
-    mean = float(values.mean())
-    if len(values) < 2:
-        return Interval(mean, -np.inf, np.inf)
-    quantile = student.ppf(1 - _tail(comparisons), len(values) - 1)
-    half = float(quantile * values.std(ddof=1) * np.sqrt(1 / len(values) + overlap))
-    return Interval(mean, mean - half, mean + half)
-
-
-def _tail(comparisons: int) -> float:
-    # what lies beyond either end of an interval that is one of several
-    return (1 - LEVEL) / (2 * comparisons)
 
 
 def chance(shares: Iterable[float], tested: int, comparisons: int = 1) -> float:
@@ -81,7 +33,7 @@ def chance(shares: Iterable[float], tested: int, comparisons: int = 1) -> float:
     0.0228
     """
     variance = sum(share * (1 - share) for share in shares) / tested
-    return float(norm.ppf(1 - _tail(comparisons)) * np.sqrt(variance))
+    return float(norm.ppf(1 - tail(comparisons)) * np.sqrt(variance))
 
 
 def intervals(values: Mapping[str, np.ndarray]) -> dict[str, Interval]:

@@ -1,6 +1,9 @@
 """Rules that decide a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
-from fedsolve.studies.cells import Interval as Interval
+from fedsolve.results.intervals import LEVEL as LEVEL
+from fedsolve.results.intervals import Interval as Interval
+from fedsolve.results.intervals import holm as holm
+from fedsolve.results.intervals import interval as interval
 from fedsolve.studies.cells import alike as alike
 from fedsolve.studies.cells import around as around
 from fedsolve.studies.cells import around_factor as around_factor
@@ -9,7 +12,6 @@ from fedsolve.studies.cells import combined as combined
 from fedsolve.studies.cells import correlation as correlation
 from fedsolve.studies.cells import decided as decided
 from fedsolve.studies.cells import elsewhere as elsewhere
-from fedsolve.studies.cells import interval as interval
 from fedsolve.studies.cells import intervals as intervals
 from fedsolve.studies.cells import listed as listed
 from fedsolve.studies.rules.comparisons import KNOWN as KNOWN
@@ -42,7 +44,6 @@ from fedsolve.studies.rules.ranks import by_metric as by_metric
 from fedsolve.studies.rules.ranks import by_window as by_window
 from fedsolve.studies.rules.ranks import early as early
 from fedsolve.studies.rules.ranks import ends as ends
-from fedsolve.studies.rules.ranks import holm as holm
 from fedsolve.studies.rules.ranks import in_decades as in_decades
 from fedsolve.studies.rules.ranks import incomparable as incomparable
 from fedsolve.studies.rules.ranks import judged as judged

@@ -10,10 +10,10 @@ from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
+from fedsolve.results.intervals import FEW, Interval, interval
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import (
     Cells,
-    Interval,
     SettingKind,
     alike,
     around,
@@ -21,7 +21,6 @@ from fedsolve.studies.cells import (
     chance,
     decided,
     elsewhere,
-    interval,
 )
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.study import Decision
@@ -190,8 +189,6 @@ def _is_positive(cells: Cells, problem: str, gain: np.ndarray) -> bool:
 
 Rule = Callable[[Cells], Decision]
 P = ParamSpec("P")
-FEW = 5
-"""Fewer seeds or data sets make a verdict provisional: Student's interval then hangs on their being normal."""
 
 
 def rule(decide: Callable[Concatenate[Cells, P], Decision]) -> Callable[P, Rule]:

@@ -12,9 +12,10 @@ from scipy.stats import binomtest, rankdata, studentized_range
 from scipy.stats import f as fisher
 
 from fedsolve.core.errors import InvalidInput, check_known
+from fedsolve.results.intervals import LEVEL, holm
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
-from fedsolve.studies.cells import LEVEL, Cell, Cells, SettingKind, exploded
+from fedsolve.studies.cells import Cell, Cells, SettingKind, exploded
 from fedsolve.studies.experiment import Verdict, until
 from fedsolve.studies.problem import Method
 from fedsolve.studies.rules.comparisons import Rule, mixed, not_learnt, rule
@@ -156,20 +157,6 @@ def wins_more(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> De
     reason = f"sign tests over {len(own)} problems" + (", with Holm's correction" if len(others) > 1 else "")
     reason += f": it holds against {', '.join(held)}" if verdict == "partly" else ""
     return Decision(f"{a} better to worse than {words}; mean rank {places}", verdict, reason)
-
-
-def holm(values: Sequence[float], sharing: int = 1) -> list[float]:
-    """Holm's adjusted p-values of several tests, at most 1; `sharing` more rules have equal parts of the 5 %.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    order = np.argsort(values, kind="stable")
-    factors = np.arange(len(values), 0, -1) * sharing
-    raised = np.minimum(np.maximum.accumulate(np.asarray(values)[order] * factors), 1.0)
-    adjusted = np.empty(len(values))
-    adjusted[order] = raised
-    return adjusted.tolist()
 
 
 def _sign_test(won: int, lost: int) -> float:
