@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from sweep_made_up import HALVES, make_sweep
 
-from fedsolve.report.sweep_page import pictures, write_sweep_page
+from fedsolve.engine.sweep_result import Sweep
+from fedsolve.report.sweep_page import pictures, sweep_html, write_sweep_page
 from fedsolve.report.sweep_plots import outcome_lines, ranking, row_texts, setting_rows, setting_table
 from fedsolve.results.sweep import Selection
 
@@ -125,4 +127,8 @@ def test_the_outcome_in_words():
     assert re.search(rf": 2 % of 49; {lost} of 49 settings diverged$", share)
     edge = outcome_lines(make_sweep({"client_lr": (0.001, 0.01, 0.1)}))[-1]
     assert edge == "the best client_lr is the largest tried: larger ones may be better"
+    record = make_sweep({"client_lr": (0.001, 0.01, 0.1)})
+    sweep = Sweep(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
+    assert sweep.notes == (*record.notes, edge)
+    assert sweep._repr_html_().count(edge) == sweep_html(record).count(edge) == 1
     assert outcome_lines(make_sweep(limit=0)) == ["all 49 settings diverged"]

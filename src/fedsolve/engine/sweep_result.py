@@ -12,7 +12,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, check_known, check_path, is_integer, shown
 from fedsolve.report.records import Labelled, Part
 from fedsolve.report.sweep_page import final_table, sweep_html
-from fedsolve.report.sweep_plots import best_over_grid, sensitivity
+from fedsolve.report.sweep_plots import best_over_grid, edges, sensitivity
 from fedsolve.report.table import ResultTable
 from fedsolve.results.history import Bands
 from fedsolve.results.sweep import SweepRecord, curve_columns, save
@@ -40,8 +40,11 @@ class Sweep(SweepRecord, Labelled):
         selection: the selection criterion of the best setting.
         settings: the other settings of the runs, as plain data.
         seconds: wall time of the whole sweep, with compilation.
-        notes: remarks, such as that the grid ran in parts.
+        notes: remarks, such as that the grid ran in parts, or that the best setting lies at its edge.
     """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, *edges(self)))))
 
     def final(self, metric: str) -> np.ndarray:
         """A metric at the last evaluation of each trial; NaN where it diverged.

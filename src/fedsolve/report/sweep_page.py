@@ -117,7 +117,7 @@ def write_page(
         "pictures": "\n".join(picture(*item) for item in drawn.items()),
         "table": setting_table(sweep, None).html(),
         "edges": note_list(edges(sweep)),
-        "notes": section("Notes", note_list(sweep.notes)),
+        "notes": section("Notes", note_list([note for note in sweep.notes if note not in edges(sweep)])),
         "grid": definitions({name: _span(values) for name, values in sweep.grid.items()}, "facts"),
         "settings": definitions(
             {n: setting_text(v) for n, v in sweep.settings.items() if n not in sweep.grid}
@@ -186,7 +186,7 @@ def final_table(sweep: SweepRecord, metrics: Sequence[str] | None, target: float
 def sweep_html(sweep: SweepRecord) -> str:
     # the best settings as a table of HTML, and below it what came out
     caption = f"{sweep.label} · {sweep.task} · {seeds_text(sweep.seeds)}. Score: {averaged_text(sweep)}."
-    below = "".join(f"<p>{text(line)}</p>" for line in (*outcome_lines(sweep), *sweep.notes))
+    below = "".join(f"<p>{text(line)}</p>" for line in dict.fromkeys((*outcome_lines(sweep), *sweep.notes)))
     return setting_table(sweep, _SHOWN).notebook(caption) + below
 
 
