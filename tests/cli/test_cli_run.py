@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import tomllib
 from pathlib import Path
@@ -148,6 +149,23 @@ def test_more_rounds_continue_with_the_same_bits(call, finished):
     assert tomllib.loads(Path("r/config.toml").read_text())["run"]["rounds"] == 5
 
 
+def test_a_run_begins_with_a_former_one_and_outlives_it(call, finished):
+    """The configuration names it, `show` says so, and the run is resumed when the former one is gone."""
+    finished(*RUN)
+    begun = ("--from", "r", "--eval-every", "1")
+    call(*RUN, *begun, "--rounds", "2", "--out", "whole")
+    assert call(*RUN, *begun, "--rounds", "1", "--out", "b").code == 0
+    assert tomllib.loads(Path("b/config.toml").read_text())["run"]["start"] == "r"
+    shutil.rmtree("r")
+    assert call("run", "--resume", "b", "--rounds", "2").code == 0
+    assert model("b") == model("whole")
+    assert "began with the model of r (FedAvg on digits, 3 rounds)" in call("show", "b").out
+    refused = call(*RUN, "--from", "r", "--out", "c")
+    assert (refused.code, Path("c").exists()) == (2, False)
+    assert "start = 'r': there is no such folder" in refused.err
+    assert "--from does not go with --resume" in call("run", "--resume", "b", "--from", "r").err
+
+
 def test_resuming_a_finished_run_changes_nothing(call, finished):
     finished(*RUN)
     before = {p.name: p.read_bytes() for p in Path("r").iterdir() if p.name != "page.html"}
@@ -211,7 +229,7 @@ def test_a_bug_keeps_its_traceback(call, monkeypatch):
 
 
 def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
-    def interrupted(config):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedsolve.cli.runs.prepare", interrupted)

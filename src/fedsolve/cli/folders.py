@@ -20,6 +20,7 @@ from fedsolve.cli.console import emit, emit_rich, say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.core.fleets import Timeline
 from fedsolve.engine.identity import provenance
+from fedsolve.engine.load import START
 from fedsolve.engine.running_page import page_so_far
 from fedsolve.engine.sweep_grid import check_seeds
 from fedsolve.folders.files import locked, slug, write_atomically
@@ -111,7 +112,7 @@ def _restore(folder: Path, before: set[Path], configs: dict[Path, bytes]) -> Non
         with contextlib.suppress(OSError):  # there is something else in it
             if path.is_dir():
                 path.rmdir()
-            elif path.name in (CONFIG, ".lock"):
+            elif path.name in (CONFIG, ".lock", START):
                 path.unlink()
 
 

@@ -41,6 +41,7 @@ from fedsolve.cli.sweep_result import (
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.sharding import is_first
+from fedsolve.engine.load import keep_start
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.running_page import final_history
 from fedsolve.engine.scheduler import RunPlan, scheduled_runs
@@ -66,7 +67,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
         )
     track = request.track or ()
     check_trackers(track)
-    prepared = prepare(config)
+    prepared = prepare(config, request.resume)
     metrics = metric_names(request.metrics)
     check_shown(metrics, prepared.task, prepared.algorithms[0])
     # every method is looked at before the first has run for an hour
@@ -74,6 +75,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     config = prepared.config
     what = f"{len(config.method)} methods on {config.task}"
     with new_run_folder(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
+        keep_start(folder, prepared.task)
         load_meanwhile()
         with page_meanwhile(folder, config):
             outcomes = _run_all(prepared, folder, track)
@@ -173,7 +175,7 @@ def run_command(config: Config, request: RunRequest) -> int:
     """Run or continue a configuration of one method; `Diverged` where all of its seeds have diverged."""
     track = request.track or ()
     check_trackers(track)
-    prepared = prepare(config)
+    prepared = prepare(config, request.resume)
     config = prepared.config
     method, metrics = config.method[0], metric_names(request.metrics)
     check_shown(metrics, prepared.task, prepared.algorithms[0])
@@ -186,6 +188,7 @@ def run_command(config: Config, request: RunRequest) -> int:
         page_meanwhile(folder, config),
         open_display([method.shown], prepared.rounds) as display,
     ):
+        keep_start(folder, prepared.task)
         try:
             with scheduled_runs(
                 [runs_of(prepared, 0, folder, track)], prepared.task, prepared.options
@@ -214,9 +217,10 @@ def run_command(config: Config, request: RunRequest) -> int:
 
 def sweep_command(config: Config, request: SweepRequest) -> int:
     require_parquet()
-    prepared = prepare_sweep(config)
+    prepared = prepare_sweep(config, request.resume)
     config = prepared.config
     with new_run_folder(request, config, f"{config.task}-{prepared.method.shown}-sweep") as folder:
+        keep_start(folder, prepared.run.task)
         if (folder / SUMMARY).exists():
             found = load(folder)
         else:

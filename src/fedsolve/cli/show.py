@@ -18,6 +18,7 @@ from fedsolve.cli.console import emit_json
 from fedsolve.cli.folders import FLOWER, command_of, document, how_to_resume, print_result, run_folders
 from fedsolve.cli.progress import Lines
 from fedsolve.core.errors import Interrupted, InvalidInput
+from fedsolve.engine.load import BEGAN
 from fedsolve.engine.load import load as load_results
 from fedsolve.engine.results import Result, Results
 from fedsolve.engine.running_page import RunStatus, run_status
@@ -88,7 +89,7 @@ def show_command(
         return over
     histories = [s.history for s in runs if s.history is not None]
     title = f"{config.task}, {config.run.rounds} rounds"
-    print_result(histories, _lines(config, folder, runs), folder, title, *shown)
+    print_result(histories, _lines(config, folder, runs) + _begun(histories), folder, title, *shown)
     return over
 
 
@@ -123,7 +124,11 @@ def _show_saved(folder: Path, as_json: bool, shown: Shown) -> None:
         runs = [RunStatus(history.label, "finished", history) for history in histories]
         emit_json(_document(folder, histories[0].task, rounds, runs, shown))
     else:
-        print_result(histories, [], folder, f"{histories[0].task}, {rounds} rounds", *shown)
+        print_result(histories, _begun(histories), folder, f"{histories[0].task}, {rounds} rounds", *shown)
+
+
+def _begun(histories: Sequence[History]) -> list[str]:
+    return [note for history in histories for note in history.notes if note.startswith(BEGAN)][:1]
 
 
 def _check_no_sweep_options(folder: Path, shown: Shown) -> None:

@@ -21,7 +21,7 @@ from fedsolve.folders.files import is_locked
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.page import SoFar, written_meanwhile
 from fedsolve.report.sweep_page import PAGE, write_page, write_sweep_page
-from fedsolve.report.sweep_plots import outcome_lines, rule_text, setting_rows, setting_table
+from fedsolve.report.sweep_plots import edges, outcome_lines, rule_text, setting_rows, setting_table
 from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, Selection, SweepRecord, load, summary
 
 
@@ -34,7 +34,7 @@ def print_sweep(
     title = f"{found.label} on {found.task}, {found.rounds[-1]} rounds: {rule_text(found)}"
     emit(title)
     emit_rich(setting_table(found).rich())
-    lines = [*outcome_lines(found), *(f"note: {note}" for note in found.notes)]
+    lines = [*outcome_lines(found), *(f"note: {note}" for note in found.notes if note not in edges(found))]
     lines += [
         f"{'picture' if path.endswith('.png') else kind:8} {path}" for kind, path in _files(folder).items()
     ]
@@ -98,7 +98,9 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
         command = ""
         if not all_diverged(found):
             best = found.best_settings
-            command = command_as_written(config, best) if imports else prepare_sweep(config).command(best)
+            command = (
+                command_as_written(config, best) if imports else prepare_sweep(config, folder).command(best)
+            )
         print_sweep(folder, found, command, as_json, imports_document(config))
         if imports and not as_json:
             emit("\n".join(imports_lines(config)))

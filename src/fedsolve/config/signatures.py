@@ -173,6 +173,7 @@ class About:
         positive: whether it takes a number above 0.
         axes: names of the whole numbers from 1 on of a table that it takes, all of them.
         objects: whether it takes an object beside its words, which who uses it knows.
+        flag: its option on the command line, where that is not its name; it then takes a path as text.
         instead_of: the option in whose place it is given: one of the two at most.
         swept: whether a sweep takes it too.
         configurable: of an app: whether a run's configuration may give it anew; it holds plain data alone.
@@ -190,6 +191,7 @@ class About:
     positive: bool = False
     axes: tuple[str, ...] = ()
     objects: bool = False
+    flag: str = ""
     instead_of: str = ""
     swept: bool = True
     configurable: bool = True

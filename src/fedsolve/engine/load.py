@@ -1,33 +1,53 @@
-"""Results read from their folders: of a run, of seeds, of a comparison, of a sweep and of a deployment."""
+"""Results read from their folders, of all kinds; and a run that begins with the model of one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.errors import InvalidInput, check_path, shown
-from fedsolve.engine.results import Result, Results, Seeds
+import jax
+import numpy as np
+
+from fedsolve.core.building import made
+from fedsolve.core.errors import InvalidInput, check_path, shown, trim_common_prefix
+from fedsolve.core.types import Params
+from fedsolve.data.columns import Columns
+from fedsolve.engine.compute.casting import start_key
+from fedsolve.engine.compute.sharding import is_first
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.results import Result, Results, Seeds, Several
 from fedsolve.engine.stored_task import (
     StoredTask,
     as_trained,
     inference_from_module,
     is_personal,
     restore_for_task,
+    stored_columns,
 )
 from fedsolve.engine.sweep_result import Sweep
+from fedsolve.folders.run_folder import RUN, SWEEP, occupied_error
 from fedsolve.folders.sealed import LARGEST
 from fedsolve.folders.untrusted import read_user_toml
 from fedsolve.results import sweep as sweep_files
 from fedsolve.results.record_files import (
     CONFIG,
     HISTORY,
+    MODEL,
+    arrays_by_path,
+    leaves_by_path,
+    like,
     method_folders,
+    model_facts,
     no_record,
     read_failure,
     read_history,
+    read_model,
     read_result,
     seed_folder,
+    write_model,
 )
+from fedsolve.tasks.inference import Inference, input_columns
 from fedsolve.tasks.task import Task
 
 
@@ -131,3 +151,134 @@ def _method_folders(folder: Path) -> list[Path]:
     except OSError as error:
         raise InvalidInput(f"cannot read {folder / CONFIG}: {error.strerror}") from None
     return [path for path in method_folders(folder, labels) if path.name in begun]
+
+
+# A run that begins with a saved model, which is held against the task, and copied into the run's folder for resuming.
+
+
+START = "start.safetensors"
+"""The model that a run began with, in its folder."""
+ORIGIN, BEGAN = "origin", "began with the model of "
+_PERSONAL = "; the clients' own models are not stored: they begin with this one"
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A saved model as the `init` of the task that begins with it, whose buffers are the task's."""
+
+    trained: Params  # the leaves that train, as the task's own `init` gives them
+    whole: Params
+    origin: str  # in words
+
+    def __call__(self, key: Any) -> Params:
+        return self.trained
+
+
+def with_start(
+    task: Task, options: RunOptions, out: str | Path | None, resume: bool
+) -> tuple[Task, RunOptions]:
+    """The task with the model of `options.start`, and the options with its place in words; as they are without one."""
+    start = options.start
+    if start is None:
+        return task, options
+    is_path = isinstance(start, str | Path)
+    is_gone = resume and is_path and not Path(start).exists()
+    begun = begin_from(task, (kept_start(out) if is_gone else None) or start, options.dtype)
+    if out is not None:
+        if not resume and any(next(Path(out).rglob(kind.file), None) for kind in (RUN, SWEEP)):
+            raise occupied_error(Path(out), "run")
+        if not resume or kept_start(out) is None:
+            keep_start(out, begun)
+    # what a configuration can name: a folder, or the copy of a model that was in memory
+    where = start if is_path else begun.notes[-1] if out is None else Path(out) / START
+    return begun, replace(options, start=str(where))
+
+
+def kept_start(out: str | Path | None) -> Path | None:
+    path = None if out is None else Path(out) / START
+    return path if path is not None and path.is_file() else None
+
+
+def keep_start(out: str | Path, task: Task) -> None:
+    model = task.init
+    if isinstance(model, SavedModel) and is_first():
+        write_model(Path(out) / START, model.whole, {ORIGIN: model.origin}, task.buffers)
+
+
+def begin_from(task: Task, start: Any, dtype: str) -> Task:
+    """A task that begins with a saved model: its `init` is a `SavedModel`."""
+    params, beside, where, origin = _read(start, task)
+    # which leaf of the whole model trains is seen by where `assemble` puts it
+    flat, structure = jax.tree.flatten(task.init(start_key(0)))
+    places = [np.broadcast_to(np.zeros((), dtype), np.shape(x)) for x in flat]
+    whole = task.assemble(structure.unflatten(places))
+    found = fitted(arrays_by_path(params), whole, where)
+    values = dict(zip(map(id, jax.tree.leaves(whole)), jax.tree.leaves(found), strict=True))
+    trained = [values.pop(id(place), None) for place in places]
+    if any(x is None for x in trained):
+        raise InvalidInput(f"the task {task.name} computes its model: start cannot tell what of it trains")
+    for name, leaf in leaves_by_path(whole).items():
+        if id(leaf) in values and not np.array_equal(leaf, values[id(leaf)]):
+            why = f"does not train in the task {task.name} and differs in {where}: build the task with that model"
+            raise InvalidInput(f"{name} {why}")
+    buffers = task.buffers if beside is None else fitted(arrays_by_path(beside), task.buffers, where)
+    notes = (*task.notes, BEGAN + origin)
+    model = SavedModel(structure.unflatten(trained), found, origin)
+    begun = replace(task, init=model, buffers=buffers, notes=notes)
+    return begun if task.made_by is None else made(begun, task.made_by)
+
+
+def saved_model(path: Path, params: Params, buffers: Any) -> tuple[Params, Any, dict[str, Any]]:
+    """The model in a run's folder or in a file, in the form of an app's, its buffers, and what its file says."""
+    file = path / MODEL if path.is_dir() else path
+    arrays, beside = read_model(file)
+    found = fitted(arrays, params, str(file)), fitted(dict(beside or {}), dict(buffers), str(file))
+    return *found, model_facts(file)
+
+
+def fitted(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
+    """Arrays by name in the structure and the types of a tree, to the last digit; `where` is what an error says."""
+    types = {name: np.asarray(leaf).dtype for name, leaf in leaves_by_path(tree).items()}
+    cast = {name: _cast(f"{name} of {where}", x, types.get(name, x.dtype)) for name, x in arrays.items()}
+    return like(cast, tree, where)
+
+
+def _cast(name: str, given: np.ndarray, dtype: Any) -> np.ndarray:
+    if given.dtype.kind == "f" and not np.isfinite(given).all():
+        raise InvalidInput(f"{name} has a number that is not finite: take a model of finite ones")
+    with np.errstate(over="ignore"):
+        cast = given.astype(dtype)
+    if not np.array_equal(cast.astype(given.dtype), given):
+        raise InvalidInput(
+            f"{name} is {given.dtype}, and {dtype} cannot hold it: round it, or train in {given.dtype}"
+        )
+    return cast
+
+
+def _read(start: Any, task: Task) -> tuple[Params, Any, str, str]:
+    # a model, its buffers, what errors call it, and where it comes from
+    where, result = "start", start
+    if isinstance(start, str | Path):
+        path, where = Path(start), str(start)
+        if not path.exists():
+            raise InvalidInput(f"start = {where!r}: there is no such folder")
+        if path.is_file():
+            return *read_model(path), where, str(model_facts(path).get(ORIGIN, path.name))
+        result = load(path)
+    if isinstance(result, Several | Sweep):
+        raise InvalidInput(f"{where} has several runs or a sweep: give one run, such as seed-0 in its folder")
+    if not isinstance(result, Result):
+        return result, None, where, "parameters given in Python"
+    if result.failure:
+        raise InvalidInput(f"{where}: {result.label} diverged and has no model: {result.failure}")
+    knows, wanted = result.inference, input_columns(task.data)
+    columns: Columns = knows.columns if isinstance(knows, Inference) else ()
+    columns = stored_columns(knows.folder / MODEL) if isinstance(knows, StoredTask) else columns
+    if any(columns) and any(wanted) and columns != wanted:
+        then, now = trim_common_prefix(*(", ".join(map(str, own)) for own in (columns, wanted)))
+        raise InvalidInput(
+            f"{where} was trained on the columns {then}, and the task has {now}: give those, in their order"
+        )
+    told = f"{result.label} on {result.history.task}, {result.metrics['round'][-1]} rounds"
+    told = f"{Path(where).name} ({told})" if result is not start else told
+    return result.params, result.buffers, where, told + _PERSONAL * (result.client_models is not None)

@@ -137,6 +137,15 @@ class RunOptions:
             swept=False,
         ),
     )
+    start: Any = field(
+        default=None,
+        metadata=_about(
+            "model to begin with: the folder of a finished run, or in Python also a result or parameters. Names, "
+            "shapes, columns and digits must fit the task; the rest of that run plays no part",
+            "the task's initial model",
+            flag="--from",
+        ),
+    )
     systems: Fleet | str | None = field(
         default=None,
         metadata=_about(
@@ -226,6 +235,7 @@ class SweepKeywords(TypedDict, total=False):
     dtype: Literal["float32", "float64"]
     matmul_dtype: Literal["bfloat16"] | None
     chunk: int | None
+    start: Any
     systems: Fleet | str | None
     quorum: int | None
     deadline: float | None

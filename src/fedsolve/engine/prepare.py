@@ -83,6 +83,7 @@ class PreparedRun(RunEvaluation):
             "algorithm": self.method,
             "rounds": self.rounds,
             "eval_every": self.eval_every,
+            **({} if self.options.start is None else {"start": self.options.start}),
         }
 
     @property

@@ -15,6 +15,7 @@ from fedsolve.core.types import Weighting
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.engine.compute.sharding import check_alone, is_first
 from fedsolve.engine.identity import writing_config
+from fedsolve.engine.load import with_start
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
@@ -112,6 +113,7 @@ def run(
     check_outside(task, out, label)
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
+    task, given = with_start(task, given, out, resume)
     name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
     method = RunPlan(
         algorithm=algorithm,
@@ -275,6 +277,7 @@ def compare(
         methods = {label: with_weighting(label, method, weighting) for label, method in methods.items()}
     check_outside(task, out, None)
     chosen, given = seeds_of(seeds, options)
+    task, given = with_start(task, given, out, resume)
     made = _callbacks(callbacks, seeds is not None)
     folders = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
     begun = [folder is not None and any(folder.glob(f"**/{RUN.file}")) for folder in folders]

@@ -113,26 +113,26 @@ def inference_from_module(folder: Path, module: Any, params: Any, buffers: Any, 
         None,
         partial(trained_copy, copy_module(module)),
         buffers,
-        columns=_columns(folder),
+        columns=stored_columns(folder / MODEL),
     )
 
 
 def as_trained(folder: Path, inference: Inference) -> Inference:
     # how a task's model predicts, with the columns in the order of the stored model's training
-    stored = _columns(folder)
+    stored = stored_columns(folder / MODEL)
     if not stored or stored == inference.columns:
         return inference
     check_same_columns(f"the task {inference.task}", inference.columns, stored, f"the model in {folder}")
     return replace(inference, columns=stored)
 
 
-def _columns(folder: Path) -> Columns:
+def stored_columns(path: Path) -> Columns:
     # the names of the inputs' columns that a model's file has; () if it has none
-    given = model_facts(folder / MODEL).get(_COLUMNS, ())
+    given = model_facts(path).get(_COLUMNS, ())
     try:
         return tuple(None if own is None else tuple(map(str, own)) for own in given)
     except TypeError:
-        raise InvalidInput(f"{folder / MODEL} is damaged (columns): restore a copy") from None
+        raise InvalidInput(f"{path} is damaged (columns): restore a copy") from None
 
 
 def is_personal(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from fedsolve.engine.checks.methods import check_rates
 from fedsolve.engine.compute.casting import cast, in_run
 from fedsolve.engine.compute.sharding import check_alone
 from fedsolve.engine.identity import arrays_digest, code_digest, describe, digest
+from fedsolve.engine.load import with_start
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.progress import Progress, progress_to
@@ -157,7 +158,8 @@ def sweep(
             `fedsolve.engine.sweep_grid.MOST_TRIALS` settings x seeds.
         Interrupted: Ctrl-C, after what is done was kept in `out`.
     """
-    run = RunOptions(**options)
+    check_outside(task, out, label)
+    task, run = with_start(task, RunOptions(**options), out, resume)
     plan = SweepOptions(
         run=run,
         seeds=check_seeds(seeds),

@@ -48,12 +48,13 @@ ALONE = "params"
 """The name of a model that is one array."""
 
 
-def write_model(path: Path, params: Params, facts: Mapping[str, Any]) -> None:
-    # parameters as a safetensors file, each leaf under its path in the tree, such as `0.weight`.
-    #
-    # What is no array, such as a model's activation function, is not among them.
-    arrays = {n: np.asarray(leaf, order="C") for n, leaf in leaves_by_path(params).items() if _is_array(leaf)}
-    write_arrays(path, arrays, facts)
+def write_model(path: Path, params: Params, facts: Mapping[str, Any], buffers: Any = None) -> None:
+    # parameters as a safetensors file, each leaf under its path in the tree, such as `0.weight`; where the
+    # model keeps something beside them, the file has both, as `model` and `buffers`
+    tree = params if buffers is None else {"model": params, "buffers": buffers}
+    write_arrays(
+        path, arrays_by_path(tree), facts if buffers is None else {**facts, "holds": ", ".join(_PARTS)}
+    )
 
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
@@ -102,6 +103,12 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(at, simple=True, separator=".") or ALONE: leaf for at, leaf in leaves}
 
 
+def arrays_by_path(tree: Any) -> dict[str, np.ndarray]:
+    # what is no array, such as a model's activation function, is not among them
+    leaves = leaves_by_path(tree)
+    return {name: np.asarray(leaf, order="C") for name, leaf in leaves.items() if _is_array(leaf)}
+
+
 def like(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
     # arrays by name in the structure of a tree, whose leaves that are no arrays stay as they are
     leaves = leaves_by_path(tree)
@@ -141,17 +148,11 @@ def write_record(
 ) -> None:
     """The evaluations, the final model and, last, the whole record: once it is there the run is finished.
 
-    Where the model keeps something beside its parameters, the file has both, as `model` and `buffers`; `about` is what
-    it says of the model besides.
+    `about` is what the model's file says of the model besides.
     """
     write_jsonl(folder / METRICS, history.evaluations)
     facts = {"task": history.task, "method": history.label, **(about or {})}
-    if buffers is None:
-        write_model(folder / MODEL, params, facts)
-    else:
-        write_model(
-            folder / MODEL, {"model": params, "buffers": buffers}, {**facts, "holds": ", ".join(_PARTS)}
-        )
+    write_model(folder / MODEL, params, facts, buffers)
     _write_history(folder, history)
 
 

@@ -256,8 +256,9 @@ def _run_options(swept: bool) -> list[inspect.Parameter]:
 
 def _annotation(option: WrittenOption) -> Any:
     about = option.about
-    kind = float if about.share or about.positive else str if about.words else int
+    kind = float if about.share or about.positive else str if about.words or about.flag else int
     default = about.otherwise or option.default
     text = f"{about.text[0].upper()}{about.text[1:]}".replace("`", "")
     end = "" if default is None else f" (default: {default})"
-    return Annotated[kind | None, typer.Option(help=f"{text}{end}.")]
+    flags, metavar = ((about.flag,), "PATH") if about.flag else ((), None)
+    return Annotated[kind | None, typer.Option(*flags, help=f"{text}{end}.", metavar=metavar)]

@@ -48,6 +48,8 @@ def _as_pydantic(option: WrittenOption) -> tuple[Any, Any]:
         kinds.append(dict[Literal[about.axes], Positive])
     if about.words:
         kinds.append(Literal[about.words])
+    if about.flag:
+        kinds.append(str)
     if option.default is None:
         kinds.append(None)
     return Union[tuple(kinds)], option.default  # noqa: UP007 (their number is known only here)

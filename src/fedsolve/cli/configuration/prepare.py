@@ -26,6 +26,7 @@ from fedsolve.data.partitions import Partition
 from fedsolve.engine.compute.casting import start_key
 from fedsolve.engine.compute.layout import LocalStep, chunk_size, mesh_of
 from fedsolve.engine.compute.sharding import CLIENT_AXIS
+from fedsolve.engine.load import begin_from, kept_start
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.resolve import choose_devices, choose_sampling
 from fedsolve.engine.sweep_grid import SweepOptions, check_seeds, check_size
@@ -171,8 +172,8 @@ class Prepared:
         return {k: v if isinstance(v, Setting) else _inline(v) for k, v in found.items()}
 
 
-def prepare(config: Config) -> Prepared:
-    """Build everything a configuration names, and fill in its defaults."""
+def prepare(config: Config, resumed: Path | None = None) -> Prepared:
+    """Build everything a configuration names, and fill in its defaults; `resumed` is the folder of one that goes on."""
     config = with_one_weighting(config)
     seeds = None if config.seeds is None else check_seeds(config.seeds)
     algorithms = tuple(map(build_method, config.method))
@@ -185,6 +186,8 @@ def prepare(config: Config) -> Prepared:
     task = build_task(config.task, **config.task_options)
     if config.validation is not None:
         task = task.hold_out(config.validation)
+    if (start := kept_start(resumed) or config.run.start) is not None:
+        task = begin_from(task, start, config.run.dtype)
     if config.run.devices is None and config.run.mesh is None:
         asked = run_options(config.run)
         devices, _ = choose_devices(asked, task, choose_sampling(asked, task))
@@ -374,7 +377,7 @@ def _run_command(config: Config, task: Task | None = None, always: Collection[st
     usual = run.model_dump(exclude_none=True, exclude={"rounds"})
     for key, value in given.items():
         if usual.get(key) != value:
-            words += [f"--{key.replace('_', '-')}", str(value)]
+            words += ["--from" if key == "start" else f"--{key.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
 
@@ -385,7 +388,7 @@ def _shell_word(value: Any) -> str:
     return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
 
 
-def prepare_sweep(config: Config) -> PreparedSweep:
+def prepare_sweep(config: Config, resumed: Path | None = None) -> PreparedSweep:
     """Check the grid, build the method once for each value of each axis, and fill in all defaults."""
     config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
     section, method = config.sweep, config.method[0]
@@ -401,7 +404,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     first = {axis: values[0] for axis, values in grid.items()}
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     run = config.run.model_copy(update={"devices": 1})
-    prepared = prepare(config.model_copy(update={"method": [at_first], "run": run, "sweep": None}))
+    prepared = prepare(config.model_copy(update={"method": [at_first], "run": run, "sweep": None}), resumed)
     _check_rule(section, prepared)
     if section.validation is not None:
         prepared.task.hold_out(section.validation)
