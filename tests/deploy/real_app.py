@@ -123,5 +123,5 @@ def write(folder: Path, clients: int = 3) -> Path:
     (app / "realapp" / "server_app.py").write_text(server.replace(given, more))
     toml = (app / "pyproject.toml").read_text()
     toml = toml.replace("min-replies = 2 ", "min-replies = 3 ")
-    (app / "pyproject.toml").write_text(toml.rstrip() + f'\nfault = ""\npopulation = {clients}\n')
+    (app / "pyproject.toml").write_text(toml.rstrip() + '\nfault = ""\n')
     return app

@@ -32,7 +32,7 @@ def test_the_signature_is_that_of_the_settings():
 
 def test_a_configuration_changes_plain_data_alone():
     settings = Settings(rounds=1, population=3, label="mine")
-    beside = {"sampling", "buffers", "evaluate", "callbacks", "label"}
+    beside = {"sampling", "buffers", "schema", "evaluate", "callbacks", "label"}
     assert set(settings.configurable()) == {field.name for field in dataclasses.fields(Settings)} - beside
     changed = settings.overridden({"rounds": 2, "label": "theirs", "evaluate": "x", "out": "there"})
     assert (changed.rounds, changed.label, changed.evaluate, changed.out) == (2, "mine", None, "there")
@@ -96,13 +96,13 @@ ODD = {
 }  # fmt: skip
 TAKEN = {
     **dict.fromkeys(("clients_per_round", "quorum", "min_replies", "max_share", "metrics_address"), "none"),
-    **dict.fromkeys(("sampling", "buffers", "evaluate", "statistics", "peers"), "none"),
+    **dict.fromkeys(("sampling", "buffers", "schema", "evaluate", "statistics", "peers"), "none"),
     **dict.fromkeys(("connect_seconds", "round_seconds", "over_select"), "3.0, huge"),
     **dict.fromkeys(("grace", "norm_bound", "max_epsilon", "min_noise"), "none, 3.0, huge"),
     **dict.fromkeys(("resume", "takeover", "second_sums"), "true"),
     "client_metrics": "text, no file, folder",
     "out": "text, no file, folder",
-    "label": "none, text, no file, folder",
+    **dict.fromkeys(("label", "initial"), "none, text, no file, folder"),
     **dict.fromkeys(("min_rows", "max_questions"), "huge"),
     "min_sum": "none, huge",
 }

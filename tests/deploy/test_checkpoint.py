@@ -12,6 +12,7 @@ from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server import checkpoint, serve
+from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.folders.run_folder import DEPLOYMENT, read_manifest, save_tree
 
 CHECKPOINT, PREVIOUS = DEPLOYMENT.file, DEPLOYMENT.previous
@@ -144,3 +145,54 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch, capsys):
     assert "failed.txt cannot be written: No space left on device" in capsys.readouterr().out
     monkeypatch.undo()
     run(tmp_path, 2, resume=True)
+
+
+# A federation that grows: another site joins between two rounds.
+
+
+@pytest.mark.parametrize(
+    "method", [fs.FedAvg(0.1), fs.build("Ditto+FedAvg", {"client_lr": 0.1})], ids=["all", "own"]
+)
+def test_a_federation_grows(method, tmp_path):
+    """It goes on as a new run of all sites would that begins with its model; the record says when who was there."""
+    former, *_ = run(tmp_path / "a", 2, method, clients_per_round=None)
+    model, history, _ = run(tmp_path / "a", 4, method, clients_per_round=None, population=4, resume=True)
+    wanted, *_ = run(tmp_path / "b", 2, method, clients_per_round=None, population=4, params=former)
+    np.testing.assert_allclose(model["w"], wanted["w"], rtol=1e-12)
+    assert history.rounds["participants"].tolist() == [3, 3, 4, 4]
+    assert "3 clients for 2 rounds, and 4 from there on" in history.notes
+    _, again, _ = run(tmp_path / "a", 5, method, clients_per_round=None, population=4, resume=True)
+    assert [note for note in again.notes if "from there on" in note] == [
+        "3 clients for 2 rounds, and 4 from there on"
+    ]
+    words = "population = 4, this run 3, of .*: it may only grow; resume as it was, or end it there"
+    with pytest.raises(fs.InvalidInput, match=words):
+        run(tmp_path / "a", 6, method, clients_per_round=None, resume=True)
+
+
+PRIVATE = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.1), 0.5, noise_multiplier=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [(fs.SCAFFOLD(0.1), "its server counts them"), (METHOD, "its server counts them"),
+     (PRIVATE, "its guarantees are for that number")],
+)  # fmt: skip
+def test_a_federation_whose_number_of_sites_counts_does_not_grow(method, why, tmp_path):
+    run(tmp_path, 1, method)
+    with pytest.raises(
+        fs.InvalidInput, match=rf"3, this run 4, .*{why}; .*\(rounds = 1\) .* initial = '.*server'"
+    ):
+        run(tmp_path, 2, method, population=4, resume=True)
+    run(tmp_path, 2, method, resume=True)
+
+
+def test_which_methods_count_the_clients():
+    """Those that divide by their number: by the letters of the code that does, not by running it."""
+    free = [fs.FedAvg(0.1), fs.FedAdam(0.1), fs.FedDuAdam(0.1), fs.FedProx(0.1, mu=0.1), fs.FedPer("w", 0.1)]
+    counting = [fs.SCAFFOLD(0.1), fs.build("FedDyn", {"client_lr": 0.1}), METHOD]
+    for methods, counts in ((free, False), (counting, True)):
+        for method in methods:
+            prepared, server = ServerMethod.prepare(method, {"w": np.zeros(2), "v": np.zeros(1)}, 3)
+            with prepared.precision():
+                assert prepared.counts_clients(server) is counts, method

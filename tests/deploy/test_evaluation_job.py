@@ -2,7 +2,6 @@
 
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
@@ -25,12 +24,14 @@ TASK = fs.Task(
 APP = clients_of(TASK)
 
 
-def run(method, folder, out, params=START, tamper=None, app=APP, **config):
+def run(method, folder, out, params=START, tamper=None, app=APP, schema=None, **config):
     """One run of an app on a fake grid whose nodes lie in `folder`."""
-    given = {"rounds": 1, "population": 4, "connect_seconds": 0.2, "round_seconds": 0.2}
+    given = {"rounds": 1, "population": 4, "connect_seconds": 0.2, "round_seconds": 0.2, "schema": schema}
     server = server_app(method, params, client_metrics="loss, weight", **given)
     config = {"out": str(folder / out), **config}
-    grid = FakeGrid(app, [0, 1, 2, 3], folder / "nodes", tamper, run_config=config)
+    grid = FakeGrid(
+        app, list(range(config.get("population", 4))), folder / "nodes", tamper, run_config=config
+    )
     server(grid, Context(1, 1, {}, RecordDict(), config))
     return grid
 
@@ -107,10 +108,6 @@ def test_a_models_file(tmp_path):
     assert fs.load(tmp_path / "of-simulated").history.evaluations["round"].tolist() == [1]
 
 
-def as_float32(tree):
-    return jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
-
-
 WRONG = Softmax(np.zeros((4, 2)), np.zeros(2))
 NOT_FINITE = Softmax(np.full((4, 3), np.nan), np.zeros(3))
 
@@ -120,8 +117,7 @@ NOT_FINITE = Softmax(np.full((4, 3), np.nan), np.zeros(3))
     [
         (WRONG, fs.FedAvg(0.3), "weight has shape (4, 2) in "),
         ({"weight": START.weight}, fs.FedAvg(0.3), "has no bias: it is of another task or model"),
-        (as_float32(START), fs.FedAvg(0.3), "numbers of type float32, and the app's model float64"),
-        (NOT_FINITE, fs.FedAvg(0.3), "has numbers that are not finite"),
+        (NOT_FINITE, fs.FedAvg(0.3), "has a number that is not finite: take a model of finite ones"),
         (START, fs.FedPer("bias", 0.3), "has personal models on the clients, and "),
         (
             START,
@@ -178,3 +174,63 @@ def test_a_silent_client_and_none_at_all(trained):
             tamper=lambda node, kind, content: None if kind == "evaluate" else content,
         )  # fmt: skip
     assert "no client evaluates" in (trained / "nobody" / FAILED).read_text()
+
+
+# A new run that begins with a saved model, which is then evaluated where no rounds are.
+
+
+@pytest.mark.parametrize("of", ["folder", "file", "simulation"])
+def test_a_run_begins_with_a_saved_model(of, trained):
+    """With the bits of an app whose model it is; it is resumed when the former folder is gone."""
+    if of == "simulation":
+        shutil.rmtree(trained / "run")
+        fs.run(fs.FedAvg(0.3), TASK, rounds=1, dtype="float64", out=trained / "run")
+    model = trained / "run" / MODEL if of == "file" else trained / "run"
+    saved = fs.load(trained / "run", TASK).params
+    run(fs.FedAvg(0.3), trained, "wanted", params=saved, rounds=2)
+    run(fs.FedAvg(0.3), trained, "new", initial=str(model), rounds=1)
+    shutil.rmtree(trained / "run")
+    run(fs.FedAvg(0.3), trained, "new", initial=str(model), rounds=2, resume=True)
+    new, wanted = (fs.load(trained / name) for name in ("new", "wanted"))
+    np.testing.assert_array_equal(new.params["weight"], wanted.params["weight"])
+    assert f"began with the model of {model.name}" in new.notes
+    assert "initial" not in new.history.settings
+    assert main(["show", str(trained / "new")]) == 0
+
+
+def test_a_site_more(trained):
+    """The model of three sites is measured at four, and by a run of its own trained there."""
+    run(fs.FedAvg(0.3), trained, "small", population=3)
+    evaluate(fs.FedAvg(0.3), trained, trained / "small", out="four")
+    assert fs.load(trained / "four").final("clients_measured") == 4
+    with pytest.raises(fs.InvalidInput, match="population = 4, this run 3, of FedAvg: it may only grow"):
+        evaluate(fs.FedAvg(0.3), trained, trained / "run", population=3)
+
+
+SCHEMA = """target = "ill"\nclasses = [0, 1, 2]\n[columns.age]\nmean = {}\n[columns.sex]\ncategories = ["f", "m"]"""
+
+
+def test_a_model_of_another_schema_is_refused(tmp_path):
+    def schema(mean):
+        (tmp_path / "schema.toml").write_text(SCHEMA.format(mean))
+        return fs.data.Schema.read(tmp_path / "schema.toml")
+
+    run(fs.FedAvg(0.3), tmp_path, "run", schema=schema(50.0))
+    run(fs.FedAvg(0.3), tmp_path, "same", schema=schema(50.0), initial=str(tmp_path / "run"))
+    words = (
+        r"run was trained with another schema: its column age was .*mean=50.0.*, and is .*mean=51.0.* here"
+    )
+    with pytest.raises(fs.InvalidInput, match=words):
+        run(fs.FedAvg(0.3), tmp_path, "other", schema=schema(51.0), initial=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"), [(WRONG, "weight has shape"), (NOT_FINITE, "not finite"), (None, "does not exist")]
+)
+def test_a_run_does_not_begin_with_what_does_not_fit(saved, words, tmp_path):
+    path = tmp_path / "saved.safetensors"
+    if saved is not None:
+        write_model(path, saved, {"task": "t", "method": "m"})
+    with pytest.raises(fs.InvalidInput, match=words):
+        run(fs.FedAvg(0.3), tmp_path, "new", initial=str(path))
+    assert not (tmp_path / "new").exists()

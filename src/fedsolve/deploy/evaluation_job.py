@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import name_of
@@ -24,7 +22,6 @@ from fedsolve.core.errors import (
     Unavailable,
     check_flag,
     check_known,
-    check_same,
     trim_common_prefix,
 )
 from fedsolve.core.sampling import Uniform
@@ -41,6 +38,7 @@ from fedsolve.deploy.server.evaluation import MEASURED, ClientEvaluation, Evalua
 from fedsolve.deploy.server.serve import Deployment
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.status import ClientStatuses
+from fedsolve.engine.load import saved_model
 from fedsolve.engine.record import Recorder
 from fedsolve.folders.files import locked
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, first_difference, read_manifest
@@ -52,10 +50,7 @@ from fedsolve.results.history import History
 from fedsolve.results.record_files import (
     FEDERATION,
     HISTORY,
-    MODEL,
-    like,
     read_history,
-    read_model,
     write_record,
 )
 
@@ -221,7 +216,7 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
         )
     history = read_history(path) if path.is_dir() else None
     rounds = 0 if history is None else int(history.evaluations["round"][-1])
-    return _coordinator_of_file(deployment, path / MODEL if path.is_dir() else path), rounds
+    return _coordinator_of_file(deployment, path), rounds
 
 
 def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None:
@@ -230,7 +225,7 @@ def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None
     manifest = read_manifest(folder / DEPLOYMENT.file)
     if "experiment" not in manifest:  # a simulation's
         return None
-    names = ["algorithm", "population", *(["model"] if deployment.algorithm.traits.personal else [])]
+    names = ["algorithm", *(["model"] if deployment.algorithm.traits.personal else [])]
     there, here = manifest["identity"], {name: deployment.identity[name] for name in names}
     if (name := first_difference(there, here)) is not None:
         then, now = trim_common_prefix(str(there.get(name)), str(here[name]))
@@ -246,7 +241,7 @@ def _coordinator_of_run(
 ) -> tuple[Coordinator, int]:
     checkpoint = DeploymentCheckpoint(RunFolder.seen(path, DEPLOYMENT, identity), deployment.label)
     coordinator = deployment.coordinator(checkpoint.experiment)
-    checkpoint.restore(coordinator)
+    checkpoint.restore(coordinator, trains=False)
     if checkpoint.notice:
         say(checkpoint.notice)
     if deployment.algorithm.traits.secure_sums:  # the keys of that run are of an experiment that may go on
@@ -260,24 +255,13 @@ def _coordinator_of_run(
 
 
 def _coordinator_of_file(deployment: Deployment, path: Path) -> Coordinator:
-    arrays, beside = read_model(path)
-    params = like(arrays, deployment.params, str(path))
-    known = dict(deployment.settings.buffers or {})
-    buffers = dict(beside or {})
-    check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in known.items()})
-    wanted = [np.asarray(leaf).dtype for leaf in [*jax.tree.leaves(deployment.params), *known.values()]]
-    given = [np.asarray(leaf) for leaf in [*jax.tree.leaves(params), *(buffers[name] for name in known)]]
-    for array, dtype in zip(given, wanted, strict=True):
-        if array.dtype != dtype:
-            raise InvalidInput(f"{path} has numbers of type {array.dtype}, and the app's model {dtype}")
-        if not np.isfinite(array).all():
-            raise InvalidInput(f"{path} has numbers that are not finite: that model cannot be evaluated")
+    params, buffers, _ = saved_model(path, deployment.params, deployment.settings.buffers or {})
     settings = deployment.settings
     population, method = settings.population, FedAvg(1.0, weighting="uniform")
     federation = Federation(population, Uniform(population), settings.seed, _new_experiment())
     if deployment.algorithm.traits.secure_sums:
         return SecureCoordinator(Secure(method, bound=1.0, max_clients=population), params, federation)
-    return Coordinator(method, params, federation, buffers={name: buffers[name] for name in known})
+    return Coordinator(method, params, federation, buffers=buffers)
 
 
 def _new_experiment() -> str:

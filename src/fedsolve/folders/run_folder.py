@@ -296,9 +296,10 @@ class RunFolder:
         self.check_same(self.path, manifest["identity"])
         return manifest
 
-    def check_same(self, path: Path, there: Mapping[str, Any]) -> None:
+    def check_same(self, path: Path, there: Mapping[str, Any], free: Collection[str] = ()) -> None:
         # the devices may be others, and with them the chunk
-        check_identity(path, there, self.identity, (*_DEVICES, "chunk") if self.has_moved(there) else ())
+        free = (*free, *_DEVICES, "chunk") if self.has_moved(there) else free
+        check_identity(path, there, self.identity, free)
 
     def has_moved(self, there: Mapping[str, Any]) -> bool:
         """Whether a checkpoint was computed on other devices, which give the same results to rounding."""

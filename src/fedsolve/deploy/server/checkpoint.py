@@ -51,7 +51,7 @@ class DeploymentCheckpoint:
                 self._manifest = _read(folder.path)
             except InvalidInput as error:
                 self._manifest = self._fall_back(error)
-            folder.check_same(self._older.source, self._manifest["identity"])
+            self._check(self._older.source, self._manifest["identity"])
         elif self._older.any_exists:
             raise occupied_error(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
         manifest = self._manifest or {}
@@ -74,10 +74,21 @@ class DeploymentCheckpoint:
     def evaluation_is_due(self) -> bool:
         return (self._manifest or {}).get("evaluation_is_due") is True
 
-    def restore(self, coordinator: Coordinator) -> Recorder:
+    def _check(self, path: Path, there: Mapping[str, Any]) -> None:
+        # a federation that has grown draws other cohorts; whether it may, `restore` sees
+        grows = there.get("population") != self._folder.identity.get("population", there.get("population"))
+        self._folder.check_same(path, there, ("population", "sampling") if grows else ())
+
+    def restore(self, coordinator: Coordinator, trains: bool = True) -> Recorder:
         """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none."""
+        # where rounds follow, which `trains` says, the method must have as many clients as before, or allow for more
         if self._manifest is None:
             return Recorder()
+        if why := coordinator.why_not(self._manifest["identity"]["population"], trains):
+            raise InvalidInput(
+                f"{self._older.source} has {why}; resume as it was, or end it there (rounds = "
+                f"{self._manifest['round']}) and begin anew with its model: initial = {str(self._folder.hold.folder)!r}"
+            )
         while True:
             try:
                 recorder = self._load(coordinator, self._manifest)
@@ -91,6 +102,9 @@ class DeploymentCheckpoint:
         """What differs in how a run of so many rounds is evaluated from how it was, in words."""
         manifest, self._setup = self._manifest or {}, setup
         self._changes = [str(line) for line in manifest.get("changes", ())]
+        before, now = manifest.get("identity", {}).get("population"), self._folder.identity["population"]
+        if manifest and before != now:
+            self._changes.append(f"{before} clients for {manifest['round']} rounds, and {now} from there on")
         if "looks" in manifest and manifest["round"] < rounds:
             self._changes += setup.changed(self._older.source, manifest["looks"], manifest["round"])
         return self._changes
@@ -138,7 +152,7 @@ class DeploymentCheckpoint:
         # The manifest of the next older checkpoint that can be read; that error if there is none.
         def read(path: Path) -> dict[str, Any]:
             manifest = _read(path)
-            self._folder.check_same(path, manifest["identity"])
+            self._check(path, manifest["identity"])
             return manifest
 
         return self._older.fall_back(error, read)
@@ -147,9 +161,11 @@ class DeploymentCheckpoint:
         state = coordinator.state
         with coordinator.precision(), reading(f"the checkpoint {self._older.source}"):
             buffers = {name: np.zeros(shape, dtype) for name, (shape, dtype) in manifest["buffers"].items()}
-            like = {"server": state.server, "buffers": buffers, "used": state.last_used_round}
+            # of clients that came later nothing is there
+            last_used_round, before = state.last_used_round.copy(), manifest["identity"]["population"]
+            like = {"server": state.server, "buffers": buffers, "used": last_used_round[:before]}
             tree = load_tree(self._older.source, like)
-            last_used_round = np.array(tree["used"])
+            last_used_round[:before] = tree["used"]
             tracked = self._tracked.load(state.tracked, last_used_round)
             recorder = self._record.restore(manifest["record"])
         buffers = {name: np.asarray(x) for name, x in tree["buffers"].items()}

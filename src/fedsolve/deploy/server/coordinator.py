@@ -360,6 +360,17 @@ class Coordinator:
         with self.precision():
             return jax.device_get(self.algorithm.export(self.state.server))
 
+    def why_not(self, before: int, trains: bool) -> str:
+        """Why this many clients cannot go on from where there were `before`; '' if they can."""
+        traits, now = self.algorithm.traits, self.population
+        if before == now or (before < now and not trains):
+            return ""
+        with self.precision():
+            counts = "its server counts them" * self.method.counts_clients(self.state.server)
+        why = "its guarantees are for that number" if traits.privacy or traits.secure_sums else counts
+        why = "it may only grow" if before > now else why
+        return why and f"population = {before}, this run {now}, of {traits.name}: {why}"
+
     @property
     def reacts(self) -> bool:
         """Whether a rate of the next round follows from the evaluations so far."""

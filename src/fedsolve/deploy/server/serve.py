@@ -13,7 +13,7 @@ import jax
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
-from fedsolve.core.errors import FedsolveError
+from fedsolve.core.errors import FedsolveError, InvalidInput, trim_common_prefix
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds
@@ -31,16 +31,18 @@ from fedsolve.deploy.signature import signature
 from fedsolve.engine.checks.methods import check_rates
 from fedsolve.engine.feedback_schedules import rate_changes
 from fedsolve.engine.identity import as_written, describe, digest
+from fedsolve.engine.load import BEGAN, ORIGIN, START, kept_start, saved_model
 from fedsolve.engine.loop import CompileClock, loop
 from fedsolve.engine.record import EvaluationSetup
 from fedsolve.engine.results import Result
-from fedsolve.folders.run_folder import check_rounds
+from fedsolve.folders.run_folder import check_rounds, first_difference
 from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import notify_ended
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
-from fedsolve.results.record_files import FEDERATION, write_record
+from fedsolve.results.record_files import FEDERATION, write_model, write_record
 
+_SCHEMA = "schema"
 _LOSS = "training loss is the mean over the participants' local steps"
 _SECRET = (
     f"{SECRET_COHORT_NOTE}: they follow from {SECRET_FILE}, which never leaves the server and is removed at the end; "
@@ -116,6 +118,23 @@ class Deployment:
         return coordinator
 
 
+def with_initial(params: Params, settings: Settings) -> tuple[Params, Settings]:
+    """The model of `initial` and the settings with its buffers; on resuming, the run's copy where that is gone."""
+    if settings.initial is None:
+        return params, settings
+    path, here = Path(settings.initial), {} if settings.schema is None else settings.schema.parts
+    if settings.resume and not path.exists():
+        path = kept_start(settings.out) or path
+    params, buffers, facts = saved_model(path, params, settings.buffers or {})
+    there = facts.get(_SCHEMA, here)
+    if here and (name := first_difference(there, here) or first_difference(here, there)):
+        then, now = trim_common_prefix(there.get(name, "nothing"), here.get(name, "nothing"))
+        raise InvalidInput(
+            f"{path} was trained with another schema: its {name} was {then}, and is {now} here"
+        )
+    return params, dataclasses.replace(settings, buffers=buffers or None)
+
+
 def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
     """Run a method on a grid; the final model and the record, both also in the run's folder.
 
@@ -135,6 +154,8 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
         ):
             # Of an attempt before this one, which goes on now.
             (folder / FAILED).unlink(missing_ok=True)
+            if settings.initial and not settings.resume:
+                write_model(folder / START, deployment.params, {ORIGIN: settings.initial}, settings.buffers)
             result = _run(grid, deployment, checkpoint, publish)
     except Exception as error:
         is_ours = isinstance(error, FedsolveError)
@@ -179,9 +200,11 @@ def _run(
         notes += rounds.client_notes + tuple(looked)
         notes += rate_changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (ended,) if ended else ()
+        notes += (BEGAN + Path(settings.initial).name,) if settings.initial else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
         options["algorithm"] = as_written(deployment.algorithm)
-        del options["out"], options["metrics_address"]  # of this machine, and the record may be shown
+        for name in ("out", "metrics_address", "initial"):  # of this machine, and the record may be shown
+            del options[name]
         if rounds.sites:
             options["sites"] = ", ".join(map(coordinator.names, range(settings.population)))
         history = recorder.history(deployment.label, FEDERATION, options, 0.0, notes)
@@ -193,7 +216,8 @@ def _run(
         reports.status()
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
-    write_record(folder, final.history, final.params, coordinator.state.buffers)
+    about = {} if settings.schema is None else {_SCHEMA: settings.schema.parts}
+    write_record(folder, final.history, final.params, coordinator.state.buffers, about)
     # Under secure sums no client's own metrics are known.
     by_client = settings.client_metrics and not deployment.algorithm.traits.secure_sums
     measured = read_client_metrics(folder) if by_client else {}

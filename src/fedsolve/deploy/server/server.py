@@ -13,7 +13,7 @@ from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, Job, evaluate_model, evaluation_settings
 from fedsolve.deploy.run_log import end_in_one_line, say
-from fedsolve.deploy.server.serve import Deployment, serve
+from fedsolve.deploy.server.serve import Deployment, serve, with_initial
 from fedsolve.deploy.server.settings import Settings, shows_fields
 from fedsolve.deploy.signature import check_model
 from fedsolve.deploy.statistics_job import collect_statistics
@@ -90,6 +90,8 @@ def _start(
         if job.name != STATISTICS:  # of data alone
             method = algorithm if isinstance(algorithm, Algorithm) else algorithm(config)
             given = evaluation_settings(settings) if job.name == EVALUATE else settings
+            if job.name != EVALUATE or method.traits.personal:  # a model that is measured comes with the job
+                params, given = with_initial(params, given)
             deployment = Deployment.of(method, params, given, config)
     except FedsolveError as error:
         say(f"error: {error}")

@@ -86,6 +86,20 @@ class ServerMethod:
     def is_stateful(self) -> bool:
         return bool(jax.tree.leaves(self.initial_state))
 
+    def counts_clients(self, server: Any) -> bool:
+        """Whether what the server computes depends on the number of all clients, as a mean over all of them does."""
+
+        def part(server: Any, message: Any, population: Any) -> Any:
+            cohort = Cohort(jnp.int32(0), jnp.int32(1), population, secret_key())
+            return self.algorithm.broadcast(server, cohort), self.algorithm.update(server, message, cohort)
+
+        try:
+            traced = jax.make_jaxpr(part)(server, self.reduce((), ()), jnp.int32(self.population)).jaxpr
+        except TypeError:  # it decides in Python by that number
+            return True
+        used = [*traced.outvars, *(x for step in traced.eqns for x in step.invars)]
+        return any(x is traced.invars[-1] for x in used)
+
     def broadcast(self, server: Any, round: int, size: int) -> Any:
         return self._with_cohort("broadcast", round, size, None, server)
 

@@ -25,6 +25,7 @@ from fedsolve.core.errors import (
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.trees import as_array
 from fedsolve.core.types import Params
+from fedsolve.data.schema import Schema
 from fedsolve.deploy.metrics import check_address
 from fedsolve.deploy.reply_checks import check_metric_names, check_unprotected
 from fedsolve.engine.simulated_time import check_outermost
@@ -168,6 +169,18 @@ class Settings:
     buffers: Mapping[str, np.ndarray] | None = option(
         "buffers of the model by name, such as BatchNorm's statistics, which are averaged: `torch_buffers(module)`.",
         _buffers,
+        default=None,
+        configurable=False,
+    )
+    initial: str | None = option(
+        "folder of a finished run, or a model's file, whose model replaces `params` and `buffers`; a relative path "
+        "starts where that of `out` does.",
+        lambda name, value: None if value in (None, "") else _folder(name, value),
+        default=None,
+    )
+    schema: Schema | None = option(
+        "schema of the clients' tables, which is kept with the model; that of `initial` must be the same.",
+        _one_of(Schema, "one such as fs.data.Schema.read('schema.toml')"),
         default=None,
         configurable=False,
     )
