@@ -73,7 +73,10 @@ def assemble() -> None:
         to.mkdir(parents=True)
         shutil.copy(page, to)
     tutorials = [notebook(name, f"tutorials/{name}") for name in TUTORIALS]
-    groups = {"Start": ["quickstart.md", "predict.md"], "Tutorials": [*tutorials, notebook("gallery")]}
+    groups = {
+        "Start": ["quickstart.md", "predict.md", "model-life.md"],
+        "Tutorials": [*tutorials, notebook("gallery")],
+    }
     groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
     groups |= {"Every method": list(method_pages())}
     groups |= {f"Reference for {reader}": list(reference_pages(reader)) for reader in ("users", "authors")}
