@@ -149,7 +149,7 @@ def test_more_rounds_continue_with_the_same_bits(call, finished):
     assert tomllib.loads(Path("r/config.toml").read_text())["run"]["rounds"] == 5
 
 
-def test_a_run_begins_with_a_former_one_and_outlives_it(call, finished):
+def test_a_run_begins_with_a_former_one_and_outlives_it(call, finished, no_pictures):
     """The configuration names it, `show` says so, and the run is resumed when the former one is gone."""
     finished(*RUN)
     begun = ("--from", "r", "--eval-every", "1")

@@ -150,6 +150,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch, capsys):
 # A federation that grows: another site joins between two rounds.
 
 
+@pytest.mark.full_rows("own")
 @pytest.mark.parametrize(
     "method", [fs.FedAvg(0.1), fs.build("Ditto+FedAvg", {"client_lr": 0.1})], ids=["all", "own"]
 )
@@ -173,11 +174,15 @@ def test_a_federation_grows(method, tmp_path):
 PRIVATE = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.1), 0.5, noise_multiplier=1.0, delta=1e-5)
 
 
+@pytest.mark.full_rows("FedFW")
 @pytest.mark.parametrize(
     ("method", "why"),
-    [(fs.SCAFFOLD(0.1), "its server counts them"), (METHOD, "its server counts them"),
-     (PRIVATE, "its guarantees are for that number")],
-)  # fmt: skip
+    [
+        pytest.param(fs.SCAFFOLD(0.1), "its server counts them", id="SCAFFOLD"),
+        pytest.param(METHOD, "its server counts them", id="FedFW"),
+        pytest.param(PRIVATE, "its guarantees are for that number", id="private"),
+    ],
+)
 def test_a_federation_whose_number_of_sites_counts_does_not_grow(method, why, tmp_path):
     run(tmp_path, 1, method)
     with pytest.raises(

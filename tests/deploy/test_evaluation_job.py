@@ -179,6 +179,7 @@ def test_a_silent_client_and_none_at_all(trained):
 # A new run that begins with a saved model, which is then evaluated where no rounds are.
 
 
+@pytest.mark.full_rows("file", "simulation")
 @pytest.mark.parametrize("of", ["folder", "file", "simulation"])
 def test_a_run_begins_with_a_saved_model(of, trained):
     """With the bits of an app whose model it is; it is resumed when the former folder is gone."""
