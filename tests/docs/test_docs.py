@@ -117,11 +117,12 @@ def test_shown_command_lines_are_read():
     from fedsolve.tasks.datasets.download import DATASETS
 
     seen, every = set(), get_command(app)
+    above = every.make_context("fedsolve", [], resilient_parsing=True)  # without it commands forget `-h` for good
     for words in shown_commands():
         command, rest = every, words
         while hasattr(command, "commands"):
             command, rest = command.commands[rest[0]], rest[1:]
-        given = command.make_context(command.name, list(rest), resilient_parsing=False).params
+        given = command.make_context(command.name, list(rest), parent=above).params
         seen.add(words[0])
         task = given.get("task") or "digits"
         assert task in (*TASKS, "csv") or task.startswith("mine:"), words
