@@ -74,14 +74,14 @@ def test_every_format_gives_the_predictions_of_the_result(call, folder, tmp_path
         ("none.csv", (), "none.csv does not exist"),
         ("x.txt", (), "x.txt must end in .csv, .parquet or .npz"),
         ("y.npz", (), "y.npz has no array x, but y: save it by np.savez(file, x=...)"),
-        ("text.csv", (), "text.csv, line 3, column b is not a finite number"),
+        ("text.csv", (), "text.csv, line 3: column b is not a finite number"),
         ("plain.csv", (), "plain.csv has numbers in its first line"),
         (
             "x.csv",
             ("--columns", "p1,p2"),
             "x.csv: x has rows of shape (2,), the inputs of digits have shape (64,)",
         ),
-        ("x.csv", ("--columns", "p1,q7"), "unknown column of"),
+        ("x.csv", ("--columns", "p1,q7"), "has no column q7: did you mean p7?"),
         ("x.parquet", ("--columns", "q7"), "unknown column of"),
     ],
 )

@@ -13,7 +13,8 @@ import fedsolve as fs
 from fedsolve.cli.prediction_files import read_inputs
 from fedsolve.core.trees import is_missing
 from fedsolve.data import FederatedData, Schema
-from fedsolve.data.schema import Column, is_number
+from fedsolve.data.schema import Column
+from fedsolve.data.tables import is_number
 
 INTEGERS = st.integers(-2, 2) | st.sampled_from([2**53, 2**53 + 1, 2**63, 2**64 - 1, 2**70])
 TEXTS = st.sampled_from(["", "a", "b", "1", "nan", "a\0", "None", "ä"])
@@ -94,7 +95,7 @@ def test_what_is_no_number_in_a_file(value, tmp_path):
     path.write_text(f'a,y\n1,1\n"{value}",1\n2,2\n3,3\n', encoding="utf-8")
     schema = Schema((1,), (), (Column("a"),), "y")
     reads = [lambda: read_inputs(path, ["a"]), lambda: schema.read_csv(path)]
-    for read in reads + [lambda: schema.raw_columns(path)] * (
+    for read in reads + [lambda: schema.raw_columns(path)["a"]] * (
         value not in ("", "nan")
     ):  # a missing one is counted
         with pytest.raises(fs.InvalidInput, match="line 3"):

@@ -118,7 +118,7 @@ def linear(**options):
 
 def tabled(**changes):
     """What a client's own function makes of a table by its schema."""
-    column = {"name": "age", "mean": 40.0, "deviation": 10.0} | changes
+    column = {"name": "age", "mean": 40.0, "standard_deviation": 10.0} | changes
     schema = fs.data.Schema((1,), (0, 1), (fs.data.schema.Column(**column),), "ill")
 
     def oracle_for(node):

@@ -93,7 +93,7 @@ def test_columns_that_cannot_be_read(tmp_path, enrolled):
 
     masked = to_record(ColumnsRequest({"age": Measure(0.0, 1.0)}, experiment="x-1"))
     masked["masks"] = requests()["order"]["masks"]
-    for min_sum, told in ((3, NOTHING), (None, "ValueError, see the node's log")):
+    for min_sum, told in ((3, NOTHING), (None, "client 0: ValueError, see the node's log")):
         app = client_app(same, statistics=columns, min_sum=min_sum)
         assert why(app, masked, tmp_path, "query.statistics") == told
 

@@ -128,15 +128,15 @@ def test_owners_decide_and_the_server_decides(tmp_path):
         tmp_path, app=client_app(no_model, statistics=statistics, min_rows=20), columns="age,rare"
     )
     assert found.unreported == {
-        name: f"it has {n} clients, and 3 are the minimum (min_clients)"
-        for name, n in (("age", 2), ("rare", 0))
+        name: f"it has {n} clients, and 3 are the minimum (min_clients){more}"
+        for name, n, more in (("age", 2, ": 2 would report it"), ("rare", 0, ""))
     }
     notes = " ".join(found.notes)
     assert "client 3, column age: it has fewer than 20 rows" in notes
-    assert "a node: refused: north.csv, line 3: column age is empty" in notes
+    assert "client 0: north.csv, line 3: column age is empty" in notes
     with pytest.raises(
         Unavailable,
-        match="no client replies about its columns; a node: refused: no statistics are allowed here",
+        match="no client replies about its columns; client 3: no statistics are allowed here",
     ):
         collect(tmp_path / "none", app=client_app(no_model))
     assert "no client replies" in (tmp_path / "none" / "run" / FAILED).read_text()
@@ -144,9 +144,42 @@ def test_owners_decide_and_the_server_decides(tmp_path):
         tmp_path / "list",
         app=client_app(no_model, statistics=lambda node: SITES if node.client else SITES[0]),
     )
-    assert "a node: refused: statistics gave a list: give a mapping from names to columns" in listed.notes
+    assert "client 1: statistics gave a list: give a mapping from names to columns" in listed.notes
     with pytest.raises(fs.InvalidInput, match="give statistics or max_epsilon = 1, not both"):
         client_app(no_model, statistics=statistics, max_epsilon=1.0)
+
+
+def test_one_bad_file_does_not_hide_why(tmp_path, capsys):
+    """The site is named, and what fewer sites would report; a bad cell costs its column alone, in a full schema."""
+    (tmp_path / "s.toml").write_text("target = 'ill'\nclasses = [0, 1]\n[columns.age]\n[columns.smoker]\n")
+    schema = fs.data.Schema.read(tmp_path / "s.toml")
+    for name, bad in {"north": "", "south": "x", "west": ""}.items():
+        rows = "".join(f"{i}{bad if i == 47 else ''},{'ny'[i % 2]},{i % 2}\n" for i in range(20, 60))
+        (tmp_path / f"{name}.csv").write_text("age,smoker,ill\n" + rows)
+    files = [tmp_path / f"{name}.csv" for name in ("north", "south", "west", "gone")]
+    app = client_app(no_model, statistics=lambda node: schema.raw_columns(files[node.client]))
+
+    def found(folder, **config):
+        server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=4, schema=schema)
+        config = {"job": "statistics", "out": str(folder / "run"), "round-seconds": 0.1} | config
+        grid = FakeGrid(app, [0, 1, 2, 3], folder / "nodes", None, None, config)
+        server(grid, Context(1, 1, {}, RecordDict(), config))
+        return read_statistics(folder / "run" / STATISTICS_FILE)
+
+    few = found(tmp_path / "three")
+    why = "it has 2 clients, and 3 are the minimum (min_clients): 2 would report it"
+    assert few.unreported == {"age": why}
+    assert few["smoker"].counts == {"n": 60, "y": 60}
+    assert set(few.notes) == {
+        "client 1, column age: south.csv, line 29: column age is not a finite number: fix the cell",
+        "client 3: cannot read gone.csv: No such file or directory",
+    }
+    assert "does not count: client 3: cannot read gone.csv" in capsys.readouterr().out
+    two = found(tmp_path / "two", **{"min-clients": 2})
+    assert two["age"].rows == 80
+    written = fs.data.Schema.read(tmp_path / "two" / "run" / "schema.toml")
+    assert (written.target, written.classes, written.features) == ("ill", (0, 1), 3)
+    assert written.columns[0].mean == pytest.approx(39.5)
 
 
 def asked_about(folder, client=0, **bounds):

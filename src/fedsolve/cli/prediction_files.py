@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data.columns import Columns, check_same_columns
-from fedsolve.data.schema import is_number
-from fedsolve.data.tables import Table, numbers
+from fedsolve.data.tables import FileFormat, Table, as_floats, is_number, numbers, read_columns
 from fedsolve.folders.files import replace_atomically, write_atomically
-from fedsolve.folders.untrusted import check_unique_column, csv_rows, npz_arrays, open_regular, to_nfc
+from fedsolve.folders.untrusted import csv_rows, npz_arrays, open_regular, to_nfc
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 _ARRAY, _NAME = "x", "prediction"
@@ -54,40 +53,13 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
-    with csv_rows(path) as lines:
+    with csv_rows(path, columns or ()) as lines:
         header = [name.strip() for name in next(lines, [])]
-        places = _places(path, header, columns)
-        rows = [_row(path, lines.line_num, line, header, places) for line in lines if line]
-    if not rows:
-        raise InvalidInput(f"{path} has no rows below its header")
-    return np.array(rows)
-
-
-def _places(path: Path, header: Sequence[str], columns: Sequence[str] | None) -> list[int]:
-    if header and all(is_number(name) for name in header):
+    if header and all(map(is_number, header)):
         raise InvalidInput(f"{path} has numbers in its first line: write the names of the columns there")
-    if columns and not set(columns) & set(header):  # it may be a row, which nobody is told
-        raise InvalidInput(
-            f"{path} has none of the columns {', '.join(columns)} in its first line: name them there"
-        )
-    for name in columns or ():
-        if name not in header:
-            raise unknown(f"column of {path}", name, header)
-    for name in columns or header:
-        check_unique_column(path, name, header)
-    return [header.index(name) for name in columns or header]
-
-
-def _row(path: Path, number: int, line: Sequence[str], header: Sequence[str], places: Sequence[int]) -> list:
-    if len(line) != len(header):
-        raise InvalidInput(f"{path}, line {number}: it has {len(line)} columns, the header {len(header)}")
-    for place in places:
-        if not is_number(line[place]):
-            raise InvalidInput(
-                f"{path}, line {number}, column {header[place]} is not a finite number: encode it as in training, or "
-                "choose other --columns"
-            )
-    return [float(line[place]) for place in places]
+    names = list(columns or header)
+    cells, where = read_columns(path, dict.fromkeys(names, ((), (), ".")), FileFormat())
+    return np.stack([as_floats(cells[name], name, where) for name in names], axis=1)
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> np.ndarray:

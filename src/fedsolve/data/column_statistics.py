@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from fedsolve.data.column_replies import (
     replies_to,
 )
 from fedsolve.data.federated import FederatedData
+from fedsolve.data.schema import Column, Schema, head_text, toml_text
 
 
 class Quantile(NamedTuple):
@@ -67,8 +67,8 @@ class NumberStatistics:
     counts: tuple[int, ...] = field(repr=False)
 
     @property
-    def deviation(self) -> float:
-        """The standard deviation, the root of the variance."""
+    def standard_deviation(self) -> float:
+        """The root of the variance."""
         return math.sqrt(self.variance)
 
     def quantile(self, probability: float) -> Quantile:
@@ -151,30 +151,50 @@ class Statistics:
         check_known("column", column, self.columns)
         return self.columns[column]
 
-    def schema(self) -> str:
+    def schema(self, like: Schema | None = None) -> str:
         """The constants of the columns for a file that `fs.data.Schema.read` reads.
 
+        Args:
+            like: the schema that sites have so far, which the file is to replace; None for the sections of columns
+                alone, to which `target` and `classes` are added, and of which the target's is removed.
+
         Returns:
-            TOML: of each column a section with `mean` and `deviation`, 1 for that of a constant, or `categories`, and
-            where cells are empty, a `fill` as a comment, the mean or the most frequent category.
+            TOML: of each column a section with `mean` and `standard_deviation`, 1 for that of a constant, or
+            `categories`, and where cells are empty, a `fill` as a comment, the mean or the most frequent category. All
+            else is as in `like`. A column that cannot be used as it is, such as dates, is a comment that says why.
         """
-        return "\n".join(_section(name, column) for name, column in self.columns.items())
+        if like is None:
+            return "\n".join(_section(Column(name), column) for name, column in self.columns.items())
+        parts = [_section(c, self.columns.get(c.name), self.unreported.get(c.name, "")) for c in like.columns]
+        return "\n".join([head_text(like), *parts])
 
 
-def _section(name: str, column: ColumnStatistics) -> str:
-    key = name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
-    head = f"[columns.{key}]\n"
-    if isinstance(column, CategoryStatistics):
-        counts = {json.dumps(name, ensure_ascii=False): rows for name, rows in column.counts.items()}
-        most = max(counts, key=counts.__getitem__, default="")
-        return f"{head}categories = [{', '.join(counts)}]\n{_fill(most, column)}"
-    deviation = column.deviation if column.variance > 0 else 1.0
-    return f"{head}mean = {column.mean!r}\ndeviation = {deviation!r}\n{_fill(repr(column.mean), column)}"
+def _section(base: Column, found: ColumnStatistics | None, why: str = "") -> str:
+    if found is None:
+        return base.text() + (f"# not reported: {why}\n" if why else "")
+    if isinstance(found, NumberStatistics):
+        deviation = found.standard_deviation if found.variance > 0 else 1.0
+        column = replace(base, mean=found.mean, standard_deviation=deviation, categories=(), unknown="refuse")
+        return column.text() + _fill(repr(column.number_of(found.mean)), base, found)
+    texts = (*base.categories, *(name for name in found.counts if name not in base.categories))
+    fill = base.fill if base.fill in texts else None
+    text = replace(
+        base, mean=0.0, standard_deviation=1.0, categories=texts, fill=fill, clip=None, log=""
+    ).text()
+    most = max(found.counts, key=found.counts.__getitem__, default="")
+    text += _fill(toml_text(most), base, found)
+    if base.categories or (len(texts) > 1 and found.other <= found.rows / 2):
+        return text
+    return "".join(f"# {line}\n" for line in text.splitlines()) + (
+        f"# left out: of {found.rows:,} rows {found.other:,} have a text that too few rows share. Dates need "
+        '`date = "%d.%m.%Y"`, a decimal comma `decimal = ","`, marks of missing cells `missing`\n'
+    )
 
 
-def _fill(value: str, column: ColumnStatistics) -> str:
-    # a comment: the sites decide on it; nothing where no cell is empty
-    return f"# fill = {value}  # for {column.missing:,} empty cells\n" if column.missing and value else ""
+def _fill(value: str, base: Column, found: ColumnStatistics) -> str:
+    # a comment: the sites decide on it; nothing where no cell is empty, or where they have decided
+    decided = base.fill is not None or base.indicator or value == '""'
+    return "" if decided or not found.missing else f"# fill = {value}  # for {found.missing:,} empty cells\n"
 
 
 def bounds(edges: Any, least_below: Any, most_below: Any, at: float) -> tuple[float, float]:
@@ -256,7 +276,10 @@ def _column(
     categories = {client: reply for client, reply in replies.items() if isinstance(reply, Categories)}
     if numbers and categories:
         text, number = names(next(iter(categories))), names(next(iter(numbers)))
-        return f"it is text at {text} and numbers at {number}: ask for {name}=categories"
+        return (
+            f"it is text at {text} and numbers at {number}: give {text} its decimal sign and marks of missing cells, "
+            f"or ask for {name}=categories"
+        )
     if categories:
         return _of_categories(list(categories.values()), minimum)
     return _of_numbers(request, len(numbers), list(numbers.values()), minimum)
@@ -265,7 +288,8 @@ def _column(
 def _too_few(clients: int, rows: int, minimum: Minimum) -> str:
     # which minimum is missed, '' if none is
     if clients < minimum.clients:
-        return f"it has {clients} clients, and {minimum.clients} are the minimum (min_clients)"
+        lower = f": {clients} would report it" if clients > 1 and rows >= minimum.rows else ""
+        return f"it has {clients} clients, and {minimum.clients} are the minimum (min_clients){lower}"
     return f"it has {rows} rows, and {minimum.rows} are the minimum (min_rows)" if rows < minimum.rows else ""
 
 

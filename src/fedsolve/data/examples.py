@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, check_integer
+from fedsolve.core.errors import InvalidInput, check_integer, check_number
 
 
 class Examples(NamedTuple):
@@ -19,6 +19,29 @@ class Examples(NamedTuple):
 
     x: Any
     y: Any
+
+    def hold_out(self, share: float) -> tuple[Examples, Examples]:
+        """Hold out a random fraction of the examples, of each class alike where `y` has integers or text.
+
+        Args:
+            share: of each class, in (0, 1), rounded to whole examples; one at least in both parts if it has two.
+
+        Returns:
+            The examples to train on, and those held out, as arrays; the same each time.
+
+        Raises:
+            InvalidInput: a share outside (0, 1), or no class with two examples.
+        """
+        check_number("share", share, above=0, below=1)
+        draw, y = np.random.default_rng(0), np.asarray(self.y)
+        strata = np.zeros(len(y), int) if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]
+        held = np.zeros(len(y), bool)
+        for label in range(strata.max(initial=-1) + 1):
+            rows = draw.permutation(np.flatnonzero(strata == label))
+            held[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
+        if not held.any():
+            raise InvalidInput(f"{len(y)} examples have none to hold out: give a class two or more")
+        return Examples(np.asarray(self.x)[~held], y[~held]), Examples(np.asarray(self.x)[held], y[held])
 
 
 class SparseRows(NamedTuple):

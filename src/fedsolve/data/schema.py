@@ -1,15 +1,16 @@
-"""The schema that all sites of a federation share, and cells of CSV files read by it."""
+"""The schema that all sites of a federation share, and tables read by it."""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,143 +20,28 @@ from fedsolve.core.errors import (
     ConfidentialError,
     InvalidInput,
     check_path,
-    nearest,
     of_type,
     shown,
     shown_label,
     unknown,
 )
 from fedsolve.core.trees import as_array, first_beyond
+from fedsolve.data.column_replies import number_text
 from fedsolve.data.columns import check_column, named_arrays
 from fedsolve.data.examples import Examples
-from fedsolve.folders.untrusted import check_shape, check_unique_column, csv_rows, read_user_toml, to_nfc
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-
-_WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
-
-_MISSING = frozenset((
-    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
-    "NaN", "None", "n/a", "nan", "null",
-))  # fmt: skip
-"""Cells without a value, as pandas reads them."""
-
-
-def read_columns(
-    path: Path, names: Sequence[str], known: Mapping[str, Collection[str]]
-) -> tuple[dict[str, list[str]], Callable[[int], str]]:
-    # the cells of some columns without spaces around them, and where a row stands. What is no known text of
-    # its column is read as a data frame wrote it: a cell that it takes for missing, such as NA, is empty
-    # here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is `known`
-    cells: dict[str, list[str]] = {name: [] for name in names}
-    lines: list[int] = []
-    with csv_rows(path) as rows:
-        header = [name.strip() for name in next(rows, [])]
-        places = [(cells[n], _place(path, n, header, names), frozenset(known.get(n, ()))) for n in names]
-        for row in filter(None, rows):
-            if len(row) != len(header):
-                raise InvalidInput(
-                    f"{path}, line {rows.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
-                )
-            for column, place, texts in places:
-                cell = row[place].strip()
-                column.append(cell if cell in texts else _normalise_cell(cell, texts))
-            lines.append(rows.line_num)
-    if not lines:
-        raise InvalidInput(f"{path} has no row below its first line: give at least one example")
-    return cells, lambda row: f"{path}, line {lines[row]}"
-
-
-def _normalise_cell(cell: str, known: Collection[str]) -> str:
-    # as if the file had not gone through a data frame
-    if known and (whole := _WHOLE.fullmatch(cell)) and whole[1] in known:
-        return whole[1]
-    return "" if cell in _MISSING else cell
-
-
-def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> int:
-    if not any(header):
-        raise InvalidInput(f"{path} is empty: its first line must name the columns")
-    if len(header) == 1 and name not in header and any(mark in header[0] for mark in ";\t"):
-        raise InvalidInput(f"{path} has no commas in its first line: save it with commas between columns")
-    if not set(names) & set(header) and not nearest(name, header):  # it may be a row, which nobody is told
-        raise InvalidInput(f"{path} has none of the schema's columns in its first line: name them there")
-    if name not in header:
-        near = nearest(name, header)
-        hint = f"did you mean {near}? It" if near else "it"
-        raise InvalidInput(
-            f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or the schema's"
-        )
-    check_unique_column(path, name, header)
-    return header.index(name)
-
-
-def fill_missing(cells: list[str], name: str, fill: str | None, where: Callable[[int], str]) -> list[str]:
-    # `fill` stands for an empty cell; None where nothing does
-    if "" not in cells:
-        return cells
-    if fill is None:
-        raise InvalidInput(
-            f"{where(cells.index(''))}: column {name} is empty: fill it, leave the row out, or agree with all sites on "
-            "`fill` in the schema"
-        )
-    return [cell or fill for cell in cells]
-
-
-def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
-    # (rows,), float64
-    text = "".join(cells)
-    if text.isascii() and "_" not in text:  # Python then takes what `is_number` does, and all at once
-        with contextlib.suppress(ValueError):
-            numbers = np.array(cells, float)
-            if np.isfinite(numbers).all():
-                return numbers
-    row = next(i for i, cell in enumerate(cells) if not is_number(cell))
-    raise InvalidInput(f"{where(row)}: column {name} is not a finite number: fix the cell")
-
-
-def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
-    # (rows,), the type of a model's inputs
-    if (row := first_beyond(numbers, np.float32)) is not None:
-        raise InvalidInput(
-            f"{where(row)}: column {name} is beyond float32: use another unit, or scale the column"
-        )
-    return numbers.astype(np.float32)
-
-
-def category_indices(
-    cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
-) -> np.ndarray:
-    # the place of each cell among the categories or classes of a column, (rows,)
-    places = {text: i for i, text in enumerate(known)}
-    numbers = [places.get(cell, -1) for cell in cells]
-    if -1 in numbers:
-        row = numbers.index(-1)
-        column = f"{where(row)}: column {name}"
-        problem = f"none of its {what} {', '.join(known)}: fix the cell, or the schema of all sites"
-        raise ConfidentialError(
-            f"{column} = {shown(cells[row])} is {problem}", f"{column} has a value that is {problem}"
-        )
-    return np.array(numbers, np.int64)
-
-
-def numbers_or_texts(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray | list[str]:
-    # numbers, NaN for an empty cell, unless most cells are none; then as they are
-    rows = [row for row, cell in enumerate(cells) if cell]
-    if sum(is_number(cells[row]) for row in rows) <= len(rows) / 2:
-        return cells
-    numbers = np.full(len(cells), np.nan)
-    numbers[rows] = as_floats([cells[row] for row in rows], name, lambda i: where(rows[i]))
-    return numbers
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a finite number as data frames read one: of ASCII digits, without marks between them.
-
-    >>> is_number("-1.5e3"), is_number("1_000"), is_number("1,5"), is_number("inf")
-    (True, False, False, False)
-    """
-    return _NUMBER.fullmatch(cell.strip()) is not None and math.isfinite(float(cell))
+from fedsolve.data.tables import (
+    FORMAT_KEYS,
+    Cells,
+    FileFormat,
+    as_float32,
+    as_floats,
+    category_indices,
+    cell_texts,
+    fill_missing,
+    numbers_or_texts,
+    read_columns,
+)
+from fedsolve.folders.untrusted import check_shape, read_user_toml, to_nfc
 
 
 @dataclass(frozen=True)
@@ -163,25 +49,118 @@ class Column:
     """A column of a table that is an input of the model."""
 
     name: str  # in the table's first line
-    # mean, deviation: of a column of numbers; an input is (number - mean) / deviation. The same at all sites.
+    # mean, standard_deviation: of a column of numbers; an input is (number - mean) / standard deviation, of the number
+    # after `clip` and `log`. The same at all sites.
     mean: float = 0.0
-    deviation: float = 1.0
+    standard_deviation: float = 1.0
     # of a column of text, at least two: an input for each, 1 where it is the row's and else 0
     categories: tuple[str, ...] = ()
     fill: str | None = None  # what stands for an empty cell; None where such a cell is refused
+    missing: tuple[str, ...] = ()  # cells that are as empty
+    indicator: bool = False  # an input more: 1 for an empty cell, whose other inputs are 0 without `fill`
+    # what becomes of a text that is no category: "refuse"; "ignore", all inputs 0; "other", an input of its own
+    unknown: str = "refuse"
+    clip: tuple[float, float] | None = None  # the least and the largest number that count
+    log: str = ""  # "log" or "log1p", taken of a number
+    # formats of `datetime.strptime`: the cells are dates, and `part` of them is the number
+    date: tuple[str, ...] = ()
+    part: str = "days"  # "days" since 1970-01-01, "year", or "month" from 1 to 12
+    unit: str = ""  # of the numbers, for messages
 
     @property
     def inputs(self) -> int:
-        return len(self.categories) or 1
+        return (len(self.categories) + (self.unknown == "other") or 1) + self.indicator
+
+    @property
+    def title(self) -> str:
+        # what messages call it
+        return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
         # (rows, inputs); `where` says where a row stands
-        cells = fill_missing(cells, self.name, self.fill, where)
-        if not self.categories:
-            with np.errstate(over="ignore"):  # what is beyond float64 is beyond float32
-                scaled = (as_floats(cells, self.name, where) - self.mean) / self.deviation
-            return as_float32(scaled, self.name, where)[:, None]
-        return np.eye(self.inputs)[category_indices(cells, self.categories, self.name, "categories", where)]
+        inputs = np.zeros((len(cells), self.inputs))
+        if self.indicator:
+            inputs[:, -1] = [not cell for cell in cells]
+        if self.fill is not None or not self.indicator:
+            cells = fill_missing(cells, self.title, self.fill, where)
+        rows = [row for row, cell in enumerate(cells) if cell]
+        encode = self._one_hot if self.categories else self._scaled
+        encoded = encode([cells[row] for row in rows], lambda i: where(rows[i]))
+        inputs[rows, : encoded.shape[1]] = encoded
+        return inputs
+
+    def _one_hot(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
+        texts = self.categories
+        if self.unknown == "refuse":
+            return np.eye(len(texts))[category_indices(cells, texts, self.title, "categories", where)]
+        places = {text: i for i, text in enumerate(texts)}
+        rows = np.eye(len(texts) + 1)[[places.get(cell, len(texts)) for cell in cells]]
+        return rows if self.unknown == "other" else rows[:, :-1]
+
+    def _scaled(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
+        numbers = self.transformed(as_floats(cells, self.title, where), where)
+        with np.errstate(over="ignore"):  # what is beyond float64 is beyond float32
+            scaled = (numbers - self.mean) / self.standard_deviation
+        return as_float32(scaled, self.title, where)[:, None]
+
+    def transformed(self, numbers: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+        # clipped, and the logarithm taken; NaN stays
+        if self.clip is not None:
+            numbers = np.clip(numbers, *self.clip)
+        least = -1 if self.log == "log1p" else 0
+        if self.log and (outside := np.flatnonzero(numbers <= least)).size:
+            raise InvalidInput(
+                f"{where(outside[0])}: column {self.title} has a number of at most {least}, which has no {self.log}: "
+                "fix the cell, or agree with all sites on clip = [LEAST, LARGEST] in the schema"
+            )
+        return _LOGS[self.log](numbers) if self.log else numbers
+
+    def number_of(self, value: float) -> float:
+        # the number in the table of one whose logarithm was taken
+        inverse = {"log": np.exp, "log1p": np.expm1}.get(self.log)
+        return value if inverse is None else float(inverse(value))
+
+    def dated(self, cells: list[str], where: Callable[[int], str]) -> list[str]:
+        # dates as numbers in text
+        found = [self._date(cell) if cell and self.date else cell for cell in cells]
+        for row, cell in enumerate(found):
+            if cell is None:
+                raise InvalidInput(
+                    f"{where(row)}: column {self.title} is no date as {' or '.join(self.date)} has it: fix the cell, "
+                    "or add its form to `date` in the schema"
+                )
+        return found  # pyright: ignore[reportReturnType] (no None is left)
+
+    def _date(self, cell: str) -> str | None:
+        for form in self.date:
+            with suppress(ValueError):
+                day = datetime.strptime(cell, form).replace(tzinfo=None)
+                days = (day - datetime(1970, 1, 1)) / timedelta(days=1)
+                return number_text(days if self.part == "days" else getattr(day, self.part))
+        return None
+
+    def text(self) -> str:
+        # its section of a schema's file
+        key = self.name if re.fullmatch("[A-Za-z0-9_-]+", self.name) else toml_text(self.name)
+        lines = [f"[columns.{key}]"]
+        always = () if self.categories else _NUMBERS[:2]
+        for part in fields(self)[1:]:
+            value = getattr(self, part.name)
+            if value != part.default or part.name in always:
+                is_number = part.name == "fill" and not self.categories
+                lines.append(f"{part.name} = {value if is_number else toml_text(value)}")
+        return "\n".join(lines) + "\n"
+
+
+_LOGS = {"log": np.log, "log1p": np.log1p}
+
+
+_NUMBERS = ("mean", "standard_deviation", "clip", "log")
+"""What is said of a column of numbers alone."""
+
+
+def toml_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # The schema of a federation's data, in a file that all sites share: shapes, categories and constants.
@@ -191,8 +170,8 @@ class Column:
 
 _LARGEST = 2**24  # bytes of a schema
 _LARGEST_NUMBER = sys.float_info.max
-_KEYS = ("shape", "target", "classes", "columns")
-_COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
+_KEYS = ("shape", "target", "classes", "columns", *FORMAT_KEYS)
+_COLUMN_KEYS = tuple(part.name for part in fields(Column)[1:])
 _USED: ContextVar[list[Schema] | None] = ContextVar("schemas in use", default=None)
 
 
@@ -215,12 +194,14 @@ class Schema:
         classes: the labels, in the order of a model's outputs, at least two; () for a regression.
         columns: of a table; () for arrays.
         target: the column of labels or numbers of a table; '' for arrays.
+        form: how tables are written, unless a site says otherwise.
     """
 
     shape: tuple[int, ...]
     classes: tuple[Any, ...] = ()
     columns: tuple[Column, ...] = ()
     target: str = ""
+    form: FileFormat = field(default_factory=FileFormat)
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
@@ -263,11 +244,13 @@ class Schema:
         """The number of outputs of a model: one for each class, or one for a regression."""
         return len(self.classes) or 1
 
-    def read_csv(self, path: str | Path) -> Examples:
-        """The examples in a CSV file with these columns: commas, a first line with names, others are left out.
+    def read_csv(self, path: str | Path, form: Mapping[str, str] | None = None) -> Examples:
+        """The examples in a CSV file with these columns: a first line has names, others are left out.
 
         Args:
             path: the file.
+            form: what is different in how this file is written, by name: `separator`, `decimal`, `encoding` or
+                `missing`, as `node.file_format` has them; None for nothing.
 
         Returns:
             `x`, float32, shape (rows, features), scaled and encoded; `y`, shape (rows,): the number of each class,
@@ -275,9 +258,9 @@ class Schema:
 
         Raises:
             InvalidInput: a schema of arrays; a file that cannot be read; a column that is missing, a cell that is
-                empty, no finite number, or none of the categories or classes (the line is named).
+                empty, no finite number or date, or none of the categories or classes (the line is named).
         """
-        x, cells, where = self._read(path, [self.target])
+        x, cells, where = self._read(path, form, [self.target])
         targets = fill_missing(cells[self.target], self.target, None, where)
         if not self.classes:
             numbers = as_floats(targets, self.target, where)
@@ -285,11 +268,11 @@ class Schema:
         y = category_indices(targets, tuple(map(str, self.classes)), self.target, "classes", where)
         return Examples(x, y.astype(np.int32))
 
-    def read_inputs(self, path: str | Path) -> np.ndarray:
+    def read_inputs(self, path: str | Path, form: Mapping[str, str] | None = None) -> np.ndarray:
         """The inputs in a CSV file without labels, to predict for; else as `read_csv`.
 
         Args:
-            path: the file.
+            path, form: as of `read_csv`.
 
         Returns:
             float32, shape (rows, features), scaled and encoded.
@@ -297,51 +280,48 @@ class Schema:
         Raises:
             InvalidInput: as `read_csv` does, of the inputs alone.
         """
-        return self._read(path, [])[0]
+        return self._read(path, form, [])[0]
 
-    def _read(
-        self, path: str | Path, further: list[str]
-    ) -> tuple[np.ndarray, dict[str, list[str]], Callable[[int], str]]:
+    def _read(self, path: str | Path, form: Mapping[str, str] | None, further: list[str]) -> tuple[Any, ...]:
         # inputs, the cells of these columns and of further ones, and where a row stands
         self._used()
+        cells, where = self._cells(path, form, further)
+        encoded = [c.encode(c.dated(cells[c.name], where), where) for c in self.columns]
+        return np.concatenate(encoded, axis=1).astype(np.float32, copy=False), cells, where
+
+    def _cells(self, path: str | Path, form: Mapping[str, str] | None, further: list[str]) -> Cells:
         if not self.columns:
             raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
-        names = [*(c.name for c in self.columns), *further]
-        cells, where = read_columns(check_path("path", path), names, self._known)
-        x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
-        return x.astype(np.float32, copy=False), cells, where
+        file, written = check_path("path", path), self.form.changed(dict(form or {}))
+        columns = {
+            c.name: (c.categories, c.missing, "." if c.date else written.decimal) for c in self.columns
+        }
+        labels = tuple(map(str, self.classes)), (), written.decimal
+        return read_columns(file, columns | dict.fromkeys(further, labels), written)
 
     def _used(self) -> None:
         used = _USED.get()
         if used is not None and self not in used:
             used.append(self)
 
-    @property
-    def _known(self) -> dict[str, tuple[str, ...]]:
-        # the categories of each column, and the classes
-        return {**{c.name: c.categories for c in self.columns}, self.target: tuple(map(str, self.classes))}
-
-    def raw_columns(self, path: str | Path) -> dict[str, np.ndarray | list[str]]:
-        """The columns of a CSV file as they stand there, for `fs.data.statistics` and a client's `statistics`.
+    def raw_columns(
+        self, path: str | Path, form: Mapping[str, str] | None = None
+    ) -> Mapping[str, np.ndarray | list[str]]:
+        """The columns of a CSV file before scaling, for `fs.data.statistics` and a client's `statistics`.
 
         Args:
-            path: the file.
+            path, form: as of `read_csv`.
 
         Returns:
-            Of each input and of the target its cells, length (rows,): numbers, NaN for an empty cell, or texts, ''
-            for one. Texts are those with categories or classes here, and those of which most are no numbers.
+            Of each input and of the target its cells, length (rows,): numbers, NaN for an empty cell, after `clip` and
+            `log`, or texts, '' for one. Texts are those with categories or classes here, and those of which most are
+            no numbers. A column with a cell that is no number or date is refused when it is asked for, the others are
+            not.
 
         Raises:
-            InvalidInput: a file that cannot be read, a column that is missing, a cell among numbers that is none.
+            InvalidInput: a file that cannot be read, a column that is missing.
         """
-        categorical = {column.name for column in self.columns if column.categories}
-        categorical |= {self.target} if self.classes else set()
-        names = [*(column.name for column in self.columns), self.target]
-        cells, where = read_columns(check_path("path", path), names, self._known)
-        return {
-            name: column if name in categorical else numbers_or_texts(column, name, where)
-            for name, column in cells.items()
-        }
+        return _RawColumns(self, self._cells(path, form, [self.target]))
 
     def check(self, x: Any, y: Any) -> Examples:
         """Examples as arrays, held against the schema.
@@ -397,6 +377,35 @@ class Schema:
         return Examples(inputs.astype(np.float32), order[places].astype(np.int32))
 
 
+def head_text(schema: Schema) -> str:
+    # what a schema's file says above the sections of columns
+    parts = {"target": schema.target} | ({"classes": schema.classes} if schema.classes else {})
+    parts |= {k: v for k in FORMAT_KEYS if (v := getattr(schema.form, k)) != getattr(FileFormat, k)}
+    return "".join(f"{key} = {toml_text(value)}\n" for key, value in parts.items())
+
+
+class _RawColumns(Mapping[str, np.ndarray | list[str]]):
+    # the columns of a file, each read when it is asked for
+
+    def __init__(self, schema: Schema, cells: Cells) -> None:
+        self._columns = {column.name: column for column in schema.columns}
+        self._target, (self._cells, self._where) = schema.target if schema.classes else "", cells
+
+    def __getitem__(self, name: str) -> np.ndarray | list[str]:
+        column = self._columns.get(name, Column(name))
+        cells = column.dated(self._cells[name], self._where)
+        if name == self._target or column.categories:
+            return cells
+        values = numbers_or_texts(cells, column.title, self._where)
+        return values if isinstance(values, list) else column.transformed(values, self._where)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
 def _schema(content: Mapping[str, Any]) -> Schema:
     for key in content:
         if key not in _KEYS:
@@ -414,11 +423,12 @@ def _schema(content: Mapping[str, Any]) -> Schema:
         return Schema(_shape(content["shape"]), tuple(classes))
     if not isinstance(target, str) or not target or target in sections:
         raise InvalidInput(f"target = {shown(target)} must name a column that has no section [columns.NAME]")
+    form = FileFormat().changed({key: content[key] for key in FORMAT_KEYS if key in content})
     columns = tuple(_column(name, section) for name, section in sections.items())
-    return Schema((sum(column.inputs for column in columns),), tuple(classes), columns, target)
+    return Schema((sum(column.inputs for column in columns),), tuple(classes), columns, target, form)
 
 
-def _check_cells(where: str, texts: list[str]) -> None:
+def _check_cells(where: str, texts: Iterable[str]) -> None:
     # cells are read without spaces around them
     for text in texts:
         if not text or text != text.strip():
@@ -439,30 +449,68 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= _LARGEST_NUMBER
+
+
+def _are_several(value: Any) -> bool:
+    return isinstance(value, list) and len(set(map(str, value))) == len(value) > 1
+
+
+def _are_forms_of_dates(value: Any) -> bool:
+    try:
+        forms = value if isinstance(value, list) else [value]
+        return all("%" in f and datetime.strptime(datetime(2001, 2, 3).strftime(f), f) for f in forms)
+    except (TypeError, ValueError):
+        return False
+
+
+def _one_of(*known: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda x: isinstance(x, str) and x in known, " or ".join(map(repr, known))
+
+
+_MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "mean": (_is_number, "a finite number"),
+    "standard_deviation": (lambda x: _is_number(x) and x > 0, "> 0"),
+    "categories": (_are_several, "two or more, each once"),
+    "fill": (lambda x: isinstance(x, str) or _is_number(x), "a finite number or text"),
+    "indicator": (lambda x: type(x) is bool, "true or false"),
+    "unknown": _one_of("refuse", "ignore", "other"),
+    "clip": (
+        lambda x: _are_several(x) and all(map(_is_number, x)) and x == sorted(x[:2]),
+        "[LEAST, LARGEST]",
+    ),
+    "log": _one_of(*_LOGS),
+    "date": (_are_forms_of_dates, "a form of dates, such as '%d.%m.%Y'"),
+    "part": _one_of("days", "year", "month"),
+    "unit": (lambda x: isinstance(x, str), "text"),
+}
+
+
 def _column(name: str, section: Any) -> Column:
     where = f"[columns.{name}]"
     if not isinstance(section, dict):
         raise InvalidInput(f"{where} = {shown(section)} must be a section with {', '.join(_COLUMN_KEYS)}")
-    for key in section:
+    given = dict(section)
+    if "deviation" in given and "standard_deviation" not in given:  # as it was called
+        given["standard_deviation"] = given.pop("deviation")
+    foreign = _NUMBERS if "categories" in given else ("unknown",)
+    for key, value in given.items():
         if key not in _COLUMN_KEYS:
             raise unknown(f"key of {where}", key, _COLUMN_KEYS)
-    categories, fill = section.get("categories", []), section.get("fill")
-    if "categories" in section:
-        texts = [str(c) for c in categories] if isinstance(categories, list) else []
-        if len(texts) < 2 or len(set(texts)) < len(texts) or set(section) & {"mean", "deviation"}:
-            raise InvalidInput(
-                f"{where} categories = {shown(categories)}: give two or more, each once, and no mean"
-            )
-        _check_cells(f"{where} categories", texts)
-        if fill is not None and str(fill) not in texts:
-            raise InvalidInput(
-                f"{where} fill = {shown(fill)} must be one of its categories {', '.join(texts)}"
-            )
-        return Column(name, categories=tuple(texts), fill=None if fill is None else str(fill))
-    for key in section:
-        if type(section[key]) not in (int, float) or not abs(section[key]) <= _LARGEST_NUMBER:
-            raise InvalidInput(f"{where} {key} = {shown(section[key])} must be a finite number")
-    if section.get("deviation", 1.0) <= 0:
-        raise InvalidInput(f"{where} deviation = {section['deviation']} must be > 0")
-    constants = float(section.get("mean", 0.0)), float(section.get("deviation", 1.0))
-    return Column(name, *constants, fill=None if fill is None else str(fill))
+        is_right, words = _MUST_BE.get(key, (lambda _: True, ""))
+        if not is_right(value):
+            raise InvalidInput(f"{where} {key} = {shown(value)} must be {words}")
+        if key in foreign:
+            kind = "categories: leave it out" if "categories" in given else "numbers: give categories = [...]"
+            raise InvalidInput(f"{where} {key} = {shown(value)} says nothing of {kind}")
+    for key in given.keys() & {"missing", "date", "categories"}:
+        given[key] = cell_texts(f"{where} {key}", given[key])
+    texts, fill = given.get("categories", ()), given.pop("fill", None)
+    _check_cells(f"{where} categories", texts)
+    if fill is not None and (str(fill) not in texts if texts else isinstance(fill, str)):
+        words = f"one of its categories {', '.join(texts)}" if texts else "a finite number"
+        raise InvalidInput(f"{where} fill = {shown(fill)} must be {words}")
+    given |= {key: float(given[key]) for key in _NUMBERS[:2] if key in given}
+    given |= {"clip": tuple(map(float, given["clip"]))} if "clip" in given else {}
+    return Column(name, **given, fill=None if fill is None else str(fill))

@@ -1,19 +1,31 @@
-"""Tables in files, Parquet or Arrow: which files a path names, and their rows, few at a time, as arrays."""
+"""Tables in files: rows of Parquet and Arrow, few at a time, as arrays; cells of a site's CSV file, by column."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, require, unknown
+from fedsolve.core.errors import ConfidentialError, InvalidInput, nearest, require, shown, unknown
+from fedsolve.core.trees import first_beyond
 from fedsolve.folders.sealed import LARGEST
-from fedsolve.folders.untrusted import MALFORMED, check_unique_column, loads, open_regular, read_bytes, to_nfc
+from fedsolve.folders.untrusted import (
+    MALFORMED,
+    check_unique_column,
+    csv_rows,
+    loads,
+    open_regular,
+    read_bytes,
+    to_nfc,
+)
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _HUGGING_FACE = "state.json"
@@ -233,3 +245,189 @@ def numbers(array: Any, where: str) -> np.ndarray:
 def check_whole(array: Any, where: str) -> None:
     if array.null_count:
         raise InvalidInput(f"{where} has {array.null_count} nulls: fill them or leave their rows out")
+
+
+# Cells of CSV files: how a file is written, and what stands in its columns.
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+_WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
+
+_SWAPPED = str.maketrans(",.", ".,")
+
+_MISSING = frozenset((
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
+    "NaN", "None", "n/a", "nan", "null",
+))  # fmt: skip
+"""Cells without a value, as pandas reads them."""
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How a table is written, which may differ from site to site: what its columns mean does not."""
+
+    # of columns; of commas, semicolons, tabs, bars and this the one that shows the most columns in the first line
+    separator: str = ","
+    decimal: str = "."  # or ','; numbers have no marks of thousands
+    encoding: str = ""  # of a file that is neither UTF-8 nor UTF-16 with a byte order mark, such as 'cp1252'
+    missing: tuple[str, ...] = ()  # cells that are as empty, besides those that data frames write, such as NA
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.separator, str) or len(self.separator) != 1 or self.separator in '"\r\n':
+            raise InvalidInput(f"separator = {shown(self.separator)} must be one character, such as ';'")
+        if self.decimal not in (".", ","):
+            raise InvalidInput(f"decimal = {shown(self.decimal)} must be '.' or ','")
+        if not isinstance(self.encoding, str):
+            raise InvalidInput(f"encoding = {shown(self.encoding)} must be text, such as 'cp1252'")
+
+    def changed(self, given: dict[str, Any]) -> FileFormat:
+        for name in given:
+            if name not in FORMAT_KEYS:
+                raise unknown("part of a file's format", str(name), FORMAT_KEYS)
+        marks = {"missing": cell_texts("missing", given["missing"])} if "missing" in given else {}
+        return replace(self, **given | marks)
+
+
+FORMAT_KEYS = tuple(part.name for part in fields(FileFormat))
+
+
+def cell_texts(where: str, given: Any) -> tuple[str, ...]:
+    # cells as a list, or one of them
+    cells = given if isinstance(given, list) else [given]
+    if not all(type(cell) in (str, int, float) for cell in cells):
+        raise InvalidInput(f"{where} = {shown(given)} must be a list of texts or numbers, as cells have them")
+    return tuple(map(str, cells))
+
+
+Cells = tuple[dict[str, list[str]], Callable[[int], str]]
+"""The cells of columns by name, and in words where a row stands."""
+
+
+def read_columns(
+    path: Path, columns: Mapping[str, tuple[Collection[str], Collection[str], str]], form: FileFormat
+) -> Cells:
+    # of each column its known texts, cells that are missing, and decimal sign. Cells have no spaces around them,
+    # and '.' for the sign. What is no known text is read as a data frame wrote it: a missing cell, such as NA, is
+    # empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is known
+    cells: dict[str, list[str]] = {name: [] for name in columns}
+    lines: list[int] = []
+    with csv_rows(path, columns, form.separator, form.encoding) as rows:
+        header = [name.strip() for name in next(rows, [])]
+        places = []
+        for name, (known, missing, decimal) in columns.items():
+            normal = partial(_normalise_cell, frozenset(known), frozenset((*form.missing, *missing)), decimal)
+            places.append((cells[name], _place(path, name, header, list(columns)), normal))
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise InvalidInput(
+                    f"{path}, line {rows.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
+                )
+            for column, place, normal in places:
+                column.append(normal(row[place].strip()))
+            lines.append(rows.line_num)
+    if not lines:
+        raise InvalidInput(f"{path} has no row below its first line: give at least one example")
+    return cells, lambda row: f"{path}, line {lines[row]}"
+
+
+def _normalise_cell(known: Collection[str], missing: Collection[str], decimal: str, cell: str) -> str:
+    if cell in known:
+        return cell
+    if decimal == "," and _NUMBER.fullmatch(cell.replace(",", ".")):
+        cell = cell.translate(_SWAPPED)  # 1.5 is no number then
+    whole = _WHOLE.fullmatch(cell) if known or missing else None
+    cell = whole[1] if whole and (whole[1] in known or whole[1] in missing) else cell
+    return "" if cell not in known and (cell in missing or cell in _MISSING) else cell
+
+
+def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> int:
+    if not any(header):
+        raise InvalidInput(f"{path} is empty: its first line must name the columns")
+    if not set(names) & set(header) and not nearest(name, header):  # it may be a row, which nobody is told
+        raise InvalidInput(
+            f"{path} has none of the columns {', '.join(names)} in its first line: name them there"
+        )
+    if name not in header:
+        near = nearest(name, header)
+        hint = f"did you mean {near}? It" if near else "it"
+        raise InvalidInput(
+            f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or choose another"
+        )
+    check_unique_column(path, name, header)
+    return header.index(name)
+
+
+def fill_missing(cells: list[str], name: str, fill: str | None, where: Callable[[int], str]) -> list[str]:
+    # `fill` stands for an empty cell; None where nothing does
+    if "" not in cells:
+        return cells
+    if fill is None:
+        raise InvalidInput(
+            f"{where(cells.index(''))}: column {name} is empty: fill it, leave the row out, or agree with all sites on "
+            "`fill` or `indicator` in the schema"
+        )
+    return [cell or fill for cell in cells]
+
+
+def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
+    # (rows,), float64
+    text = "".join(cells)
+    if text.isascii() and "_" not in text:  # Python then takes what `is_number` does, and all at once
+        with contextlib.suppress(ValueError):
+            numbers = np.array(cells, float)
+            if np.isfinite(numbers).all():
+                return numbers
+    row = next(i for i, cell in enumerate(cells) if not is_number(cell))
+    problem = f"{where(row)}: column {name} is not a finite number"
+    if is_number(cells[row].translate(_SWAPPED)):
+        raise InvalidInput(
+            f"{problem}: the decimal sign is '.' unless `decimal` in the schema or at the node is ','; write thousands "
+            "without marks"
+        )
+    raise InvalidInput(f"{problem}: fix the cell")
+
+
+def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
+    # (rows,), the type of a model's inputs
+    if (row := first_beyond(numbers, np.float32)) is not None:
+        raise InvalidInput(
+            f"{where(row)}: column {name} is beyond float32: use another unit, or scale the column"
+        )
+    return numbers.astype(np.float32)
+
+
+def category_indices(
+    cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
+) -> np.ndarray:
+    # the place of each cell among the categories or classes of a column, (rows,)
+    places = {text: i for i, text in enumerate(known)}
+    numbers = [places.get(cell, -1) for cell in cells]
+    if -1 in numbers:
+        row = numbers.index(-1)
+        column = f"{where(row)}: column {name}"
+        remedy = ", or set `unknown` in it" if what == "categories" else ""
+        problem = f"none of its {what} {', '.join(known)}: fix the cell, or the schema of all sites{remedy}"
+        raise ConfidentialError(
+            f"{column} = {shown(cells[row])} is {problem}", f"{column} has a value that is {problem}"
+        )
+    return np.array(numbers, np.int64)
+
+
+def numbers_or_texts(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray | list[str]:
+    # numbers, NaN for an empty cell, unless most cells are none; then as they are
+    rows = [row for row, cell in enumerate(cells) if cell]
+    if sum(is_number(cells[row]) for row in rows) <= len(rows) / 2:
+        return cells
+    numbers = np.full(len(cells), np.nan)
+    numbers[rows] = as_floats([cells[row] for row in rows], name, lambda i: where(rows[i]))
+    return numbers
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a finite number as data frames read one: of ASCII digits, without marks between them.
+
+    >>> is_number("-1.5e3"), is_number("1_000"), is_number("1,5"), is_number("inf")
+    (True, False, False, False)
+    """
+    return _NUMBER.fullmatch(cell.strip()) is not None and math.isfinite(float(cell))

@@ -45,7 +45,7 @@ from fedsolve.deploy.evaluation_job import STATISTICS_FILE, Job, job_folder
 from fedsolve.deploy.exchange import ask, countdown, missing_clients_advice, polls, watched_engine
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import say
-from fedsolve.deploy.sanitize import about_request
+from fedsolve.deploy.sanitize import about_request, without_folders
 from fedsolve.deploy.secure.primitives import RoundIsOver, SumNotOpened
 from fedsolve.deploy.secure.rounds import SecureSession
 from fedsolve.deploy.secure.sums import Counts
@@ -65,6 +65,7 @@ SCHEMA_FILE = "schema.toml"
 """The constants of the columns, in the folder of their run."""
 QUARTILES = (0.25, 0.5, 0.75)
 _SHOWN = 8  # categories in a line
+_REFUSED = "refused: "  # how a client's refusal begins
 
 
 def statistics_json(found: Statistics) -> str:
@@ -114,9 +115,9 @@ def _description(column: ColumnStatistics) -> str:
         more = [f"{left} more categories"] if left else []
         return ", ".join([*shown, *more, *([f"others {column.other:,}"] if column.other else [])])
     mean, deviation, low, high = map(
-        number_words, (column.mean, column.deviation, column.minimum, column.maximum)
+        number_words, (column.mean, column.standard_deviation, column.minimum, column.maximum)
     )
-    words = f"mean {mean}, deviation {deviation}, from {low} to {high}"
+    words = f"mean {mean}, standard deviation {deviation}, from {low} to {high}"
     if not column.edges:
         return words
     *quartiles, error = quartile_words(column)
@@ -206,7 +207,10 @@ class AllowedColumns:
         columns = self.columns_of(node)
         if not isinstance(columns, Mapping):
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
-        replies = replies_to(requests, columns, self.min_rows)
+        replies = {  # of a refusal files are named, and no folders
+            name: Refused(without_folders(r.reason)) if isinstance(r, Refused) else r
+            for name, r in replies_to(requests, columns, self.min_rows).items()
+        }
         # Columns that there are not are not counted: what nobody has tells nothing.
         known = set(map(str, columns)) & replies.keys()
         with about_request():
@@ -284,9 +288,11 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
         failed = ask(
             grid, f"query.{ACTION}", records, settings.round_seconds, partial(_add_reply, attempt, at)
         )
-        refused = [f"{registry.names(at[node])}: {reason}" for node, reason in failed.items()]
+        refused = []
         for node, reason in failed.items():
-            say(f"{registry.names(at[node])} does not count: {reason}")
+            who = registry.names(at[node])
+            refused.append(f"{who}: {reason.replace(f'{_REFUSED}{who}: ', _REFUSED)}")
+            say(f"does not count: {refused[-1]}")
         notes += refused
         try:
             opened = session.open(attempt)
@@ -333,7 +339,7 @@ def collect_statistics(
         )
         for line in summary_lines(found):
             say(line)
-        write_atomically(folder / SCHEMA_FILE, found.schema())
+        write_atomically(folder / SCHEMA_FILE, found.schema(settings.schema))
         write_atomically(folder / STATISTICS_FILE, statistics_json(found))
         return found
 
@@ -358,8 +364,9 @@ def _plain_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
     records = {node: to_record(ColumnsRequest(job.columns)) for node in nodes}
     notes = []
     for reason in ask(grid, f"query.{ACTION}", records, settings.round_seconds, take).values():
-        notes.append(f"a node: {reason}")
-        say(f"a node does not count: {reason}")
+        own = reason.removeprefix(_REFUSED)  # which begins with the name of the site
+        notes.append(f"{'' if own != reason else 'a node: '}{own}")
+        say(f"does not count: {notes[-1]}")
     if not replies:
         raise Unavailable(f"no client replies about its columns; {notes[-1]}")
     return from_replies(job.columns, replies, job.minimum, notes, names)

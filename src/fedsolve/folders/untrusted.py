@@ -17,8 +17,9 @@ import re
 import stat
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -169,6 +170,8 @@ def _integer(digits: str) -> int:
 
 _LONGEST_CELL = 2**31 - 1
 """Characters: those of `csv` are 131,072, and a note in a column that nobody reads may have more."""
+_SEPARATORS = ",;\t|"
+_NAME_IT = ", or set `encoding`, such as 'cp1252', in the schema or at the node for its own file"
 
 
 def to_nfc(text: str) -> str:
@@ -202,14 +205,31 @@ def check_unique_column(path: Path, name: str, header: Sequence[str]) -> None:
 
 
 @contextmanager
-def csv_rows(path: Path) -> Iterator[Any]:
-    """The rows of a CSV file, each a list of cells; its errors are `InvalidInput`, also within the block."""
+def csv_rows(
+    path: Path, names: Collection[str] = (), separator: str = ",", encoding: str | None = None
+) -> Iterator[Any]:
+    """The rows of a CSV file, each a list of cells; its errors are `InvalidInput`, also within the block.
+
+    Another separator counts if it shows more of the names in the first line. The encoding is that of a file that is
+    neither UTF-8 nor UTF-16 with a byte order mark: '' where none is known, None where nobody can say.
+    """
     before = csv.field_size_limit(_LONGEST_CELL)
     try:
-        with open_regular(path) as file, _decoding(path, file.read(4096)):
+        with open_regular(path) as file:
+            codec = _codec(file, encoding or "")
             file.seek(0)
-            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            yield csv.reader(map(to_nfc, lines))
+            remedy = "" if encoding is None else _NAME_IT
+            with _decoding(path, b"" if codec else b"\0", codec, remedy):
+                lines = map(to_nfc, io.TextIOWrapper(file, encoding=codec, newline=""))
+                header = next(lines, "")
+
+                def found(mark: str) -> int:
+                    return len(
+                        {n.strip() for n in next(csv.reader([header], delimiter=mark), [])} & set(names)
+                    )
+
+                best = max((separator, *_SEPARATORS), key=found)
+                yield csv.reader(chain([header], lines), delimiter=best)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except csv.Error as error:
@@ -218,12 +238,34 @@ def csv_rows(path: Path) -> Iterator[Any]:
         csv.field_size_limit(before)
 
 
+def _codec(file: BinaryIO, encoding: str) -> str:
+    # how a table is decoded; '' for UTF-16 without a mark that nobody has named
+    try:
+        "".encode(encoding or "utf-8")
+    except LookupError:
+        raise InvalidInput(f"encoding = {encoding!r} is not known: give one such as 'cp1252'") from None
+    begin = file.read(4096)
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if b"\0" in begin:
+        return encoding
+    utf8 = codecs.getincrementaldecoder("utf-8")()
+    with suppress(UnicodeDecodeError):
+        while encoding and begin:
+            utf8.decode(begin)
+            begin = file.read(2**20)
+        utf8.decode(b"", final=True)
+        return "utf-8-sig"
+    return encoding
+
+
 @contextmanager
-def _decoding(path: Path, begin: bytes) -> Iterator[None]:
+def _decoding(path: Path, begin: bytes, name: str = "UTF-8", remedy: str = "") -> Iterator[None]:
     # UTF-16 without a mark has zero bytes in every ASCII character
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in begin:
-        raise InvalidInput(f"{path} is in UTF-16, which Windows calls Unicode: save it in UTF-8")
+        raise InvalidInput(f"{path} is in UTF-16, which Windows calls Unicode: save it in UTF-8{remedy}")
     try:
         yield
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not in UTF-8: save it in UTF-8") from None
+    except UnicodeError:
+        name = name.upper().removesuffix("-SIG")
+        raise InvalidInput(f"{path} is not in {name}: save it in UTF-8{remedy}") from None

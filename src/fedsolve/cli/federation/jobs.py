@@ -229,13 +229,13 @@ def _with_percent(name: str) -> str:
 
 
 def _numbers_table(columns: Mapping[str, NumberStatistics]) -> Any:
-    heads = ["column", "clients", "rows", "missing", "mean", "deviation", "from", "to"]
+    heads = ["column", "clients", "rows", "missing", "mean", "standard deviation", "from", "to"]
     has_quartiles = any(column.edges for column in columns.values())
     heads += ["25 %", "median", "75 %", "±"] if has_quartiles else []
     cells = []
     for name, column in columns.items():
         counts = (column.clients, column.rows, column.missing)
-        numbers = (column.mean, column.deviation, column.minimum, column.maximum)
+        numbers = (column.mean, column.standard_deviation, column.minimum, column.maximum)
         quartiles = quartile_words(column) if has_quartiles else []
         cells.append([name, *(f"{n:,}" for n in counts), *map(number_words, numbers), *quartiles])
     return narrow_table(heads, cells)

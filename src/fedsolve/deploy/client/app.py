@@ -209,10 +209,7 @@ def client_app(
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        def reply(_: int, node: NodeContext, record: RecordDict) -> RecordDict:
-            return allowed.reply(node, states_of(node.node_config), record, _log)
-
-        return answered(message, context, reply)
+        return answered(message, context, partial(_tell_columns, hides, allowed))
 
     @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
@@ -262,9 +259,25 @@ def _introduce(
         facts |= {name: value for name, value in more.items() if value}
         return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
     except Exception as error:
-        _print(error)
-        who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
-        return codec.refusal(error, who, states, node.client, hides)
+        return _named_refusal(error, node, hides)
+
+
+def _tell_columns(
+    hides: bool, allowed: AllowedColumns, run: int, node: NodeContext, record: RecordDict
+) -> RecordDict:
+    try:
+        return allowed.reply(node, states_of(node.node_config), record, _log)
+    except Exception as error:
+        if hides:
+            raise
+        return _named_refusal(error, node, hides)
+
+
+def _named_refusal(error: Exception, node: NodeContext, hides: bool) -> RecordDict:
+    # One that says whose it is, to a server that may not know.
+    _print(error)
+    who, states = f"{node.site or numbered(node.client)}: ", str(states_of(node.node_config))
+    return codec.refusal(error, who, states, node.client, hides)
 
 
 def _train_and_evaluate(

@@ -18,6 +18,7 @@ from fedsolve.core.buffers import Buffers
 from fedsolve.core.errors import InvalidInput, check_same
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
+from fedsolve.data.tables import FORMAT_KEYS
 from fedsolve.deploy.message import PartMetrics
 
 STATE_FOLDER = "fedsolve-state"
@@ -57,6 +58,11 @@ class NodeContext:
                 "the node does not say where its data are: start it with --node-config 'data=\"/data/north.csv\"'"
             )
         return Path(str(self.node_config["data"]))
+
+    @property
+    def file_format(self) -> dict[str, Any]:
+        """What its configuration says of how the node's table is written, for `Schema.read_csv`."""
+        return {key: self.node_config[key] for key in FORMAT_KEYS if key in self.node_config}
 
 
 # The interface between a deployment and a client's data: a model of known shape, and an oracle for every round.

@@ -47,8 +47,8 @@ def server_app(
     replies are checked one by one and reduced in the order of those numbers. After every round the state is saved in
     `out`, from which `resume` goes on with the same bits. `out` ends with the record, the model and a page.
 
-    All but `algorithm`, `params`, `sampling`, `buffers`, `evaluate`, `callbacks` and `label` may be given anew by the
-    run's configuration, where `_` is written `-` and infinity stands for None of `grace` and `norm_bound`:
+    All but `algorithm`, `params`, `sampling`, `buffers`, `evaluate`, `schema`, `callbacks` and `label` may be given
+    anew by the run's configuration, where `_` is written `-` and infinity stands for None of `grace` and `norm_bound`:
     `flwr run . --run-config "rounds=5 round-seconds=60.0 resume=true"`. With `job="evaluate" model="run"` the connected
     clients measure a saved model once, and with `job="statistics" columns="age, smoker"` they are asked for sums of
     their columns; nothing is trained then (`fedsolve federate evaluate`, `fedsolve federate statistics`).

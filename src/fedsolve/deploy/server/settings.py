@@ -179,7 +179,8 @@ class Settings:
         default=None,
     )
     schema: Schema | None = option(
-        "schema of the clients' tables, which is kept with the model; that of `initial` must be the same.",
+        "schema of the clients' tables, kept with the model, which that of `initial` must equal; the job `statistics` "
+        "writes it again with new constants.",
         _one_of(Schema, "one such as fs.data.Schema.read('schema.toml')"),
         default=None,
         configurable=False,
