@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics as theirs
+from sklearn.linear_model import LogisticRegression
 
 import fedsolve as fs
 from fedsolve.data.federated import FederatedData
@@ -16,7 +17,8 @@ from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import sums_of_all
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
-from fedsolve.tasks.metrics import OnModel, describe, described
+from fedsolve.tasks.losses.weights import OnModel
+from fedsolve.tasks.metrics import describe, described
 
 RNG = np.random.default_rng(0)
 Y = (RNG.random(400) < 0.1).astype(int)
@@ -99,6 +101,77 @@ def test_several_classes(weights):
     )
 
 
+ODDS = 1.5 * SCORE - 3  # neither slope nor intercept of a calibrated model
+LABELS = (RNG.random(400) < 1 / (1 + np.exp(-0.7 * ODDS - 0.5))).astype(int)
+X2 = RNG.normal(size=(5, 2))
+WEIGHTS, BIASES = ("coef_", "weight", "1.weight"), ("intercept_", "bias", "1.bias")
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHT], ids=["alike", "weighted"])
+def test_calibration_is_that_of_the_pooled_table(weights):
+    """Brier score, calibration error, bins and logistic regression by scikit-learn and NumPy on all rows."""
+    p, given = 1 / (1 + np.exp(-ODDS)), {"sample_weight": weights}
+    w = np.ones(400) if weights is None else weights
+    make = lambda kind, *more: kind(*more, weighted=weights is not None)  # noqa: E731
+    found = columns(make(fs.metrics.BrierScore), ODDS, LABELS, weights)
+    assert found == pytest.approx(theirs.brier_score_loss(LABELS, p, **given), rel=1e-5)
+    place = np.minimum((p * 10).astype(int), 9)
+    n, predicted, observed = (np.bincount(place, w * x, 10) for x in (np.ones(400), p, LABELS))
+    error = np.abs(predicted - observed).sum() / n.sum()
+    assert columns(make(fs.metrics.CalibrationError), ODDS, LABELS, weights) == pytest.approx(error, rel=1e-4)
+    with np.errstate(invalid="ignore"):
+        wanted = np.concatenate([n, predicted / n, observed / n])
+    metric = make(fs.metrics.Reliability)
+    np.testing.assert_allclose(columns(metric, ODDS, LABELS, weights), wanted, rtol=1e-4)
+    assert metric.columns[0] == "_n_0"
+    two = np.stack([0.25 * ODDS, 1.25 * ODDS], axis=1)
+    fit = LogisticRegression(C=1e12, tol=1e-10).fit(ODDS[:, None], LABELS, **given)
+    for bins in (512, 64):
+        slope, intercept, *bounds = columns(make(fs.metrics.Calibration, bins), two, LABELS, weights)
+        off = abs(slope - fit.coef_[0, 0]), abs(intercept - fit.intercept_[0])
+        assert (np.array(off) <= bounds).all()
+        assert (max(bounds) < 0.05) == (bins == 512)  # wide bins are worse, and say so
+
+
+def test_calibration_that_cannot_be_found():
+    """One class, separated classes, one score, and one that is no number; scores beyond the bins are at their end."""
+    metric = fs.metrics.Calibration(64)
+    found = jax.jit(lambda s, y: metric.of_sums(metric.totals(metric.each(s, y), jnp.zeros(4, int), 1)[0]))
+    for scores, labels in (
+        ([0.0, 1, 2, 3], [1, 1, 1, 1]),
+        ([-2.0, -1, 1, 2], [0, 0, 1, 1]),
+        ([1.0] * 4, [0, 1, 0, 1]),
+        ([1.0, np.nan, 2, 3], [0, 1, 0, 1]),
+    ):
+        assert np.isnan(found(np.array(scores), np.array(labels))).all()
+    far, near = (found(np.array([-x, -1, 1, x]), np.array([0, 1, 0, 1])) for x in (1e6, 16.0))
+    np.testing.assert_array_equal(far, near)
+
+
+@pytest.mark.parametrize(
+    ("params", "layer"),
+    [
+        ({"coef_": np.array([[0.5, -2.0]]), "intercept_": np.array([0.3])}, "*"),
+        ({"weight": np.array([0.5, -2.0]), "bias": np.array(0.3)}, "*"),
+        ({"0.bias": X2, "1.weight": np.array([[1.0, 3], [1.5, 1]]), "1.bias": np.array([1, 1.3])}, "1.*"),
+    ],
+)
+def test_a_recalibrated_model_has_the_log_odds_that_it_should(params, layer):
+    def odds(p):
+        weight, bias = ([v for k, v in p.items() if k in names][-1] for names in (WEIGHTS, BIASES))
+        outputs = X2 @ weight.reshape(-1, 2).T + bias
+        return outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] == 2 else 0)
+
+    found = fs.metrics.recalibrate(params, 0.5, -3.0, layer)
+    np.testing.assert_allclose(odds(found), 0.5 * odds(params) - 3)
+    assert set(found) == set(params)
+    assert "0.bias" not in params or found["0.bias"] is X2
+    with pytest.raises(fs.InvalidInput, match="must have one bias"):
+        fs.metrics.recalibrate(params, 1.0, 0.0, "*weight" if "coef_" not in params else "coef_")
+    with pytest.raises(fs.InvalidInput, match="slope = 0 must be"):
+        fs.metrics.recalibrate(params, 0, 0.0, layer)
+
+
 @pytest.mark.full
 def test_what_is_unknown_is_nan():
     nothing = np.zeros(400, int)
@@ -117,7 +190,8 @@ def test_more_ones_than_float32_counts():
 
 
 @pytest.mark.parametrize(
-    "metric", [fs.metrics.AUC(7), fs.metrics.F1(0.5), fs.metrics.MacroF1(3, weighted=True)]
+    "metric",
+    [fs.metrics.AUC(7), fs.metrics.F1(0.5), fs.metrics.MacroF1(3, weighted=True), fs.metrics.Reliability(3)],
 )
 def test_a_description_makes_the_metric_again(metric):
     assert described(describe(metric)) == metric
@@ -129,6 +203,10 @@ def test_a_description_makes_the_metric_again(metric):
         lambda: fs.metrics.AUC(1),
         lambda: fs.metrics.AUC(5000),
         lambda: fs.metrics.AUC(scale=0),
+        lambda: fs.metrics.CalibrationError(0),
+        lambda: fs.metrics.Calibration(5000),
+        lambda: columns(fs.metrics.BrierScore(), LOGITS, CLASSES),
+        lambda: described({"metric": "recalibrate"}),
         lambda: fs.metrics.MacroF1(1),
         lambda: fs.metrics.F1(float("nan")),
         lambda: fs.metrics.F1(weighted=1),

@@ -18,6 +18,7 @@ from fedsolve.core.errors import InvalidInput, check_known, require, unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles, wrapped
 from fedsolve.report.table import headline
+from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.history import BAND_WORDS, Bands, History, SeedGroup, band, group_by_seed
 from fedsolve.results.metrics import describe, wants_log
 
@@ -139,6 +140,35 @@ def _context(histories: Sequence[History], bands: Bands = "range") -> str:
 
 _SETTLED = 0.2
 """The first fraction of a run, in which all methods leave the same initial model."""
+
+
+def reliability(clients: ClientMetrics, metric: str = "reliability") -> Figure:
+    """Observed fraction of label 1 against the mean predicted probability, over all clients and for each.
+
+    Args:
+        clients: what they measured of a model, such as `read_client_metrics(folder, validation=True)[10]`.
+        metric: the name of `fs.metrics.Reliability` there.
+
+    Raises:
+        InvalidInput: it was not measured, or matplotlib is not installed.
+    """
+    check_known("metric of clients", f"{metric}_n_0", clients.metrics)
+    bins = range(sum(name.startswith(f"{metric}_n_") for name in clients.metrics))
+    parts = [[clients.metrics[f"{metric}_{p}_{i}"] for i in bins] for p in ("n", "predicted", "observed")]
+    n, *lines = np.array(parts)  # (bins, clients)
+    pooled = np.nansum(lines * n, axis=2) / np.maximum(np.nansum(n, axis=1), 1)
+    pooled[:, ~np.nansum(n, axis=1).astype(bool)] = np.nan
+    figure = new_figure(5.6, 5.6)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, label="calibrated")
+    for i, name in enumerate(clients.names):
+        colour = LIGHT[(i + 1) % len(LIGHT)]
+        axes.plot(*(x[:, i] for x in lines), "o-", color=colour, alpha=0.7, markersize=3, label=name)
+    axes.plot(*pooled, "s-", color=LIGHT[0], linewidth=2.2, label="all")
+    axes.set(xlabel="Mean predicted probability", ylabel="Observed fraction of label 1")
+    tidy(axes)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
 
 
 def focus(curves: Sequence[np.ndarray]) -> tuple[float, float] | None:

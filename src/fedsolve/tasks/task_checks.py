@@ -19,8 +19,7 @@ from fedsolve.data.federated import FederatedData, first_nonfinite_row
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
-from fedsolve.tasks.losses.weights import Whole
-from fedsolve.tasks.metrics import OnModel, SumMetric
+from fedsolve.tasks.losses.weights import OnModel, SumMetric, Whole
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 
 _AVERAGED = "_averaged"
@@ -246,5 +245,5 @@ def _check_named(metrics: Any) -> None:
         if not callable(function) and not isinstance(function, Whole | SumMetric):
             raise InvalidInput(f"metric {name} = {shown(function)} must be a function of (params, batch)")
         metric = function.metric if isinstance(function, OnModel) else function
-        if isinstance(metric, SumMetric) and "" in metric.columns:
+        if isinstance(metric, SumMetric) and metric.more_is_better and "" in metric.columns:
             check_direction(name, repr(metric))

@@ -29,8 +29,7 @@ from fedsolve.core.errors import (
 from fedsolve.core.trees import as_array, columns_of
 from fedsolve.data.columns import check_column, check_same_columns
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.tasks.losses.weights import check_class_weights
-from fedsolve.tasks.metrics import SumMetric
+from fedsolve.tasks.losses.weights import SumMetric, check_class_weights
 from fedsolve.tasks.task import Examples
 
 # The losses that scikit-learn's linear models stand for, of `coef_ x + intercept_`.

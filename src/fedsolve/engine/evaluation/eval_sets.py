@@ -192,7 +192,7 @@ _AT_ONCE = 2**20
 """Examples that are counted together: sums of more ones are rounded in float32."""
 _SUMS_AT_ONCE = 2**24
 """Sums of clients that are held at a time."""
-_BETTER_SMALL = {"loss", "error", "bits"}
+_BETTER_SMALL = {"loss", "error", "bits", "brier", "ece"}
 """Words of a metric's name that say it is better small."""
 
 
