@@ -94,12 +94,12 @@ def test_a_site_may_have_the_missing_cells_of_its_own(schema, tmp_path):
 
 WITHOUT = "target = 'y'\n[columns.a]\n"
 REFUSED = {
-    "line 2: column a (mg/l) is not a finite number: the decimal sign is '.' unless `decimal`": (
+    "line 2: column a (mg/l) is not a finite number: is `decimal` of the schema or the node right": (
         WITHOUT + "unit = 'mg/l'",
         "a;y\n1,5;1\n",
         {},
     ),
-    "line 2: column a is not a finite number: the decimal sign is '.'": (
+    "line 2: column a is not a finite number: is `decimal` of the schema or the node right": (
         WITHOUT,
         "a;y\n1.5;1\n",
         {"decimal": ","},
@@ -161,8 +161,7 @@ SCHEMAS = {
     "clip = [3, 1] must be [LEAST, LARGEST]": "clip = [3, 1]",
     "log = True must be 'log' or 'log1p'": "log = true",
     "indicator = 1 must be true or false": "indicator = 1",
-    "unknown = 'other' says nothing of numbers: give categories": "unknown = 'other'",
-    "log = 'log' says nothing of categories": "log = 'log'\ncategories = ['u', 'v']",
+    "log = 'log' is of numbers: leave it or categories out": "log = 'log'\ncategories = ['u', 'v']",
     "fill = 'x' must be a finite number": "fill = 'x'",
     "unit = 3 must be text": "unit = 3",
     "missing = {} must be a list of texts": "missing = {}",
@@ -202,7 +201,8 @@ def test_the_schema_that_statistics_write_is_a_schema(tmp_path):
         messy(200, i).to_csv(files[-1], index=False, sep=",;\t"[i], encoding="utf-8-sig")
     first = (
         'target = "ill"\nclasses = [0, 1]\nmissing = ["?"]\n[columns.age]\nunit = "years"\nindicator = true\n'
-        '[columns.crp]\nlog = "log"\nclip = [1e-2, 1e3]\n[columns."blood \\"group\\" 🩸"]\n[columns."ward.1"]\n'
+        '[columns.crp]\nlog = "log"\nclip = [1e-2, 1e3]\n[columns."blood \\"group\\" 🩸"]\nunknown = "ignore"\n'
+        '[columns."ward.1"]\n'
         'categories = ["West", "Nord"]\nunknown = "other"\nfill = "Nord"\n[columns.admitted]\n[columns.constant]\n'
     )
     path = tmp_path / "schema.toml"

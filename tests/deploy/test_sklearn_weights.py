@@ -140,3 +140,19 @@ def test_metrics_count_by_the_weights_of_examples():
 def test_what_a_node_does_not_take(estimator, options, message):
     with pytest.raises(fs.InvalidInput, match=message):
         SklearnOracle(estimator, X, TWO, batch_size=None, epochs=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"), [(None, False), ({"ill": 2.0}, True), ({"ill": 2.0, "well": 2.0}, False)]
+)
+def test_weights_that_distort_probabilities_are_noted(weights, says):
+    """In the record of a federation and of a simulation."""
+    y = np.array(["ill", "well"] * 5)
+    oracle = SklearnOracle(
+        LogisticRegression(C=np.inf, class_weight=weights), np.eye(10), y, batch_size=None, epochs=1
+    )
+    assert any("recalibrate" in note for note in oracle.notes) == says
+    given = None if weights is None else tuple(weights.get(label, 1.0) for label in ("ill", "well"))
+    loss = fs.tasks.Logistic(lambda w, x: x @ w, class_weights=given)
+    task = fs.Task.from_arrays(loss, np.zeros(10), [(np.eye(10), np.arange(10) % 2)])
+    assert any("recalibrate" in note for note in fs.run(fs.FedAvg(0.1), task, rounds=1).notes) == says

@@ -144,7 +144,7 @@ def test_calibration_that_cannot_be_found():
         ([1.0, np.nan, 2, 3], [0, 1, 0, 1]),
     ):
         assert np.isnan(found(np.array(scores), np.array(labels))).all()
-    far, near = (found(np.array([-x, -1, 1, x]), np.array([0, 1, 0, 1])) for x in (1e6, 16.0))
+    far, near = (found(np.array([-x, -1, 1, x]), np.array([0, 1, 0, 1])) for x in (1e6, 32.0))
     np.testing.assert_array_equal(far, near)
 
 

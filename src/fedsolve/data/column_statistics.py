@@ -163,10 +163,9 @@ class Statistics:
             `categories`, and where cells are empty, a `fill` as a comment, the mean or the most frequent category. All
             else is as in `like`. A column that cannot be used as it is, such as dates, is a comment that says why.
         """
-        if like is None:
-            return "\n".join(_section(Column(name), column) for name, column in self.columns.items())
-        parts = [_section(c, self.columns.get(c.name), self.unreported.get(c.name, "")) for c in like.columns]
-        return "\n".join([head_text(like), *parts])
+        known = map(Column, self.columns) if like is None else like.columns
+        parts = [_section(c, self.columns.get(c.name), self.unreported.get(c.name, "")) for c in known]
+        return "\n".join([*([] if like is None else [head_text(like)]), *parts])
 
 
 def _section(base: Column, found: ColumnStatistics | None, why: str = "") -> str:
@@ -175,7 +174,8 @@ def _section(base: Column, found: ColumnStatistics | None, why: str = "") -> str
     if isinstance(found, NumberStatistics):
         deviation = found.standard_deviation if found.variance > 0 else 1.0
         column = replace(base, mean=found.mean, standard_deviation=deviation, categories=(), unknown="refuse")
-        return column.text() + _fill(repr(column.number_of(found.mean)), base, found)
+        mean = {"log": math.exp, "log1p": math.expm1}.get(base.log, float)(found.mean)  # as in the table
+        return column.text() + _fill(repr(mean), base, found)
     texts = (*base.categories, *(name for name in found.counts if name not in base.categories))
     fill = base.fill if base.fill in texts else None
     text = replace(
@@ -276,10 +276,7 @@ def _column(
     categories = {client: reply for client, reply in replies.items() if isinstance(reply, Categories)}
     if numbers and categories:
         text, number = names(next(iter(categories))), names(next(iter(numbers)))
-        return (
-            f"it is text at {text} and numbers at {number}: give {text} its decimal sign and marks of missing cells, "
-            f"or ask for {name}=categories"
-        )
+        return f"it is text at {text} and numbers at {number}: fix `decimal`, or ask for {name}=categories"
     if categories:
         return _of_categories(list(categories.values()), minimum)
     return _of_numbers(request, len(numbers), list(numbers.values()), minimum)

@@ -49,8 +49,7 @@ class Column:
     """A column of a table that is an input of the model."""
 
     name: str  # in the table's first line
-    # mean, standard_deviation: of a column of numbers; an input is (number - mean) / standard deviation, of the number
-    # after `clip` and `log`. The same at all sites.
+    # of a column of numbers, after `clip` and `log`: an input is (number - mean) / standard deviation
     mean: float = 0.0
     standard_deviation: float = 1.0
     # of a column of text, at least two: an input for each, 1 where it is the row's and else 0
@@ -73,7 +72,6 @@ class Column:
 
     @property
     def title(self) -> str:
-        # what messages call it
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
@@ -109,35 +107,25 @@ class Column:
             numbers = np.clip(numbers, *self.clip)
         least = -1 if self.log == "log1p" else 0
         if self.log and (outside := np.flatnonzero(numbers <= least)).size:
+            problem = f"{where(outside[0])}: column {self.title} has a number of at most {least}"
             raise InvalidInput(
-                f"{where(outside[0])}: column {self.title} has a number of at most {least}, which has no {self.log}: "
-                "fix the cell, or agree with all sites on clip = [LEAST, LARGEST] in the schema"
+                f"{problem}, which has no {self.log}: fix the cell, or set `clip` in the schema"
             )
         return _LOGS[self.log](numbers) if self.log else numbers
 
-    def number_of(self, value: float) -> float:
-        # the number in the table of one whose logarithm was taken
-        inverse = {"log": np.exp, "log1p": np.expm1}.get(self.log)
-        return value if inverse is None else float(inverse(value))
-
     def dated(self, cells: list[str], where: Callable[[int], str]) -> list[str]:
-        # dates as numbers in text
-        found = [self._date(cell) if cell and self.date else cell for cell in cells]
-        for row, cell in enumerate(found):
-            if cell is None:
-                raise InvalidInput(
-                    f"{where(row)}: column {self.title} is no date as {' or '.join(self.date)} has it: fix the cell, "
-                    "or add its form to `date` in the schema"
-                )
-        return found  # pyright: ignore[reportReturnType] (no None is left)
+        return [self._date(cell, where, i) if cell and self.date else cell for i, cell in enumerate(cells)]
 
-    def _date(self, cell: str) -> str | None:
+    def _date(self, cell: str, where: Callable[[int], str], row: int) -> str:
         for form in self.date:
             with suppress(ValueError):
                 day = datetime.strptime(cell, form).replace(tzinfo=None)
                 days = (day - datetime(1970, 1, 1)) / timedelta(days=1)
                 return number_text(days if self.part == "days" else getattr(day, self.part))
-        return None
+        forms = " or ".join(self.date)
+        raise InvalidInput(
+            f"{where(row)}: column {self.title} is no date as {forms} has it: fix the cell, or `date`"
+        )
 
     def text(self) -> str:
         # its section of a schema's file
@@ -153,8 +141,6 @@ class Column:
 
 
 _LOGS = {"log": np.log, "log1p": np.log1p}
-
-
 _NUMBERS = ("mean", "standard_deviation", "clip", "log")
 """What is said of a column of numbers alone."""
 
@@ -293,10 +279,9 @@ class Schema:
         if not self.columns:
             raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
         file, written = check_path("path", path), self.form.changed(dict(form or {}))
-        columns = {
-            c.name: (c.categories, c.missing, "." if c.date else written.decimal) for c in self.columns
-        }
-        labels = tuple(map(str, self.classes)), (), written.decimal
+        sign = written.decimal
+        columns = {c.name: (c.categories, c.missing, "." if c.date else sign) for c in self.columns}
+        labels = tuple(map(str, self.classes)), (), sign
         return read_columns(file, columns | dict.fromkeys(further, labels), written)
 
     def _used(self) -> None:
@@ -304,9 +289,7 @@ class Schema:
         if used is not None and self not in used:
             used.append(self)
 
-    def raw_columns(
-        self, path: str | Path, form: Mapping[str, str] | None = None
-    ) -> Mapping[str, np.ndarray | list[str]]:
+    def raw_columns(self, path: str | Path, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """The columns of a CSV file before scaling, for `fs.data.statistics` and a client's `statistics`.
 
         Args:
@@ -315,8 +298,7 @@ class Schema:
         Returns:
             Of each input and of the target its cells, length (rows,): numbers, NaN for an empty cell, after `clip` and
             `log`, or texts, '' for one. Texts are those with categories or classes here, and those of which most are
-            no numbers. A column with a cell that is no number or date is refused when it is asked for, the others are
-            not.
+            no numbers. A column with a cell that is no number or date is refused when it is asked for.
 
         Raises:
             InvalidInput: a file that cannot be read, a column that is missing.
@@ -432,16 +414,12 @@ def _check_cells(where: str, texts: Iterable[str]) -> None:
     # cells are read without spaces around them
     for text in texts:
         if not text or text != text.strip():
-            raise InvalidInput(
-                f"{where} hold {text!r}, and cells have no spaces around them: write it as in the table"
-            )
+            raise InvalidInput(f"{where} hold {text!r}, and cells have no spaces around them: write it so")
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
-        raise InvalidInput(
-            f"shape = {shown(shape)} must be a list of integers of at least 1, such as [28, 28]"
-        )
+        raise InvalidInput(f"shape = {shown(shape)} must be a list of integers >= 1, such as [28, 28]")
     try:
         check_shape((1, *shape))
     except ValueError as error:
@@ -477,7 +455,7 @@ _MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "indicator": (lambda x: type(x) is bool, "true or false"),
     "unknown": _one_of("refuse", "ignore", "other"),
     "clip": (
-        lambda x: _are_several(x) and all(map(_is_number, x)) and x == sorted(x[:2]),
+        lambda x: _are_several(x) and all(map(_is_number, x)) and x == sorted(x)[:2],
         "[LEAST, LARGEST]",
     ),
     "log": _one_of(*_LOGS),
@@ -494,16 +472,14 @@ def _column(name: str, section: Any) -> Column:
     given = dict(section)
     if "deviation" in given and "standard_deviation" not in given:  # as it was called
         given["standard_deviation"] = given.pop("deviation")
-    foreign = _NUMBERS if "categories" in given else ("unknown",)
     for key, value in given.items():
         if key not in _COLUMN_KEYS:
             raise unknown(f"key of {where}", key, _COLUMN_KEYS)
         is_right, words = _MUST_BE.get(key, (lambda _: True, ""))
         if not is_right(value):
             raise InvalidInput(f"{where} {key} = {shown(value)} must be {words}")
-        if key in foreign:
-            kind = "categories: leave it out" if "categories" in given else "numbers: give categories = [...]"
-            raise InvalidInput(f"{where} {key} = {shown(value)} says nothing of {kind}")
+        if key in _NUMBERS and "categories" in given:
+            raise InvalidInput(f"{where} {key} = {shown(value)} is of numbers: leave it or categories out")
     for key in given.keys() & {"missing", "date", "categories"}:
         given[key] = cell_texts(f"{where} {key}", given[key])
     texts, fill = given.get("categories", ()), given.pop("fill", None)

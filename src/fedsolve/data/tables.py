@@ -251,11 +251,8 @@ def check_whole(array: Any, where: str) -> None:
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-
 _WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
-
 _SWAPPED = str.maketrans(",.", ".,")
-
 _MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
     "NaN", "None", "n/a", "nan", "null",
@@ -278,8 +275,12 @@ class FileFormat:
             raise InvalidInput(f"separator = {shown(self.separator)} must be one character, such as ';'")
         if self.decimal not in (".", ","):
             raise InvalidInput(f"decimal = {shown(self.decimal)} must be '.' or ','")
-        if not isinstance(self.encoding, str):
-            raise InvalidInput(f"encoding = {shown(self.encoding)} must be text, such as 'cp1252'")
+        try:
+            "".encode(self.encoding or "utf-8")
+        except (LookupError, TypeError):
+            raise InvalidInput(
+                f"encoding = {shown(self.encoding)} is not known: give 'cp1252' or such"
+            ) from None
 
     def changed(self, given: dict[str, Any]) -> FileFormat:
         for name in given:
@@ -304,9 +305,7 @@ Cells = tuple[dict[str, list[str]], Callable[[int], str]]
 """The cells of columns by name, and in words where a row stands."""
 
 
-def read_columns(
-    path: Path, columns: Mapping[str, tuple[Collection[str], Collection[str], str]], form: FileFormat
-) -> Cells:
+def read_columns(path: Path, columns: Mapping[str, tuple[Any, Any, str]], form: FileFormat) -> Cells:
     # of each column its known texts, cells that are missing, and decimal sign. Cells have no spaces around them,
     # and '.' for the sign. What is no known text is read as a data frame wrote it: a missing cell, such as NA, is
     # empty here, and 1.0, which it writes for 1 in a column with missing cells, is 1 where that is known
@@ -345,15 +344,11 @@ def _place(path: Path, name: str, header: list[str], names: Sequence[str]) -> in
     if not any(header):
         raise InvalidInput(f"{path} is empty: its first line must name the columns")
     if not set(names) & set(header) and not nearest(name, header):  # it may be a row, which nobody is told
-        raise InvalidInput(
-            f"{path} has none of the columns {', '.join(names)} in its first line: name them there"
-        )
+        raise InvalidInput(f"{path} has none of the columns {', '.join(names)} in its first line: name them")
     if name not in header:
         near = nearest(name, header)
         hint = f"did you mean {near}? It" if near else "it"
-        raise InvalidInput(
-            f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one, or choose another"
-        )
+        raise InvalidInput(f"{path} has no column {name}: {hint} has {', '.join(header)}; rename one")
     check_unique_column(path, name, header)
     return header.index(name)
 
@@ -363,10 +358,8 @@ def fill_missing(cells: list[str], name: str, fill: str | None, where: Callable[
     if "" not in cells:
         return cells
     if fill is None:
-        raise InvalidInput(
-            f"{where(cells.index(''))}: column {name} is empty: fill it, leave the row out, or agree with all sites on "
-            "`fill` or `indicator` in the schema"
-        )
+        remedy = "fill it, leave the row out, or agree with all sites on `fill` or `indicator` in the schema"
+        raise InvalidInput(f"{where(cells.index(''))}: column {name} is empty: {remedy}")
     return [cell or fill for cell in cells]
 
 
@@ -382,8 +375,7 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
     problem = f"{where(row)}: column {name} is not a finite number"
     if is_number(cells[row].translate(_SWAPPED)):
         raise InvalidInput(
-            f"{problem}: the decimal sign is '.' unless `decimal` in the schema or at the node is ','; write thousands "
-            "without marks"
+            f"{problem}: is `decimal` of the schema or the node right, and no thousand marked?"
         )
     raise InvalidInput(f"{problem}: fix the cell")
 
@@ -391,9 +383,7 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
 def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
     # (rows,), the type of a model's inputs
     if (row := first_beyond(numbers, np.float32)) is not None:
-        raise InvalidInput(
-            f"{where(row)}: column {name} is beyond float32: use another unit, or scale the column"
-        )
+        raise InvalidInput(f"{where(row)}: column {name} is beyond float32: use another unit, or scale it")
     return numbers.astype(np.float32)
 
 

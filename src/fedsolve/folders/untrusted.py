@@ -240,10 +240,6 @@ def csv_rows(
 
 def _codec(file: BinaryIO, encoding: str) -> str:
     # how a table is decoded; '' for UTF-16 without a mark that nobody has named
-    try:
-        "".encode(encoding or "utf-8")
-    except LookupError:
-        raise InvalidInput(f"encoding = {encoding!r} is not known: give one such as 'cp1252'") from None
     begin = file.read(4096)
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"

@@ -143,14 +143,9 @@ _SETTLED = 0.2
 
 
 def reliability(clients: ClientMetrics, metric: str = "reliability") -> Figure:
-    """Observed fraction of label 1 against the mean predicted probability, over all clients and for each.
+    """Observed fraction of label 1 against mean predicted probability, of all clients and of each.
 
-    Args:
-        clients: what they measured of a model, such as `read_client_metrics(folder, validation=True)[10]`.
-        metric: the name of `fs.metrics.Reliability` there.
-
-    Raises:
-        InvalidInput: it was not measured, or matplotlib is not installed.
+    `clients` measured `fs.metrics.Reliability` by the name `metric`, as `read_client_metrics(folder)[10]`.
     """
     check_known("metric of clients", f"{metric}_n_0", clients.metrics)
     bins = range(sum(name.startswith(f"{metric}_n_") for name in clients.metrics))

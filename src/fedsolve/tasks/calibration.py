@@ -61,7 +61,7 @@ def _sums(columns: list[Array], cell: Array, cells: int, groups: int) -> Array:
 class CalibrationError(BrierScore):
     """Expected calibration error, sum_k (n_k / n) |mean of p - fraction of label 1| over equal bins k of p in [0, 1].
 
-    It depends on the bins and is above 0 by chance: on few examples a good model has a large one.
+    It depends on the bins, and chance makes it large on few examples.
 
     Args:
         bins: 1 to 4,096; a client of a federation sends three numbers for each.
@@ -121,33 +121,28 @@ class Reliability(CalibrationError):
         return jnp.concatenate([n, p / n, positive / n])
 
 
-_LIMIT = 16.0
-_CURVED = 0.0963
-"""The largest second derivative of the logistic function, 1 / (6 sqrt 3)."""
+_LIMIT = 32.0
 
 
 @dataclass(frozen=True)
 class Calibration(CalibrationError):
     """Calibration slope and intercept (Cox 1958): log odds of label 1 = intercept + slope * s, fitted to labels.
 
-    s are the log odds of p. With slope 1 and intercept 0 the probabilities are right; a slope below 1 means that they
-    are too near 0 and 1, an intercept below 0 that they are too large. `recalibrate` applies both.
+    s are the log odds of p. With slope 1 and intercept 0 probabilities are right; a slope below 1 means that they are
+    too near 0 and 1, an intercept below 0 that they are too large. `recalibrate` applies both.
 
-    They follow from one round of sums: equal bins of s between -16 and 16, beyond which s counts as that, each with
+    They follow from one round of sums: equal bins of s between -32 and 32, beyond which s counts as that, each with
     examples, labels 1, and both's sums of s. Examples count with the mean s of their bin. NAME_slope_error and
     NAME_intercept_error bound how far that is from logistic regression on all examples, by second derivatives and by
-    how far examples of a bin can spread; they are infinite where the bins are too wide for the bound to hold. All are
-    NaN with labels of one class alone, or if a threshold of s separates the labels.
+    how far examples of a bin can spread; they are infinite where bins are too wide. All are NaN with labels of one
+    class alone, or if a threshold of s separates the labels.
 
     Args:
         bins: 1 to 4,096; a client of a federation sends four numbers for each.
         weighted: as of `BinaryCounts`.
-
-    Raises:
-        InvalidInput: as of `CalibrationError`.
     """
 
-    bins: int = 512
+    bins: int = 1024
     columns: ClassVar[tuple[str, ...]] = ("_slope", "_intercept", "_slope_error", "_intercept_error")
 
     @property
@@ -173,15 +168,17 @@ class Calibration(CalibrationError):
         slope = fitted[1]
         gradient, hessian = _derivatives(fitted, n, x, labels)
         inverse = _inverse(hessian)
-        # what the spread within bins adds to the gradient at most, and the step that this can cause where the
-        # Hessian at least halves along it
-        spread, curve, far = n * width**2 * share * (1 - share), _CURVED / 2 * slope**2, jnp.abs(x) + width
-        most = jnp.stack([jnp.sum(spread * curve), jnp.sum(spread * (jnp.abs(slope) / 4 + far * curve))])
-        most += jnp.abs(gradient)
-        step = 2 * jnp.sqrt(most @ jnp.abs(inverse) @ most)
+        # what the spread within bins adds to the gradient at most, and the step that this can cause. Within a bin
+        # p (1 - p), which bounds its own slope, grows so much at most; along the step the Hessian falls to 0.63
+        grows, far = jnp.exp(jnp.abs(slope) * width), jnp.abs(x) + width
+        p = jax.nn.sigmoid(fitted[0] + slope * x)
+        curve = grows * n * width**2 * share * (1 - share) * p * (1 - p)
+        bend = jnp.stack([slope**2 / 2 * jnp.ones_like(x), jnp.abs(slope) + far * slope**2 / 2])
+        most = bend @ curve + jnp.abs(gradient)
+        step = 1.6 * grows * jnp.sqrt(most @ jnp.abs(inverse) @ most)
         ends = jnp.stack([jnp.ones(self.bins), jnp.sign(x) * far])
         reach = step * jnp.sqrt(jnp.max(jnp.where(n > 0, jnp.sum(ends * (inverse @ ends), axis=0), 0)))
-        step = jnp.where((reach <= 1) & (jnp.abs(slope) * width <= 0.2), step, jnp.inf)
+        step = jnp.where(reach <= 1, step, jnp.inf)
         back = jnp.stack([jnp.ones(()), -centre])
         errors = step * jnp.sqrt(jnp.stack([inverse[1, 1], back @ inverse @ back]))
         is_fitted = (hessian[0, 0] > 1e-7) & (jnp.linalg.det(hessian) > 1e-8 * hessian[0, 0] ** 2)
@@ -215,9 +212,6 @@ def _fit(n: Array, x: Array, labels: Array) -> Array:
     return lax.fori_loop(0, 40, step, jnp.zeros(2, x.dtype))
 
 
-_BIASES = ("bias", "intercept_", "b")
-
-
 def recalibrate(params: Params, slope: float, intercept: float, layer: str = "*") -> Params:
     """A model whose log odds are `intercept + slope * s` in place of its s (Platt scaling).
 
@@ -244,11 +238,11 @@ def recalibrate(params: Params, slope: float, intercept: float, layer: str = "*"
     check_number("intercept", intercept)
     paths, leaves = named_leaves(params)
     chosen = all_matching("layer", paths, [layer])
-    biases = [i for i in chosen if paths[i].rpartition(".")[2] in _BIASES]
+    biases = [i for i in chosen if paths[i].rpartition(".")[2] in ("bias", "intercept_", "b")]
     if len(biases) != 1 or np.size(leaves[biases[0]]) > 2:
+        known = ", ".join(paths)
         raise InvalidInput(
-            f"layer = '{layer}' must have one bias ({', '.join(_BIASES)}) of one or two outputs: the model has "
-            f"{', '.join(paths)}"
+            f"layer = '{layer}' must have one bias, of one or two outputs: the model has {known}"
         )
     for i in chosen:
         leaf = np.asarray(leaves[i])

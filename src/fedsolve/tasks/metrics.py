@@ -96,11 +96,7 @@ class BinaryCounts(SumMetric):
 
 @dataclass(frozen=True)
 class F1(BinaryCounts):
-    """F1 score of two classes, 2 TP / (2 TP + FP + FN); NaN without true or predicted positives.
-
-    Args:
-        threshold, weighted: as of `BinaryCounts`.
-    """
+    """F1 score, 2 TP / (2 TP + FP + FN), with the options of `BinaryCounts`; NaN without any positives."""
 
     columns: ClassVar[tuple[str, ...]] = ("",)
 
@@ -110,11 +106,7 @@ class F1(BinaryCounts):
 
 @dataclass(frozen=True)
 class Sensitivity(BinaryCounts):
-    """Sensitivity, TP / (TP + FN), also called recall or true positive rate; NaN without positives.
-
-    Args:
-        threshold, weighted: as of `BinaryCounts`.
-    """
+    """Sensitivity (recall), TP / (TP + FN), with the options of `BinaryCounts`; NaN without positives."""
 
     columns: ClassVar[tuple[str, ...]] = ("",)
 
@@ -124,11 +116,7 @@ class Sensitivity(BinaryCounts):
 
 @dataclass(frozen=True)
 class Specificity(BinaryCounts):
-    """Specificity, TN / (TN + FP), also called true negative rate; NaN without negatives.
-
-    Args:
-        threshold, weighted: as of `BinaryCounts`.
-    """
+    """Specificity, TN / (TN + FP), with the options of `BinaryCounts`; NaN without negatives."""
 
     columns: ClassVar[tuple[str, ...]] = ("",)
 
@@ -138,11 +126,7 @@ class Specificity(BinaryCounts):
 
 @dataclass(frozen=True)
 class Precision(BinaryCounts):
-    """Precision, TP / (TP + FP), also called positive predictive value; NaN without predicted positives.
-
-    Args:
-        threshold, weighted: as of `BinaryCounts`.
-    """
+    """Precision, TP / (TP + FP), with the options of `BinaryCounts`; NaN without predicted positives."""
 
     columns: ClassVar[tuple[str, ...]] = ("",)
 

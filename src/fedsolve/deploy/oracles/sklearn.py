@@ -29,7 +29,7 @@ from fedsolve.core.errors import (
 from fedsolve.core.trees import as_array, columns_of
 from fedsolve.data.columns import check_column, check_same_columns
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.tasks.losses.weights import SumMetric, check_class_weights
+from fedsolve.tasks.losses.weights import DISTORTED, SumMetric, check_class_weights
 from fedsolve.tasks.task import Examples
 
 # The losses that scikit-learn's linear models stand for, of `coef_ x + intercept_`.
@@ -300,6 +300,7 @@ class SklearnOracle(JaxOracle):
         constants["loss"] = np.array(kind_of(loss.example_loss))
         if loss.class_weights is not None:
             constants["class_weight"] = np.array(loss.class_weights)
+            self.notes += (DISTORTED,) if len(set(loss.class_weights)) > 1 else ()
         super().__init__(
             loss,
             params,

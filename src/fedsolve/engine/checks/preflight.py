@@ -20,6 +20,7 @@ from fedsolve.engine.checks.losses import built_in, check_frozen, few_rows, not_
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.tasks.leaves import refuse_state
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
+from fedsolve.tasks.losses.weights import DISTORTED
 from fedsolve.tasks.task import Task
 
 
@@ -52,6 +53,7 @@ def check_task(
     unseen = None if task.unseen is None else task.unseen.examples
     sets = {"the training examples": task.data.examples, **held_out, "the unseen clients": unseen}
     notes = [*check_gathers(name, task.loss, params, sets)]
+    notes += [DISTORTED] if len(set(getattr(task.loss, "class_weights", None) or ())) > 1 else []
     for metric, function in task.metrics.items():
         if not built_in(function):
             notes += check_gathers(f"metric {metric} of task {task.name}", function, params, sets)

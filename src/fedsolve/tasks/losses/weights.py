@@ -185,6 +185,9 @@ class ClassWeighted:
         return of_batch(self, self.each(params, batch, key), weights)  # pyright: ignore
 
 
+DISTORTED = "class weights distort probabilities: see fs.metrics.Calibration and fs.metrics.recalibrate"
+
+
 def check_class_weights(values: Any) -> tuple[float, ...]:
     weights = as_array("class_weights", values)
     numbers = weights.ndim == 1 and len(weights) > 1 and weights.dtype.kind in "iuf"
@@ -220,7 +223,6 @@ class SumMetric(ABC):
 
     Class attributes:
         columns: what the names of its columns have behind the metric's name.
-        more_is_better: whether that of the metric's own name is larger where a model is better.
     """
 
     weighted: bool = False
