@@ -67,6 +67,8 @@ def test_statistics(app, call, tmp_path):
     assert "smoker: 180 rows of 3 clients, 0 missing; no 88, yes 92\n" in ended.out
     schema = (tmp_path / "runs" / "tables-statistics-1" / "schema.toml").read_text()
     assert '[columns.smoker]\ncategories = ["no", "yes"]' in schema
+    (app / "tables" / "schema.toml").write_text(schema)  # it takes the place of the app's
+    assert fs.data.Schema.read(app / "tables" / "schema.toml").target == "ill"
     found = call("federate", "statistics", "age=20:80", "--app", app, "--min-clients", "2", "--json").document
     ages = np.concatenate(
         [np.loadtxt(tmp_path / f"{s}.csv", delimiter=",", skiprows=1, usecols=0) for s in SITES]
@@ -83,7 +85,7 @@ def test_statistics(app, call, tmp_path):
     few = call("federate", "statistics", "age", "--app", app, "--min-clients", "4", "--out", "fewer")
     assert (few.code, few.out.splitlines()[-3]) == (
         0,
-        "age is not reported: it has 3 clients, and 4 are the minimum (min_clients)",
+        "age is not reported: it has 3 clients, and 4 are the minimum (min_clients): 3 would report it",
     )
 
 
@@ -94,9 +96,10 @@ def test_evaluate(app, call, tmp_path):
     assert ended.code == 0, ended.err
     wanted = fs.load(tmp_path / "run").history
     rows = [line.split() for line in ended.out.splitlines() if line.strip()]
-    [loss] = [row for row in rows if row[0] == "loss"]
-    assert loss[1] == f"{wanted.final('train_loss'):.4f}"
-    assert [row[0] for row in rows if row[0] in SITES] == list(SITES)
+    losses = [row[1] for row in rows if row[0] == "loss"]
+    assert losses == [f"{wanted.final(f'{part}_loss'):.4f}" for part in ("train", "validation")]
+    assert [row[:2] for row in rows if row[0] in SITES] == [[s, n] for n in ("48", "12") for s in SITES]
+    assert "validation_accuracy" in wanted.evaluations
     again = call(
         "federate", "evaluate", tmp_path / "run", "--app", app, "--metrics", "loss", "--json"
     ).document

@@ -23,7 +23,7 @@ def train(model, round, node):
         (out / "waiting").touch()
         while (out / f"hold-{round}").exists():
             time.sleep(0.1)
-    x, y = map(torch.tensor, examples(node))
+    x, y = map(torch.tensor, examples(node)[0])
     optimiser, kept = torch.optim.Adam(model.parameters(), 1e-3), round.folder / "adam.pt"
     if kept.exists():
         optimiser.load_state_dict(torch.load(kept))

@@ -27,19 +27,19 @@ _EXAMPLES = {
     CSV: '''
 
 def examples(node):
-    """The rows of the site's CSV file, checked, scaled and encoded by schema.toml."""
-    return SCHEMA.read_csv(node.data)
+    """Rows of the site's CSV file to train on, and a fifth to measure on; scaled and encoded as schema.toml says."""
+    return SCHEMA.read_csv(node.data, node.file_format).hold_out(0.2)
 
 
 def statistics(node):
-    """The raw columns for which `fedsolve federate statistics` may ask."""
-    return SCHEMA.raw_columns(node.data)
+    """The columns that `fedsolve federate statistics` may ask about, before scaling."""
+    return SCHEMA.raw_columns(node.data, node.file_format)
 ''',
     "digits": '''
 
 def examples(node):
-    """The examples of one client, checked by schema.toml; they stand in for the data of a node."""
-    return SCHEMA.check(*fs.tasks.digits(num_clients=CLIENTS).data.client(node.client))
+    """The examples of one client, held against schema.toml, and none to measure on: the server has some."""
+    return SCHEMA.check(*fs.tasks.digits(num_clients=CLIENTS).data.client(node.client)), None
 ''',
 }
 _SCHEMA_ROW = (
