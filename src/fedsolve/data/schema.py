@@ -360,7 +360,6 @@ class Schema:
 
 
 def head_text(schema: Schema) -> str:
-    # what a schema's file says above the sections of columns
     parts = {"target": schema.target} | ({"classes": schema.classes} if schema.classes else {})
     parts |= {k: v for k in FORMAT_KEYS if (v := getattr(schema.form, k)) != getattr(FileFormat, k)}
     return "".join(f"{key} = {toml_text(value)}\n" for key, value in parts.items())

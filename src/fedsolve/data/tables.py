@@ -294,7 +294,6 @@ FORMAT_KEYS = tuple(part.name for part in fields(FileFormat))
 
 
 def cell_texts(where: str, given: Any) -> tuple[str, ...]:
-    # cells as a list, or one of them
     cells = given if isinstance(given, list) else [given]
     if not all(type(cell) in (str, int, float) for cell in cells):
         raise InvalidInput(f"{where} = {shown(given)} must be a list of texts or numbers, as cells have them")

@@ -262,9 +262,7 @@ def _introduce(
         return _named_refusal(error, node, hides)
 
 
-def _tell_columns(
-    hides: bool, allowed: AllowedColumns, run: int, node: NodeContext, record: RecordDict
-) -> RecordDict:
+def _tell_columns(hides: bool, allowed: AllowedColumns, _: int, node: NodeContext, record: Any) -> Any:
     try:
         return allowed.reply(node, states_of(node.node_config), record, _log)
     except Exception as error:

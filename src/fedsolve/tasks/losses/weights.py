@@ -241,8 +241,7 @@ class SumMetric(ABC):
     def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
         """What is to be known of each example, floats (n, c).
 
-        Of the model's outputs (n, ...), targets (n,) or (n, 1), and weights of at least 0, (n,), or None;
-        `InvalidInput` for other shapes.
+        Of outputs (n, ...), targets (n,) or (n, 1), and weights >= 0, (n,), or None; `InvalidInput` for other shapes.
         """
 
     @abstractmethod
