@@ -258,7 +258,7 @@ def test_without_a_data_folder_both_ways_to_name_it_are_given(monkeypatch, value
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
     if value is not None:
         monkeypatch.setenv("FEDSOLVE_DATA", value)
-    with pytest.raises(InvalidInput, match=r"data_dir or set .* FEDSOLVE_DATA"):
+    with pytest.raises(InvalidInput, match=r"data_dir .*--data-dir.* or set .* FEDSOLVE_DATA"):
         data_dir()
 
 

@@ -91,7 +91,7 @@ def test_the_readme_is_short():
     assert max(map(len, README.splitlines())) <= 100
 
 
-COMMANDS = ("command-line", "tasks", "own-data", "scale", "personalisation", "deployment", "model-life")
+COMMANDS = ("command-line", "tasks", "own-data", "scale", "personalisation", "deployment", "train-further")
 
 
 def shown_commands():

@@ -74,7 +74,7 @@ def assemble() -> None:
         shutil.copy(page, to)
     tutorials = [notebook(name, f"tutorials/{name}") for name in TUTORIALS]
     groups = {
-        "Start": ["quickstart.md", "predict.md", "model-life.md"],
+        "Start": ["quickstart.md", "predict.md", "train-further.md"],
         "Tutorials": [*tutorials, notebook("gallery")],
     }
     groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
