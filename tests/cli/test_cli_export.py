@@ -50,11 +50,19 @@ CONFIG = """
 task = "nets:sides"
 method = [{ name = "FedAvg", settings = { client_lr = 0.3 } }]
 """
+READY = {"made_by": {"task": "digits"}}
+
+
+def record(task, settings, epsilon=()):
+    """The history of two rounds."""
+    rounds = {"round": np.arange(1, 3)} | ({"epsilon": np.array(epsilon)} if len(epsilon) else {})
+    last = {"round": np.array([2]), "seconds": np.array([1.0]), "train_loss": np.array([0.5])}
+    return History("DP|x\n- y", task, {"seed": 77123, **settings}, last, rounds)
 
 
 @pytest.fixture(scope="module")
-def nets(tmp_path_factory):
-    """Nets of the user's own, and runs: `module` of one of them, `elsewhere/task` names its task."""
+def code(tmp_path_factory):
+    """The module `nets` of the user's own, and where it lies."""
     pytest.importorskip("torch")
     home = tmp_path_factory.mktemp("export")
     (home / "nets.py").write_text(NETS)
@@ -62,14 +70,34 @@ def nets(tmp_path_factory):
     try:
         import nets
 
-        result = fs.run(fs.FedAvg(0.3), nets.sides(), rounds=2)
-        result.save(home / "module")
-        result.save(home / "elsewhere" / "task")
-        (home / "elsewhere" / "task" / "config.toml").write_text(CONFIG)
-        yield home
+        yield nets, home
     finally:
         sys.path.remove(str(home))
         sys.modules.pop("nets", None)
+
+
+@pytest.fixture(scope="module")
+def nets(code):
+    """Runs: `module` of one of the nets, `elsewhere/task` names its task."""
+    nets, home = code
+    result = fs.run(fs.FedAvg(0.3), nets.sides(), rounds=2)
+    result.save(home / "module")
+    result.save(home / "elsewhere" / "task")
+    (home / "elsewhere" / "task" / "config.toml").write_text(CONFIG)
+    return home
+
+
+@pytest.fixture(scope="module")
+def untrained(code):
+    """The same folders without a run, for refusals, and `plain` of a ready task."""
+    nets, home = code
+    net = nets.Net()
+    arrays = [{n: x.detach().numpy() for n, x in of} for of in (net.named_parameters(), net.named_buffers())]
+    for folder in ("module", "elsewhere/task"):
+        write_record(home / "none" / folder, record("own", {}), *arrays)
+    (home / "none" / "elsewhere" / "task" / "config.toml").write_text(CONFIG)
+    write_record(home / "none" / "plain", record("digits", {}), {"w": np.ones(3)}, about=READY)
+    return home / "none"
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +237,7 @@ def recorded(tmp_path):
     """`recorded(task, settings, epsilon)`: the folder of a record with one array and one buffer of the same name."""
 
     def write(task, settings, epsilon=()):
-        rounds = {"round": np.arange(1, 3)} | ({"epsilon": np.array(epsilon)} if len(epsilon) else {})
-        last = {"round": np.array([2]), "seconds": np.array([1.0]), "train_loss": np.array([0.5])}
-        history = History("DP|x\n- y", task, {"seed": 77123, **settings}, last, rounds)
-        write_record(tmp_path / "run", history, {"w": np.ones(3)}, {"w": np.zeros(2)})
+        write_record(tmp_path / "run", record(task, settings, epsilon), {"w": np.ones(3)}, {"w": np.zeros(2)})
         return tmp_path / "run"
 
     return write
@@ -271,18 +296,18 @@ def test_a_card_of_a_simulation_says_where_its_epsilon_holds(call, recorded):
     ],
 )
 def test_what_is_not_supported_is_one_line_and_leaves_no_file(
-    call, plain, nets, tmp_path, folder, given, message
+    call, untrained, tmp_path, folder, given, message
 ):
     before = sorted(tmp_path.iterdir())
-    ended = call("export", plain[0] if folder == "plain" else nets / folder, *given.split())
+    ended = call("export", untrained / folder, *given.split())
     assert ended.code == 2
     assert message in ended.err
     assert ended.err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_nothing_is_overwritten_and_weights_come_with_their_card(call, plain, tmp_path, monkeypatch):
-    given = ("export", plain[0], "--to", "safetensors", "--out", tmp_path / "m.safetensors")
+def test_nothing_is_overwritten_and_weights_come_with_their_card(call, recorded, tmp_path, monkeypatch):
+    given = ("export", recorded("digits", {}), "--to", "safetensors", "--out", tmp_path / "m.safetensors")
     (tmp_path / "m.safetensors.md").write_text("mine")
     ended = call(*given)
     assert (ended.code, (tmp_path / "m.safetensors.md").read_text()) == (2, "mine")
