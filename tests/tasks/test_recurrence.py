@@ -59,7 +59,7 @@ def test_gradients_equal_those_of_the_scan(
                 outputs, last = form(cell, *given)
                 return jnp.vdot(of_outputs, outputs) + sum(map(jnp.vdot, of_last, last))
 
-            return jax.vmap(jax.value_and_grad(value))(given, of_outputs, of_last)
+            return jax.jit(jax.vmap(jax.value_and_grad(value)))(given, of_outputs, of_last)
 
         own, plain = gradients(recur), gradients(scanned)
         assert jax.tree.structure(own) == jax.tree.structure(plain)

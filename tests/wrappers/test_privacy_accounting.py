@@ -164,6 +164,9 @@ def test_edges():
     assert float(big.epsilon_after(1)) == 0.0
 
 
+EPSILON, DELTA = jax.jit(gaussian_epsilon), jax.jit(gaussian_delta)  # many operations: one program each
+
+
 @pytest.mark.full_rows("0.001-8.0", "0.001-0.1", "1e-06-1.0")
 @pytest.mark.parametrize("eps", [0.1, 1.0, 8.0, 50.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
@@ -172,9 +175,9 @@ def test_analytic_gaussian(eps, delta):
     sigma = gaussian_multiplier(eps, delta)
     assert sigma == pytest.approx(get_sigma_gaussian(eps, delta), rel=1e-9)
     with jax.enable_x64(True):
-        assert float(gaussian_epsilon(1 / sigma, delta)) == pytest.approx(eps, rel=1e-9)
-        assert float(gaussian_delta(1 / sigma, eps)) == pytest.approx(delta, rel=1e-6)
-    assert float(gaussian_epsilon(np.float32(1 / sigma), delta)) == pytest.approx(eps, rel=1e-3)
+        assert float(EPSILON(1 / sigma, delta)) == pytest.approx(eps, rel=1e-9)
+        assert float(DELTA(1 / sigma, eps)) == pytest.approx(delta, rel=1e-6)
+    assert float(EPSILON(np.float32(1 / sigma), np.float32(delta))) == pytest.approx(eps, rel=1e-3)
 
 
 def test_local_composition_is_exact():
