@@ -182,11 +182,16 @@ def test_what_no_path_can_train(made, words):
 def test_a_large_module_is_compared_with_fewer_rows(monkeypatch):
     """At both points too, and again where another way to run it is tried."""
     monkeypatch.setattr(arrays, "_LARGE", 40)  # parameters; Base has 51
-    assert task_of(Base(), translate=True).notes == ()
     with pytest.raises(fs.InvalidInput, match=r"gradient of 'first.*' would differ .* 1 times"):
         task_of(Signs(), translate=True)
     with pytest.raises(fs.InvalidInput, match="mixes examples, and padding would count"):
         task_of(Ordered(), translate=True)
+
+
+@pytest.mark.full
+def test_a_large_module_runs(monkeypatch):
+    monkeypatch.setattr(arrays, "_LARGE", 40)
+    assert task_of(Base(), translate=True).notes == ()
     check_round(module := Signs(), F.cross_entropy, task_of(module))
 
 
