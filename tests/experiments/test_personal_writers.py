@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +16,12 @@ from fedsolve.studies.reproduce import reproduce
 TASK = writers.random_images()
 MEASURE = TASK.diagnostics[0]
 MODEL = writers.NormalizedPerceptron()
-NETWORKS = [jax.jit(MODEL.init)(jax.random.key(i)) for i in range(2)]
 APPLY = jax.jit(MODEL.apply)
+
+
+@functools.cache  # no other test waits for them
+def networks():
+    return [jax.jit(MODEL.init)(jax.random.key(i)) for i in range(2)]
 
 
 @jax.jit
@@ -30,7 +36,7 @@ def by_hand(rate):
     """Mean accuracy of the unseen writers, one after another, each from the better network."""
     found, unseen = [], MEASURE.unseen
     for x, y, rest, labels, counted in zip(*map(np.asarray, jax.tree.leaves(unseen)), strict=True):
-        params = min(NETWORKS, key=lambda p, x=x, y=y: float(loss(p, x, y)))
+        params = min(networks(), key=lambda p, x=x, y=y: float(loss(p, x, y)))
         for _ in range(writers.STEPS if rate else 0):
             params = jax.tree.map(
                 lambda p, g: p - np.float32(rate) * np.asarray(g), params, GRADIENT(params, x, y)
@@ -43,7 +49,7 @@ def by_hand(rate):
 @pytest.mark.full
 def test_accuracy_after_steps():
     """From the better of two networks, at one of the two rates; and without steps."""
-    params = jax.tree.map(lambda *x: np.stack(x), *NETWORKS)
+    params = jax.tree.map(lambda *x: np.stack(x), *networks())
     found = jax.jit(lambda measure, p: measure(fs.diagnostics.Point(p, jnp.zeros(()), None)))(MEASURE, params)
     np.testing.assert_allclose(found["unadapted_accuracy"], by_hand(0.0), atol=1e-6)
     after = [by_hand(rate) for rate in writers.RATES]
@@ -54,7 +60,7 @@ def test_accuracy_after_steps():
 def test_bytes_are_shares_of_255():
     """Training on bytes and steps on shares see the same images."""
     x = np.arange(784, dtype=np.uint8).reshape(1, 28, 28, 1)
-    of_bytes, of_shares = (APPLY(NETWORKS[0], given) for given in (jnp.asarray(x), x / 255.0))
+    of_bytes, of_shares = (APPLY(networks()[0], given) for given in (jnp.asarray(x), x / 255.0))
     np.testing.assert_allclose(of_bytes, of_shares, atol=1e-5)
 
 

@@ -1,5 +1,6 @@
 """Leakage from gradients and from extreme points: the attack, its objective, and the verdicts."""
 
+import functools
 import json
 import math
 from functools import partial
@@ -42,10 +43,18 @@ from fedsolve.studies.runner import tables
 from harness import crossed
 
 NET = SmoothNet((8, 8, 1), classes=3, channels=4)
-PARAMS = jax.jit(NET.init)(jax.random.key(0))
 IMAGE = jnp.asarray(np.random.default_rng(0).uniform(size=(8, 8, 1)), jnp.float32)
 GRADIENT, MISMATCH = jax.jit(partial(gradient, NET)), jax.jit(partial(mismatch, NET))
-TRUE = GRADIENT(PARAMS, IMAGE, np.eye(3, dtype=np.float32)[1])
+
+
+@functools.cache  # no other test waits for it
+def weights():
+    return jax.jit(NET.init)(jax.random.key(0))
+
+
+@functools.cache
+def correct():
+    return GRADIENT(weights(), IMAGE, np.eye(3, dtype=np.float32)[1])
 
 
 def guess(seed):
@@ -55,33 +64,35 @@ def guess(seed):
 
 def sent(name):
     """What a client of the true gradient sends."""
-    return jax.jit(SIGNALS[name].of)(TRUE)
+    return jax.jit(SIGNALS[name].of)(correct())
 
 
 def test_gradient_of_the_dense_bias_is_softmax_minus_target():
     target = np.array([0.2, 0.3, 0.5], np.float32)
-    bias = np.asarray(GRADIENT(PARAMS, IMAGE, target))[-3:]  # the last leaf is the dense bias or kernel
-    found = jax.jit(jax.grad(lambda p: -jnp.sum(target * jax.nn.log_softmax(NET(p, IMAGE)))))(PARAMS)[-1][1]
+    bias = np.asarray(GRADIENT(weights(), IMAGE, target))[-3:]  # the last leaf is the dense bias or kernel
+    found = jax.jit(jax.grad(lambda p: -jnp.sum(target * jax.nn.log_softmax(NET(p, IMAGE)))))(weights())[-1][
+        1
+    ]
     np.testing.assert_allclose(
-        found, jax.jit(lambda p: jax.nn.softmax(NET(p, IMAGE)))(PARAMS) - target, atol=1e-6
+        found, jax.jit(lambda p: jax.nn.softmax(NET(p, IMAGE)))(weights()) - target, atol=1e-6
     )
     np.testing.assert_allclose(bias, found, atol=1e-7)
 
 
 def test_messages_are_what_frank_wolfe_clients_send():
-    np.testing.assert_array_equal(sent("gradient"), TRUE)
-    np.testing.assert_allclose(sent("l2"), TRUE / np.linalg.norm(TRUE), rtol=1e-5)
+    np.testing.assert_array_equal(sent("gradient"), correct())
+    np.testing.assert_allclose(sent("l2"), correct() / np.linalg.norm(correct()), rtol=1e-5)
     of_l1 = np.asarray(sent("l1"))
-    place = int(np.argmax(np.abs(TRUE)))
+    place = int(np.argmax(np.abs(correct())))
     assert np.flatnonzero(of_l1).tolist() == [place]
-    assert of_l1[place] == np.sign(TRUE[place])
+    assert of_l1[place] == np.sign(correct()[place])
 
 
 @pytest.mark.parametrize("name", SIGNALS)
 def test_mismatch_is_the_formula_of_the_module(name):
     label = jax.jit(jax.nn.softmax)(guess(1).label)
-    g = np.asarray(GRADIENT(PARAMS, guess(1).image, label), np.float64)
-    true, unit = np.asarray(TRUE, np.float64), g / np.linalg.norm(g)
+    g = np.asarray(GRADIENT(weights(), guess(1).image, label), np.float64)
+    true, unit = np.asarray(correct(), np.float64), g / np.linalg.norm(g)
     place = np.argmax(np.abs(true))
     expected = {
         "gradient": np.sum((g - true) ** 2) / np.sum(true**2),
@@ -90,7 +101,7 @@ def test_mismatch_is_the_formula_of_the_module(name):
         "l1": 2 * (1 - np.sign(true[place]) * unit[place]),
     }[name]
     signal = SIGNALS[name]
-    found = MISMATCH(PARAMS, sent(name), signal.direction, guess(1))
+    found = MISMATCH(weights(), sent(name), signal.direction, guess(1))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -98,14 +109,14 @@ def test_mismatch_is_the_formula_of_the_module(name):
 def test_the_truth_has_no_mismatch(name):
     signal = SIGNALS[name]
     truth = Guess(IMAGE, np.array([0.0, 50.0, 0.0], np.float32))
-    assert float(MISMATCH(PARAMS, sent(name), signal.direction, truth)) < 1e-9
+    assert float(MISMATCH(weights(), sent(name), signal.direction, truth)) < 1e-9
 
 
 @pytest.mark.full
 def test_gradient_of_the_mismatch_is_its_slope():
     with jax.enable_x64(True):
         params, start, way, image = jax.tree.map(
-            lambda a: jnp.asarray(a, jnp.float64), (PARAMS, guess(2), guess(3), IMAGE)
+            lambda a: jnp.asarray(a, jnp.float64), (weights(), guess(2), guess(3), IMAGE)
         )
 
         @jax.jit
@@ -126,7 +137,7 @@ def test_an_image_is_found_again_from_its_gradient_and_not_from_one_coordinate()
     keys, final = jax.random.split(jax.random.key(5), 2), {}
     for name in ("gradient", "l1"):
         signal = SIGNALS[name]
-        found = attack(NET, PARAMS, signal.of(TRUE), signal.direction, IMAGE, keys, looks=2, every=60)
+        found = attack(NET, weights(), signal.of(correct()), signal.direction, IMAGE, keys, looks=2, every=60)
         assert found.psnr.shape == found.mismatch.shape == (2, 3)
         best = int(jnp.argmin(found.mismatch[:, -1]))
         final[name] = float(found.psnr[best, -1])
