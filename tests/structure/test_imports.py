@@ -6,9 +6,13 @@ import ast
 import re
 from collections import defaultdict
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from imports import SOURCE, cycles, graph, modules, package_of, page_packages, upward
+
+import fedsolve as fs
 
 PACKAGES = page_packages()
 
@@ -159,3 +163,16 @@ def test_a_circle_of_three_is_one_and_what_leads_to_it_is_not_in_it(tmp_path):
         "d.py": "import package.a",
     }
     assert cycles(graph(written(tmp_path, files))) == [["package.a", "package.b", "package.c"]]
+
+
+def test_no_module_hides_a_public_name():
+    """Once imported, a module is an attribute of its package: `fs.tasks.build` would then be the module."""
+    spaces = [fs, *(found for name in dir(fs) if isinstance(found := getattr(fs, name), ModuleType))]
+    folders = {space: Path(space.__file__ or "") for space in spaces}
+    assert [
+        f"{space.__name__}.{name}"
+        for space, file in folders.items()
+        for name in dir(space)
+        if file.name == "__init__.py" and file.with_name(f"{name}.py").exists()
+        if not isinstance(getattr(space, name), ModuleType)
+    ] == []

@@ -82,7 +82,7 @@ def test_missing_and_changed_files_are_named(name, tmp_path, monkeypatch):
     with pytest.raises(InvalidInput, match=f"{file} has SHA-256 .* damaged or another version"):
         build(name, data_dir=tmp_path)
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
-    with pytest.raises(InvalidInput, match="give data_dir .* or set the environment variable FEDSOLVE_DATA"):
+    with pytest.raises(InvalidInput, match=r"give data_dir .* or set the environment variable FEDSOLVE_DATA"):
         build(name)
 
 

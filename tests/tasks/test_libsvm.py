@@ -218,7 +218,7 @@ def test_missing_damaged_and_changed_files_are_named(folder, tmp_path, monkeypat
     with pytest.raises(InvalidInput, match=r"a9a\.gz does not exist"):
         libsvm(folder)
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
-    with pytest.raises(InvalidInput, match="give data_dir .* or set the environment variable FEDSOLVE_DATA"):
+    with pytest.raises(InvalidInput, match=r"give data_dir .* or set the environment variable FEDSOLVE_DATA"):
         libsvm()
 
 

@@ -100,7 +100,8 @@ class RegretMap:
         columns = self.columns if there else {name: [name] for name in cells.problems}
         names = cells.methods(next(iter(cells.problems)))[::-1]
         found = {p: regrets(cells, p) for problems in columns.values() for p in problems}
-        values = np.exp([[np.mean([found[p][m].mean for p in ps]) for ps in columns.values()] for m in names])
+        means = [[np.mean([found[p][m].mean for p in ps]) for ps in columns.values()] for m in names]
+        values = np.exp(np.array(means))
         figure = new_figure(0.62 * len(columns) + 2.2, 0.36 * len(names) + 1.6)
         axis = figure.subplots()
         look: dict[str, Any] = {"write": lambda v: f"{v:.2f}"}

@@ -30,7 +30,7 @@ _NAMES = {
     "tasks.ready.simulated": "anisotropic_regression lasso lowrank synthetic",
     "tasks.ready.texts": "next_word shakespeare WordAccuracy",
     "tasks.ready.voxels": "voxels",
-    "tasks.from_training": "from_training",
+    "tasks.trained_task": "from_training",
     "tasks.shared": "check_sequences windows",
     "tasks.task": "Task",
     "tasks.torch_modules.from_torch": "from_torch",

@@ -5,7 +5,6 @@ from fedsolve.data.examples import Examples as Examples
 from fedsolve.tasks.catalogue import TASKS as TASKS
 from fedsolve.tasks.catalogue import TaskEntry as TaskEntry
 from fedsolve.tasks.catalogue import build as build
-from fedsolve.tasks.from_training import from_training as from_training
 from fedsolve.tasks.losses.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from fedsolve.tasks.losses.losses import CrossEntropy as CrossEntropy
 from fedsolve.tasks.losses.losses import Logistic as Logistic
@@ -63,3 +62,4 @@ from fedsolve.tasks.shared import check_sequences as check_sequences
 from fedsolve.tasks.shared import windows as windows
 from fedsolve.tasks.task import Task as Task
 from fedsolve.tasks.torch_modules.from_torch import from_torch as from_torch
+from fedsolve.tasks.trained_task import from_training as from_training
