@@ -226,6 +226,15 @@ def test_the_folder_of_runs_that_have_nothing_in_common(call, tmp_path, written)
         assert "several runs, not of one comparison: give the folder of one" in ended.err
 
 
+def test_a_federation_has_no_task_to_cite(call, tmp_path, written):
+    result = fs.load(written("run"))
+    history = dataclasses.replace(result.history, task="federation", label="FedAvg")
+    dataclasses.replace(result, history=history).save(tmp_path)
+    cited = call("cite", tmp_path)
+    assert (cited.code, cited.err) == (0, "")
+    assert "mcmahan2017fedavg" in cited.out
+
+
 def test_a_sweep_goes_on_beside_its_record(written, no_pictures):
     pytest.importorskip("pyarrow")
     first = fs.load(folder := written("sweep"))

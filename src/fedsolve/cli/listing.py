@@ -234,6 +234,7 @@ def _cited_records(folder: Path) -> tuple[list[str], list[str]]:
     # of what `save` in Python left: names alone are known
     from fedsolve.engine.load import load
     from fedsolve.engine.sweep_result import Sweep
+    from fedsolve.results.record_files import FEDERATION
     from fedsolve.tasks.catalogue import TASKS
 
     found = load(folder)
@@ -242,7 +243,7 @@ def _cited_records(folder: Path) -> tuple[list[str], list[str]]:
     for name in dict.fromkeys(record.label for record in records):
         keys += (papers := _known_papers(name))
         unknown += [] if papers else [f"the method {name}"]
-    for task in dict.fromkeys(record.task for record in records):
+    for task in dict.fromkeys(record.task for record in records if record.task != FEDERATION):
         keys += [TASKS[task].citation] if task in TASKS else []
         unknown += [] if task in TASKS else [f"the task {task}"]
     return keys, unknown
