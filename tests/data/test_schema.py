@@ -162,6 +162,8 @@ SCHEMAS = {
     "log = True must be 'log' or 'log1p'": "log = true",
     "indicator = 1 must be true or false": "indicator = 1",
     "log = 'log' is of numbers: leave it or categories out": "log = 'log'\ncategories = ['u', 'v']",
+    "date = '%Y' is of numbers: leave it or categories out": "date = '%Y'\ncategories = ['u', 'v']",
+    "part = 'year' is of dates: give `date`": "part = 'year'",
     "fill = 'x' must be a finite number": "fill = 'x'",
     "unit = 3 must be text": "unit = 3",
     "missing = {} must be a list of texts": "missing = {}",
@@ -257,6 +259,10 @@ def test_held_out_examples_are_of_every_class():
     y = np.array([0] * 95 + [1] * 2 + [2])
     data = fs.Examples(np.arange(98.0), y)
     train, held = data.hold_out(0.2)
+    rows = fs.SparseRows(np.arange(100).reshape(50, 2), np.ones((50, 2)))
+    assert fs.Examples(rows, np.arange(50.0)).hold_out(0.2)[1].x.indices.shape == (10, 2)
+    with pytest.raises(fs.InvalidInput, match="x has 49 examples and y 50"):
+        fs.Examples(np.zeros(49), np.zeros(50)).hold_out(0.2)
     assert np.bincount(train.y).tolist() == [76, 1, 1]
     assert np.bincount(held.y).tolist() == [19, 1]
     assert sorted([*train.x, *held.x]) == data.x.tolist()

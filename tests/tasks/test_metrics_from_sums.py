@@ -166,8 +166,11 @@ def test_a_recalibrated_model_has_the_log_odds_that_it_should(params, layer):
     np.testing.assert_allclose(odds(found), 0.5 * odds(params) - 3)
     assert set(found) == set(params)
     assert "0.bias" not in params or found["0.bias"] is X2
-    with pytest.raises(fs.InvalidInput, match="must have one bias"):
+    with pytest.raises(fs.InvalidInput, match="must be one weight and one bias"):
         fs.metrics.recalibrate(params, 1.0, 0.0, "*weight" if "coef_" not in params else "coef_")
+    hidden = {"hidden": X2, "weight": X2, "bias": np.zeros(1)}  # scaling both layers would scale twice
+    with pytest.raises(fs.InvalidInput, match="must be one weight and one bias"):
+        fs.metrics.recalibrate(hidden, 0.5, 0.0)
     with pytest.raises(fs.InvalidInput, match="slope = 0 must be"):
         fs.metrics.recalibrate(params, 0, 0.0, layer)
 

@@ -159,7 +159,14 @@ _DATA = {
     "examples": "Training examples of all clients",
     "test_examples": "Held-out examples",
 }
-_HIDDEN = ("task", "sites", "experiment", "model", "label")  # in the title, or of the clients and this run
+_HIDDEN = (
+    "task",
+    "sites",
+    "experiment",
+    "model",
+    "label",
+    "start",
+)  # in the title, or of the clients and this run
 _NO_METRICS = ("round", "seconds", "time")
 _LONGEST = 400  # characters of a setting, such as a method with its options
 

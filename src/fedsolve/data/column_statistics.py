@@ -178,9 +178,8 @@ def _section(base: Column, found: ColumnStatistics | None, why: str = "") -> str
         return column.text() + _fill(repr(mean), base, found)
     texts = (*base.categories, *(name for name in found.counts if name not in base.categories))
     fill = base.fill if base.fill in texts else None
-    text = replace(
-        base, mean=0.0, standard_deviation=1.0, categories=texts, fill=fill, clip=None, log=""
-    ).text()
+    plain = Column(base.name, missing=base.missing, indicator=base.indicator, unknown=base.unknown)
+    text = replace(plain, categories=texts, fill=fill, unit=base.unit).text()
     most = max(found.counts, key=found.counts.__getitem__, default="")
     text += _fill(toml_text(most), base, found)
     if base.categories or (len(texts) > 1 and found.other <= found.rows / 2):

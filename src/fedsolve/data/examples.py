@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_integer, check_number
@@ -30,9 +31,13 @@ class Examples(NamedTuple):
             The examples to train on, and those held out, as arrays; the same each time.
 
         Raises:
-            InvalidInput: a share outside (0, 1), or no class with two examples.
+            InvalidInput: a share outside (0, 1), fields of different lengths, or no class with two examples.
         """
         check_number("share", share, above=0, below=1)
+        if lengths := {np.shape(field)[0] for field in jax.tree.leaves(self.x)} - {len(self.y)}:
+            raise InvalidInput(
+                f"x has {min(lengths):,} examples and y {len(self.y):,}: give one label for each"
+            )
         draw, y = np.random.default_rng(0), np.asarray(self.y)
         strata = np.zeros(len(y), int) if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]
         held = np.zeros(len(y), bool)
@@ -41,7 +46,10 @@ class Examples(NamedTuple):
             held[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
         if not held.any():
             raise InvalidInput(f"{len(y)} examples have none to hold out: give a class two or more")
-        return Examples(np.asarray(self.x)[~held], y[~held]), Examples(np.asarray(self.x)[held], y[held])
+        return self._part(~held), self._part(held)
+
+    def _part(self, rows: np.ndarray) -> Examples:
+        return Examples(jax.tree.map(lambda field: np.asarray(field)[rows], self.x), np.asarray(self.y)[rows])
 
 
 class SparseRows(NamedTuple):

@@ -477,8 +477,12 @@ def _column(name: str, section: Any) -> Column:
         is_right, words = _MUST_BE.get(key, (lambda _: True, ""))
         if not is_right(value):
             raise InvalidInput(f"{where} {key} = {shown(value)} must be {words}")
-        if key in _NUMBERS and "categories" in given:
+        if key in (*_NUMBERS, "date", "part") and "categories" in given:
             raise InvalidInput(f"{where} {key} = {shown(value)} is of numbers: leave it or categories out")
+    if "part" in given and "date" not in given:
+        raise InvalidInput(
+            f"{where} part = {shown(given['part'])} is of dates: give `date`, their format, too"
+        )
     for key in given.keys() & {"missing", "date", "categories"}:
         given[key] = cell_texts(f"{where} {key}", given[key])
     texts, fill = given.get("categories", ()), given.pop("fill", None)

@@ -239,10 +239,10 @@ def recalibrate(params: Params, slope: float, intercept: float, layer: str = "*"
     paths, leaves = named_leaves(params)
     chosen = all_matching("layer", paths, [layer])
     biases = [i for i in chosen if paths[i].rpartition(".")[2] in ("bias", "intercept_", "b")]
-    if len(biases) != 1 or np.size(leaves[biases[0]]) > 2:
+    if len(biases) != 1 or len(chosen) > 2 or np.size(leaves[biases[0]]) > 2:
         known = ", ".join(paths)
         raise InvalidInput(
-            f"layer = '{layer}' must have one bias, of one or two outputs: the model has {known}"
+            f"layer = '{layer}' must be one weight and one bias, of one or two outputs: the model has {known}"
         )
     for i in chosen:
         leaf = np.asarray(leaves[i])

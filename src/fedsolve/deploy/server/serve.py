@@ -127,6 +127,8 @@ def with_initial(params: Params, settings: Settings) -> tuple[Params, Settings]:
         path = kept_start(settings.out) or path
     params, buffers, facts = saved_model(path, params, settings.buffers or {})
     there = facts.get(_SCHEMA, here)
+    if not isinstance(there, dict) or not all(isinstance(text, str) for text in there.values()):
+        raise InvalidInput(f"{path} says of its schema what no schema is: give a model that fedsolve wrote")
     if here and (name := first_difference(there, here) or first_difference(here, there)):
         then, now = trim_common_prefix(there.get(name, "nothing"), here.get(name, "nothing"))
         raise InvalidInput(
