@@ -332,7 +332,7 @@ METRICS = (
 
 
 def statistics() -> str:
-    found = fs.data.statistics([{"a": np.arange(20.0)}] * 3)
+    found = fs.stats.describe([{"a": np.arange(20.0)}] * 3)
     return unsealed("it", statistics_json(found).encode())[0]
 
 

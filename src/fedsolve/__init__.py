@@ -36,6 +36,7 @@ _NAMESPACES = {
     "sampling": "core.sampling",
     "schedules": "core.schedules",
     "server": "methods.server",
+    "stats": "stats",
     "systems": "core.fleets",
     "tasks": "tasks",
     "trackers": "report.trackers",

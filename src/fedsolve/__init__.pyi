@@ -3,6 +3,7 @@
 
 from fedsolve import data as data
 from fedsolve import geometry as geometry
+from fedsolve import stats as stats
 from fedsolve import tasks as tasks
 from fedsolve.config import catalogue as catalogue
 from fedsolve.config.build import build as build

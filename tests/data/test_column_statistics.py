@@ -72,7 +72,7 @@ def quantiles_are_those_of(column, rows):
 
 def test_they_are_those_of_the_pooled_rows():
     """Means and variances to rounding, also where the mean is 10^12 deviations; the ends as far as ten rows spread."""
-    found = fs.data.statistics(SITES, COLUMNS)
+    found = fs.stats.describe(SITES, COLUMNS)
     assert list(found.columns) == list(COLUMNS)
     assert not found.unreported
     for name in ("age", "pressure", "balance"):
@@ -100,7 +100,7 @@ def summed(sites, columns, minimum=Minimum(3, 10)):  # noqa: B008
     return from_sums(requests, from_numbers(requests, numbers, len(sites)), len(sites), minimum)
 
 
-@pytest.mark.parametrize("collect", [fs.data.statistics, summed], ids=["read", "summed"])
+@pytest.mark.parametrize("collect", [fs.stats.describe, summed], ids=["read", "summed"])
 def test_quantiles_within_a_range(collect):
     found = collect(SITES, RANGES)
     for name in RANGES:
@@ -163,9 +163,9 @@ def test_no_client_tells_of_a_bin_with_few_rows():
         starts = [i for i, n in enumerate(reply.counts) if n >= 0]
         told = np.histogram(rows, [*request.edges[starts], np.inf])[0]
         assert told.tolist() == [n for n in reply.counts if n >= 0]
-    few = fs.data.statistics([{"x": rows}] * 3, "x=0:3")["x"]
+    few = fs.stats.describe([{"x": rows}] * 3, "x=0:3")["x"]
     assert few.maximum == np.inf
-    exact = fs.data.statistics([{"x": rows}] * 3, "x=0:3", min_rows=1)["x"]
+    exact = fs.stats.describe([{"x": rows}] * 3, "x=0:3", min_rows=1)["x"]
     assert exact.least_below == exact.most_below
     for probability in (0.01, 0.3, 0.5, 0.8):
         coarse, fine = few.quantile(probability), exact.quantile(probability)
@@ -175,7 +175,7 @@ def test_no_client_tells_of_a_bin_with_few_rows():
 
 def test_a_range_that_is_too_small():
     """Rows outside it are counted, and how far they are is not known: a quantile there lies below or above its ends."""
-    found = fs.data.statistics(SITES, "age=40:60, ill = categories", min_rows=1)
+    found = fs.stats.describe(SITES, "age=40:60, ill = categories", min_rows=1)
     age, rows = found["age"], POOLED["age"].dropna().to_numpy()
     assert (age.minimum, age.maximum) == (-np.inf, np.inf)
     inside = np.histogram(rows, np.linspace(40, 60, 101))[0]
@@ -198,7 +198,7 @@ def test_a_range_that_is_too_small():
 )
 def test_no_end_is_the_number_of_fewer_rows_than_the_minimum(rows, ends):
     """A site tells an end as coarsely as its ten nearest rows spread."""
-    column = fs.data.statistics([{"x": rows}] * 3, min_rows=10)["x"]
+    column = fs.stats.describe([{"x": rows}] * 3, min_rows=10)["x"]
     assert (column.minimum, column.maximum) == ends
 
 
@@ -207,7 +207,7 @@ def test_no_end_is_the_number_of_fewer_rows_than_the_minimum(rows, ends):
     [np.zeros(12), np.full(12, -7.5), np.arange(12.0), np.array([-1e-30, 1.5e19] * 6), np.full(12, 0.1)],
 )
 def test_rows_of_few_values(rows):
-    found = fs.data.statistics([{"x": rows}] * 3, min_rows=1)
+    found = fs.stats.describe([{"x": rows}] * 3, min_rows=1)
     column = found["x"]
     assert not found.notes
     assert (column.minimum, column.maximum) == (rows.min(), rows.max())  # single rows may be told
@@ -220,7 +220,7 @@ def test_nothing_of_few_rows_or_clients():
     for site in few[2:]:
         del site["age"]
     few[0]["pressure"] = few[0]["pressure"][:9]
-    found = fs.data.statistics(few, COLUMNS)
+    found = fs.stats.describe(few, COLUMNS)
     assert found.unreported == {
         "age": "it has 2 clients, and 3 are the minimum (min_clients): 2 would report it"
     }
@@ -243,8 +243,8 @@ def test_nothing_of_few_rows_or_clients():
     found = from_replies(asked, replies, minimum)["x"]
     assert (found.counts, found.other) == ({"a": 15}, 3)
     rare = [{"x": ["a"] * 20 + ["b"] * n} for n in (9, 9, 12)]
-    assert fs.data.statistics(rare)["x"].counts == {"a": 60, "b": 12}
-    assert fs.data.statistics(rare)["x"].other == 18
+    assert fs.stats.describe(rare)["x"].counts == {"a": 60, "b": 12}
+    assert fs.stats.describe(rare)["x"].other == 18
 
 
 def test_sites_that_differ_in_kind():
@@ -256,12 +256,12 @@ def test_sites_that_differ_in_kind():
     ]
     assert re.fullmatch(
         "it is text at client 1 and numbers at client 0: .*, or ask for x=categories",
-        fs.data.statistics(mixed).unreported["x"],
+        fs.stats.describe(mixed).unreported["x"],
     )
-    found = fs.data.statistics(mixed, "x=categories")["x"]
+    found = fs.stats.describe(mixed, "x=categories")["x"]
     assert found.counts == {"1": 35, "2": 35, "often": 15}
     assert found.missing == 15
-    assert fs.data.statistics(mixed, "x=0:3").notes == (
+    assert fs.stats.describe(mixed, "x=0:3").notes == (
         "client 1, column x: it has categories, and a range was given for it",
     )
 
@@ -270,11 +270,11 @@ def test_federated_data():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(3, 40, 2)).astype("float32"), rng.integers(0, 3, (3, 40))
     data = fs.FederatedData.from_clients([fs.Examples(a, b) for a, b in zip(x, y, strict=True)])
-    found = fs.data.statistics(data)
+    found = fs.stats.describe(data)
     assert list(found.columns) == ["x.0", "x.1", "y"]
     assert found["x.1"].mean == pytest.approx(x[..., 1].mean(dtype=float), rel=1e-12)
     with pytest.raises(fs.InvalidInput, match=r"field value has shape \(5, 2, 2\)"):
-        fs.data.statistics(fs.FederatedData.from_clients([np.zeros((5, 2, 2))]))
+        fs.stats.describe(fs.FederatedData.from_clients([np.zeros((5, 2, 2))]))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_federated_data():
 )
 def test_what_cannot_be_asked(columns, words):
     with pytest.raises(fs.InvalidInput) as refused:
-        fs.data.statistics(SITES, columns)
+        fs.stats.describe(SITES, columns)
     assert words in str(refused.value)
 
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_asked(columns, words):
     ],
 )
 def test_what_a_client_does_not_reply_about(column, words):
-    found = fs.data.statistics([{"x": column}] * 3)
+    found = fs.stats.describe([{"x": column}] * 3)
     assert found.unreported == {"x": "it has 0 clients, and 3 are the minimum (min_clients)"}
     assert words in found.notes[0]
 
@@ -393,7 +393,7 @@ def test_a_schema_from_the_statistics(tmp_path):
     for i, site in enumerate(SITES):
         files.append(tmp_path / f"{i}.csv")
         pd.DataFrame(site).to_csv(files[-1], index=False)
-    found = fs.data.statistics([schema.raw_columns(file) for file in files])
+    found = fs.stats.describe([schema.raw_columns(file) for file in files])
     assert set(found.columns) == {"age", "smoker", "ill"}
     assert found["age"].missing == POOLED["age"].isna().sum()
     assert found["ill"].counts["1"] == POOLED["ill"].sum()
@@ -417,4 +417,4 @@ def test_a_schema_from_the_statistics(tmp_path):
 def test_a_columns_name_is_text(name):
     """As a data frame without names has none."""
     with pytest.raises(fs.InvalidInput, match="where a name stands: give names as text"):
-        fs.data.statistics([{name: np.arange(20.0)}] * 3, "a")
+        fs.stats.describe([{name: np.arange(20.0)}] * 3, "a")

@@ -142,7 +142,7 @@ def test_numbers_in_a_file(tmp_path):
     ids=lambda column: type(column).__name__,
 )
 def test_statistics_count_what_is_missing(column):
-    found = fs.data.statistics([{"x": column}] * 3, min_rows=1)["x"]
+    found = fs.stats.describe([{"x": column}] * 3, min_rows=1)["x"]
     assert (found.rows, found.missing) == (6, 3)
 
 
@@ -150,9 +150,9 @@ def test_statistics_say_where_a_column_is_text():
     sites = [{"x": np.array([1.0, 2.0])}, {"x": ["1", "a"]}, {"x": np.array([1.0, 1.0])}]
     assert (
         "it is text at client 1 and numbers at client 0"
-        in fs.data.statistics(sites, min_rows=1).unreported["x"]
+        in fs.stats.describe(sites, min_rows=1).unreported["x"]
     )
-    assert fs.data.statistics(sites, "x=categories", min_rows=1)["x"].counts == {"1": 4, "2": 1, "a": 1}
+    assert fs.stats.describe(sites, "x=categories", min_rows=1)["x"].counts == {"1": 4, "2": 1, "a": 1}
 
 
 TIMES = 1.7e9 + 10 * np.arange(6.0)

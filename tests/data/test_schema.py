@@ -210,7 +210,7 @@ def test_the_schema_that_statistics_write_is_a_schema(tmp_path):
     path = tmp_path / "schema.toml"
     path.write_text(first, encoding="utf-8")
     schema = fs.data.Schema.read(path)
-    found = fs.data.statistics([schema.raw_columns(file) for file in files])
+    found = fs.stats.describe([schema.raw_columns(file) for file in files])
     path.write_text(found.schema(schema), encoding="utf-8")
     written = fs.data.Schema.read(path)
     assert (written.target, written.classes, written.form) == (schema.target, schema.classes, schema.form)
@@ -229,14 +229,14 @@ def test_the_schema_that_statistics_write_is_a_schema(tmp_path):
     np.testing.assert_allclose(x[:, 2], (logs - logs.mean()) / logs.std(), atol=1e-5)
     ages = x[x[:, 1] == 0, 0]
     assert (abs(ages.mean()) < 1e-6, ages.std(ddof=1)) == (True, pytest.approx(1, rel=1e-5))
-    again = fs.data.statistics([written.raw_columns(file) for file in files]).schema(written)
+    again = fs.stats.describe([written.raw_columns(file) for file in files]).schema(written)
     path.write_text(again, encoding="utf-8")
     assert fs.data.Schema.read(path) == written
     dated = path.with_name("dated.toml")
     dated.write_text(
         first.replace("[columns.admitted]", '[columns.admitted]\ndate = "%d.%m.%Y"'), encoding="utf-8"
     )
-    days = fs.data.statistics([fs.data.Schema.read(dated).raw_columns(f) for f in files])["admitted"]
+    days = fs.stats.describe([fs.data.Schema.read(dated).raw_columns(f) for f in files])["admitted"]
     assert 18262 < days.mean < 18262 + 900  # 1 January 2020
 
 
@@ -244,13 +244,13 @@ def test_what_is_not_reported_stays_as_it_was(tmp_path):
     (tmp_path / "s.toml").write_text(WITHOUT + "mean = 3\n[columns.b]\nlog = 'log1p'\n")
     schema = fs.data.Schema.read(tmp_path / "s.toml")
     sites = [{"a": np.arange(20.0), "b": np.append(np.arange(19.0), np.nan)}, {"b": np.arange(20.0)}]
-    found = fs.data.statistics(sites, min_clients=2)
+    found = fs.stats.describe(sites, min_clients=2)
     text = found.schema(schema)
     assert "mean = 3.0\n" in text
     assert "# not reported: it has 1 clients, and 2 are the minimum" in text
     fill = float(re.search("# fill = (.*)  # for 1 empty cells", text)[1])
     assert fill == pytest.approx(np.expm1(found["b"].mean))
-    only = fs.data.statistics(sites, min_clients=2).schema()
+    only = fs.stats.describe(sites, min_clients=2).schema()
     assert only.startswith("[columns.b]\nmean = ")
 
 

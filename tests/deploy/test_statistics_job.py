@@ -1,4 +1,4 @@
-"""Statistics of a federation's columns: those of `fs.data.statistics`; and what nodes may not say."""
+"""Statistics of a federation's columns: those of `fs.stats.describe`; and what nodes may not say."""
 
 import json
 import re
@@ -56,19 +56,19 @@ def collect(
 def test_they_are_those_of_the_simulation(tmp_path, capsys):
     """To the bit, although nodes tell JSON; with a schema's constants, and a line for each column in the log."""
     found = collect(tmp_path)
-    assert found == fs.data.statistics(SITES, COLUMNS)
+    assert found == fs.stats.describe(SITES, COLUMNS)
     ages = np.concatenate([site["age"] for site in SITES])
     assert found["age"].mean == pytest.approx(ages.mean(), rel=1e-14)
     assert (tmp_path / "run" / "schema.toml").read_text() == found.schema()
     said = capsys.readouterr().out
     assert "fedsolve: age: 202 rows of 4 clients, 0 missing; mean 4" in said
     assert "fedsolve: sums and counts are asked of age, smoker, ill" in said
-    assert collect(tmp_path / "all", columns="") == fs.data.statistics(SITES)
+    assert collect(tmp_path / "all", columns="") == fs.stats.describe(SITES)
     any_rows = client_app(no_model, statistics=lambda node: SITES[node.client], min_rows=1)
     given = collect(tmp_path / "range", app=any_rows, columns="age=40:60", **{"min-rows": 1})
-    assert given == fs.data.statistics(SITES, {"age": (40, 60)}, min_rows=1)
+    assert given == fs.stats.describe(SITES, {"age": (40, 60)}, min_rows=1)
     joined = collect(tmp_path / "joined", columns="age=0:120:60")
-    assert joined == fs.data.statistics(SITES, {"age": (0, 120, 60)})
+    assert joined == fs.stats.describe(SITES, {"age": (0, 120, 60)})
     assert re.search(r"from \d+.*, quartiles \d.*, \d.*, \d.* ± \d", capsys.readouterr().out)
     narrow = collect(tmp_path / "narrow", columns="age=50:51")
     assert "quartiles below 50, " in (said := capsys.readouterr().out)
@@ -81,7 +81,7 @@ def test_secure_sums(tmp_path):
     columns = "age=0:100, ill=-0.5:1.5:2"
     sums = client_app(no_model, statistics=lambda node: SITES[node.client], min_sum=3)
     found = collect(tmp_path, app=sums, columns=columns, secure=True)
-    wanted = fs.data.statistics(SITES, columns)
+    wanted = fs.stats.describe(SITES, columns)
     for name in ("age", "ill"):
         mine, theirs = found[name], wanted[name]
         assert (mine.clients, mine.rows, mine.missing) == (theirs.clients, theirs.rows, theirs.missing)

@@ -212,9 +212,9 @@ def test_five_csv_files_become_a_federation_and_predictions(tmp_path, monkeypatc
     rng = np.random.default_rng(0)
     for site, node in zip(("north", "south", "east", "west", "centre"), grid.nodes.values(), strict=True):
         rows = [
-            f"{age:.1f},{int(age > 50)},{rng.choice(['no', 'yes', ''])}" for age in rng.normal(50, 20, 60)
+            f"{crp:.1f},{int(crp > 9)},{rng.choice(['no', 'yes', ''])}" for crp in rng.lognormal(2.2, 0.9, 60)
         ]
-        (tmp_path / f"{site}.csv").write_text("\n".join(["age,ill,smoker", *rows]))
+        (tmp_path / f"{site}.csv").write_text("\n".join(["crp,ill,smoker", *rows]))
         node["data"] = f"{site}.csv"
     config = {
         "method": "FedAvg",

@@ -1,6 +1,5 @@
 """Federated data sets: packed clients in memory and on disk, partitions and file readers."""
 
-from fedsolve.data.column_statistics import Statistics, statistics
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.grouping import from_table
 from fedsolve.data.partitions import (
@@ -32,7 +31,6 @@ __all__ = [
     "Partition",
     "Schema",
     "Shards",
-    "Statistics",
     "as_partition",
     "checksum",
     "data_dir",
@@ -40,7 +38,6 @@ __all__ = [
     "open",
     "read_idx",
     "read_npz",
-    "statistics",
     "write",
 ]
 

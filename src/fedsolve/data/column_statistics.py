@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, check_integer, check_known, check_number, of_type
+from fedsolve.core.errors import InvalidInput, check_integer, check_known, check_number
 from fedsolve.data.column_replies import (
     Categories,
     Describe,
@@ -21,12 +20,8 @@ from fedsolve.data.column_replies import (
     Replies,
     Request,
     check_reply,
-    join_bins,
     merge_bins,
-    parse_columns,
-    replies_to,
 )
-from fedsolve.data.federated import FederatedData
 from fedsolve.data.schema import Column, Schema, head_text, toml_text
 
 
@@ -441,73 +436,3 @@ def _middle(request: Measure) -> tuple[Fraction, Fraction]:
     # the middle of a range, and half of its length
     low, high = Fraction(request.low), Fraction(request.high)
     return (low + high) / 2, (high - low) / 2
-
-
-# Clients in this process.
-
-
-def statistics(
-    data: FederatedData | Sequence[Mapping[str, Any]],
-    columns: str | Iterable[str] | Mapping[str, Any] = (),
-    *,
-    min_clients: int = 3,
-    min_rows: int = 10,
-) -> Statistics:
-    """Statistics of columns over all clients, by the messages and the rules of `fedsolve federate statistics`.
-
-    Args:
-        data: federated data, whose columns are `y` for a field of shape (examples,) and `x.0`, `x.1`, ... for one of
-            shape (examples, features); or of each client a mapping from names to columns, arrays of numbers (NaN where
-            one is missing) or of text ('' where one is missing), shape (rows,).
-        columns: names, all by default; or name -> the range of a histogram, (low, high) or (low, high, bins) with 100
-            bins by default, from which quantiles follow; "categories" to count the categories of a column of numbers;
-            or None; or one text, such as "age=0:120, pressure=40:250:500, ill=categories".
-        min_clients: clients that a column must have to be reported, >= 1.
-        min_rows: rows that a column must have at a client for the client to reply, and that a category and a bin of a
-            histogram must have to be reported, >= 1.
-
-    Returns:
-        The statistics, with a reason for each column that is not reported.
-
-    Raises:
-        InvalidInput: a name or range that is none, a minimum below 1, fields with more than two axes.
-
-    >>> sites = [{"age": np.arange(20.0)}, {"age": np.arange(10.0, 30.0)}, {"age": np.arange(20.0, 40.0)}]
-    >>> ages = statistics(sites)["age"]
-    >>> ages.rows, ages.mean, ages.minimum
-    (60, 19.5, 0.0)
-    """
-    requests, minimum = parse_columns(columns), Minimum(min_clients, min_rows)
-    replies = {
-        i: join_bins(replies_to(requests, own, min_rows), min_rows) for i, own in enumerate(_clients(data))
-    }
-    return from_replies(requests, replies, minimum)
-
-
-def _clients(data: Any) -> list[Mapping[str, Any]]:
-    if isinstance(data, FederatedData):
-        return [_columns_of(data.client(i)) for i in range(data.num_clients)]
-    if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
-        raise InvalidInput(
-            f"data = {of_type(data)} must be federated data, or a list of mappings, one a client"
-        )
-    clients = list(data)
-    for client in clients:
-        if not isinstance(client, Mapping):
-            raise InvalidInput(f"data: {of_type(client)} must map names to the columns of a client")
-    return clients
-
-
-def _columns_of(examples: Any) -> dict[str, np.ndarray]:
-    # a field of one axis is a column, one of two a column for each feature
-    columns: dict[str, np.ndarray] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
-        name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
-        if leaf.ndim > 2:
-            raise InvalidInput(
-                f"field {name} has shape {leaf.shape}: statistics are of fields with one or two axes; give a mapping "
-                "from names to columns for each client"
-            )
-        features = leaf.T if leaf.ndim == 2 else ()
-        columns |= {f"{name}.{i}": column for i, column in enumerate(features)} or {name: leaf}
-    return columns

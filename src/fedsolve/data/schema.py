@@ -290,7 +290,7 @@ class Schema:
             used.append(self)
 
     def raw_columns(self, path: str | Path, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        """The columns of a CSV file before scaling, for `fs.data.statistics` and a client's `statistics`.
+        """The columns of a CSV file before scaling, for `fs.stats.describe` and a client's `statistics`.
 
         Args:
             path, form: as of `read_csv`.

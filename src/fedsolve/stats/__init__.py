@@ -1,0 +1,11 @@
+"""Statistics over sites that equal those of their tables put together: only sums over rows leave a site."""
+
+from fedsolve.data.column_statistics import Statistics
+from fedsolve.stats.linear_models import GlmResult, glm
+from fedsolve.stats.local_sites import describe
+
+__all__ = ["GlmResult", "Statistics", "describe", "glm"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,285 @@
+"""The columns of a regression: a formula, its columns over all sites, and their rows at one site."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.stats.questions import Question, Sites, SiteTable, Sums
+
+Factor = tuple[str, tuple[str, ...], str]
+"""An expression of `x0`, `x1`, ..., the columns that these are, and ''; or '', a column, and one of its categories."""
+
+# Expressions of columns, which a site evaluates: nothing but arithmetic of numbers.
+
+_OPERATIONS: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+_FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt", "abs")}
+_LONGEST = 500  # characters of an expression
+_LEVERAGE = 0.9  # of one row, at most: it is 1 for a row that a direction of the columns singles out
+
+
+def evaluate(expression: str, values: Sequence[np.ndarray]) -> np.ndarray:
+    """An expression of `x0`, `x1`, ...; `InvalidInput` for anything but arithmetic and `log`, `exp`, `sqrt`, `abs`.
+
+    >>> evaluate("log(x0) + 1", [np.array([1.0])])
+    array([1.])
+    """
+    named = {f"x{i}": value for i, value in enumerate(values)}
+
+    def of(node: ast.AST) -> Any:
+        match node:
+            case ast.Expression():
+                return of(node.body)
+            case ast.Name() if node.id in named:
+                return named[node.id]
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return np.float64(number)
+            case ast.BinOp() if type(node.op) in _OPERATIONS:
+                return _OPERATIONS[type(node.op)](of(node.left), of(node.right))
+            case ast.UnaryOp() if type(node.op) in _OPERATIONS:
+                return _OPERATIONS[type(node.op)](of(node.operand))
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](of(argument))
+        raise InvalidInput(
+            f"{shown(expression)} is no arithmetic: write +, -, *, /, ** and {', '.join(_FUNCTIONS)} of columns"
+        )
+
+    if len(expression) > _LONGEST:
+        raise InvalidInput(f"an expression has {len(expression)} characters: write at most {_LONGEST}")
+    try:
+        with np.errstate(all="ignore"):  # what is not finite is found where it is used
+            return of(ast.parse(expression, mode="eval"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InvalidInput(f"{shown(expression)} is no expression") from None
+
+
+# Columns of the design, as sites are told.
+
+
+@dataclass(frozen=True)
+class Design(Question):
+    """The columns of a regression, and which rows it has: those with a value in each column that it needs.
+
+    As a question it asks for the number of rows, those left out, and the moments of the columns.
+
+    Attributes:
+        names: of the columns.
+        products: of each column the factors whose product it is; none for the intercept.
+        categories: of each column of categories those that count.
+        needed: further columns without which a row is left out, such as the outcome's.
+        shift, scale: of each column; what is used is (product - shift) / scale.
+    """
+
+    names: tuple[str, ...]
+    products: tuple[tuple[Factor, ...], ...]
+    categories: tuple[tuple[str, tuple[str, ...]], ...]
+    needed: tuple[str, ...]
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that are needed, and those of the factors, each once."""
+        of = [column for product in self.products for _, columns, _ in product for column in columns]
+        return tuple(dict.fromkeys([*self.needed, *of]))
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.names)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Rows, rows left out for each of `columns`, and sums of each column of the design and of its square."""
+        return {"rows": (), "left_out": (len(self.columns),), "sum": (self.size,), "squares": (self.size,)}
+
+    def sums(self, table: SiteTable) -> Sums:
+        """These over a site's rows."""
+        matrix, (rows, left_out) = self.matrix(table), self.rows(table)
+        moments = {"sum": matrix.sum(axis=0), "squares": np.einsum("ij,ij->j", matrix, matrix)}
+        return {"rows": np.array(float(len(rows))), "left_out": left_out, **moments}
+
+    def rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray]:
+        """The rows that count, and how many are left out for each column, of the first that has no value there."""
+        return table.cached(("rows", self.columns, self.categories), lambda: self._rows(table))
+
+    def _rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray]:
+        known, left_out, kept = dict(self.categories), [], None
+        for name in self.columns:
+            is_known = name in known
+            has_value = (
+                np.isin(table.texts(name), known[name]) if is_known else ~np.isnan(table.numbers(name))
+            )
+            if kept is not None and len(has_value) != len(kept):
+                raise InvalidInput(f"column {name} has {len(has_value)} rows, the others {len(kept)}")
+            before = np.ones(len(has_value), bool) if kept is None else kept
+            kept = before & has_value
+            left_out.append(float(before.sum() - kept.sum()))
+        rows = np.flatnonzero(np.zeros(0) if kept is None else kept)
+        if len(rows) < table.min_rows:
+            raise InvalidInput(
+                f"it has fewer than {table.min_rows} rows with a value in each column (min_rows)"
+            )
+        return rows, np.array(left_out)
+
+    def matrix(self, table: SiteTable) -> np.ndarray:
+        """The columns at a site, shape (rows, columns); `InvalidInput` for one that would reveal single rows."""
+        return table.last("matrix", self, lambda: self._matrix(table))
+
+    def _matrix(self, table: SiteTable) -> np.ndarray:
+        rows, _ = self.rows(table)
+        if table.min_rows > 1 and self.size * 5 > len(rows):
+            raise InvalidInput(
+                f"{self.size} columns are more than a fifth of its rows: leave terms out, or merge categories"
+            )
+        matrix = np.ones((len(rows), self.size), order="F")
+        for i, product in enumerate(self.products):
+            for factor in product:
+                matrix[:, i] *= self.values(table, factor)
+        table.cached(
+            ("checked", self.products, self.columns, self.categories), lambda: self._check(table, matrix)
+        )
+        matrix -= np.array(self.shift)
+        matrix /= np.array(self.scale)
+        return matrix
+
+    def _check(self, table: SiteTable, matrix: np.ndarray) -> None:
+        for name, column in zip(self.names, matrix.T, strict=True):
+            check_effective_rows(table, f"column {name}", column)
+        check_leverage(table, matrix, np.ones(len(matrix)), matrix.T @ matrix)
+
+    def values(self, table: SiteTable, factor: Factor) -> np.ndarray:
+        """A factor in the rows that count, shape (rows,); `InvalidInput` where it is not finite."""
+        rows, (expression, columns, level) = self.rows(table)[0], factor
+        if level:
+            return (table.texts(columns[0])[rows] == level).astype(float)
+        values = evaluate(expression, [table.numbers(name)[rows] for name in columns])
+        values = np.broadcast_to(values, len(rows))
+        if not np.isfinite(values).all():
+            raise InvalidInput(
+                f"{title(factor)} is not finite in some rows: they have a number that is infinite, or without that "
+                "logarithm, root or quotient"
+            )
+        return values
+
+    def standardised(self, sites: Sites) -> tuple[Design, Sums]:
+        """The same columns with mean 0 and deviation 1 over all sites, and the moments of the columns as they are.
+
+        Sums of squares of such columns lose no digits, and say which columns are alike. Without an intercept no mean
+        is subtracted.
+
+        Raises:
+            InvalidInput: a column has the same value in all rows.
+        """
+        first = sums = sites.sums(self)
+        rows, fixed = float(first["rows"]), np.array([not product for product in self.products])
+        mean, shift = first["sum"] / rows, np.zeros(self.size)
+        if (sums["squares"] / rows - mean**2 < 1e-6 * mean**2)[
+            ~fixed
+        ].any():  # the difference has lost six digits
+            shift = mean
+            sums = sites.sums(replace(self, shift=tuple(mean.tolist())))
+        rest = sums["sum"] / rows
+        deviation = np.sqrt(np.maximum(sums["squares"] / rows - rest**2, 0))
+        size = np.hypot(deviation, mean)
+        same = ~fixed & (deviation <= 1e-12 * size) if fixed.any() else size == 0
+        if same.any():
+            name = self.names[int(np.argmax(same))]
+            raise InvalidInput(f"column {name} has the same value in all rows of all sites: leave it out")
+        shift = np.where(fixed, 0.0, shift + rest) if fixed.any() else np.zeros(self.size)
+        scale = np.where(fixed, 1.0, deviation if fixed.any() else size)
+        return replace(self, shift=tuple(shift.tolist()), scale=tuple(scale.tolist())), first
+
+    def unscaled(self, coefficients: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and their covariance for the columns as they are, from those for standardised ones."""
+        back = np.diag(1 / np.array(self.scale))
+        for i, product in enumerate(self.products):
+            if not product:
+                back[i] -= np.array(self.shift) / np.array(self.scale)
+        return back @ coefficients, back @ covariance @ back.T
+
+
+def title(factor: Factor) -> str:
+    """A factor as a formula has it.
+
+    >>> title(("log(x0)", ("age",), ""))
+    'log(age)'
+    """
+    expression, columns, level = factor
+    if level:
+        return f"{columns[0]}[{level}]"
+    return re.sub(r"\bx(\d+)\b", lambda m: columns[int(m[1])], expression)
+
+
+# What a site refuses: numbers that are of few rows.
+
+
+def effective_rows(column: np.ndarray, middle: float) -> float:
+    """How many rows a column tells from the others: of one with two values, those that have the rarer one.
+
+    With d the distance from the middle, the median, it is (sum of d)^2 / sum of d^2, and 0 for a constant.
+
+    >>> effective_rows(np.array([0.0, 0.0, 0.0, 1.0, 1.0]), 0.0)
+    2.0
+    """
+    distance = np.abs(column - middle)
+    largest = distance.max(initial=0.0)
+    distance = distance / largest if largest > 0 else distance
+    squares = distance @ distance
+    return float(distance.sum() ** 2 / squares) if squares else 0.0
+
+
+def check_effective_rows(table: SiteTable, what: str, column: np.ndarray) -> None:
+    """Raise `InvalidInput` if a column has more than one value and tells fewer than `min_rows` rows from the others."""
+    if table.min_rows == 1 or not len(column):
+        return
+    if (
+        effective_rows(column, float(column.mean())) >= 100 * table.min_rows
+    ):  # about 4 times that from the median
+        return
+    if 0 < effective_rows(column, float(np.median(column))) < table.min_rows:
+        raise InvalidInput(
+            f"{what} tells fewer than {table.min_rows} rows from the others (min_rows): merge categories, or leave it "
+            "out"
+        )
+
+
+def check_leverage(
+    table: SiteTable, matrix: np.ndarray, weights: np.ndarray, information: np.ndarray
+) -> None:
+    """Raise `InvalidInput` where weighted sums over a site's rows would be those of single rows.
+
+    Args:
+        matrix: the columns, shape (rows, columns).
+        weights: of the rows, >= 0, shape (rows,).
+        information: X' W X, shape (columns, columns).
+    """
+    if table.min_rows == 1:
+        return
+    size = np.sqrt(np.diag(information))
+    size = np.where(size > 0, size, 1.0)
+    values, vectors = np.linalg.eigh(information / np.outer(size, size))
+    kept = values > 1e-10 * len(size)
+    directions = vectors[:, kept] / np.sqrt(values[kept]) / size[:, None]
+    largest = np.linalg.norm(directions, 2) ** 2 if kept.any() else 0.0
+    suspects = np.flatnonzero(weights * np.einsum("ij,ij->i", matrix, matrix) * largest > _LEVERAGE)
+    leverage = weights[suspects] * ((matrix[suspects] @ directions) ** 2).sum(axis=1)
+    if (leverage > _LEVERAGE).any():
+        raise InvalidInput(
+            "a single row decides on a coefficient: leave out the term that tells it from the others, or clip the "
+            "column"
+        )

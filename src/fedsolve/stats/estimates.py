@@ -1,0 +1,191 @@
+"""Estimates with their standard errors, as a table in a terminal, a notebook and LaTeX, and as a data frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.special import chdtrc, ndtr, ndtri, stdtr, stdtrit
+
+from fedsolve.core.errors import InvalidInput, check_known, check_number
+from fedsolve.report.style import show_number
+from fedsolve.report.table import Cell, ResultTable
+from fedsolve.results.columns import frame
+
+
+@dataclass(frozen=True, repr=False)
+class Summary(ResultTable):
+    """A table that shows itself in a terminal and a notebook; the note below says what the rows are of."""
+
+    def __repr__(self) -> str:
+        rows = [list(self.head), *self.texts]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                [row[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(row[1:], widths[1:], strict=True))]
+            )
+            for row in rows
+        ]
+        return "\n".join([self.caption, *lines, self.note])
+
+    def _repr_html_(self) -> str:
+        note = "".join(f"<p>{line}</p>" for line in self.note.splitlines())
+        return self.notebook(self.caption) + note
+
+
+def p_text(p: float) -> str:
+    """A p-value.
+
+    >>> p_text(0.03217), p_text(1e-9)
+    ('0.032', '<0.001')
+    """
+    return "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.01 else f"{p:.2g}"
+
+
+def number_text(value: float) -> str:
+    """A number of a table; '-' for NaN."""
+    return "-" if math.isnan(value) else str(value) if math.isinf(value) else show_number(value)
+
+
+def chi_square_p(statistic: float, degrees: int) -> float:
+    """The probability of a chi-square variable above a statistic; NaN without degrees of freedom."""
+    return float(chdtrc(degrees, statistic)) if degrees > 0 else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """Coefficients of a model over all sites.
+
+    Attributes:
+        model: what was fitted, in words.
+        names: of the columns.
+        coefficients: shape (columns,).
+        covariance: of the coefficients, shape (columns, columns).
+        degrees: of Student's t; infinite where the normal distribution is used.
+        rows: that were used.
+        left_out: rows without a value, by the first column that has none.
+        sites: that took part.
+        notes: what should be known about the result.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    coefficients: np.ndarray
+    covariance: np.ndarray = field(repr=False)
+    degrees: float
+    rows: int
+    left_out: Mapping[str, int]
+    sites: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def standard_errors(self) -> np.ndarray:
+        """Shape (columns,)."""
+        return np.sqrt(np.diag(self.covariance))
+
+    @property
+    def statistics(self) -> np.ndarray:
+        """Coefficient divided by standard error, shape (columns,): z, or t if a dispersion was estimated."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.coefficients / self.standard_errors
+
+    @property
+    def p_values(self) -> np.ndarray:
+        """Two-sided, of each coefficient being 0, shape (columns,)."""
+        size = -np.abs(self.statistics)
+        return 2 * (ndtr(size) if math.isinf(self.degrees) else stdtr(self.degrees, size))
+
+    def intervals(self, level: float = 0.95) -> np.ndarray:
+        """Wald's confidence intervals, shape (columns, 2).
+
+        Raises:
+            InvalidInput: a level outside (0, 1).
+        """
+        check_number("level", level, above=0, below=1)
+        tail = (1 + level) / 2
+        half = float(ndtri(tail) if math.isinf(self.degrees) else stdtrit(self.degrees, tail))
+        reach = half * self.standard_errors
+        return np.stack([self.coefficients - reach, self.coefficients + reach], axis=1)
+
+    def __getitem__(self, name: str) -> float:
+        """A coefficient by its column's name."""
+        check_known("column", name, self.names)
+        return float(self.coefficients[self.names.index(name)])
+
+    def frame(self, level: float = 0.95) -> Any:
+        """A row for each column, as a data frame of pandas, or of polars; `InvalidInput` if neither is installed."""
+        low, high = self.intervals(level).T
+        columns = {"coefficient": self.coefficients, "standard_error": self.standard_errors}
+        columns |= {"statistic": self.statistics, "p": self.p_values, "low": low, "high": high}
+        return frame({"column": np.array(self.names), **columns})
+
+    def summary(self, level: float = 0.95, ratios: bool = False) -> Summary:
+        """The table that one prints.
+
+        Args:
+            level: of the confidence intervals, in (0, 1).
+            ratios: whether coefficients and intervals are shown as exp(coefficient): odds, rate or hazard ratios.
+        """
+        shown = np.exp if ratios else np.asarray
+        low, high = shown(self.intervals(level)).T
+        test = "z" if math.isinf(self.degrees) else "t"
+        percent = f"{100 * level:g} %"
+        head = ["", "exp(coefficient)" if ratios else "coefficient", "standard error", test, "p"]
+        head += [f"{percent} from", "to"]
+        numbers = (shown(self.coefficients), self.standard_errors, self.statistics, self.p_values, low, high)
+        rows = []
+        for i, name in enumerate(self.names):
+            of = [float(column[i]) for column in numbers]
+            texts = [*map(number_text, of[:2]), f"{of[2]:.2f}", p_text(of[3]), *map(number_text, of[4:])]
+            rows.append([name, *map(Cell, texts, of)])
+        return Summary(self.model, head, rows, "\n".join([*self._facts(), *self._about()]))
+
+    def to_latex(self, level: float = 0.95, ratios: bool = False) -> str:
+        """The table as LaTeX text, for a preamble with `\\usepackage{booktabs}`."""
+        table = self.summary(level, ratios)
+        return Summary(table.caption, table.head, table.rows, " ".join(table.note.splitlines())).latex()
+
+    def _facts(self) -> Sequence[str]:
+        # lines of a kind of model below the table
+        return ()
+
+    def _about(self) -> list[str]:
+        return about_rows(self.rows, self.left_out, self.sites, self.notes)
+
+    def __str__(self) -> str:
+        return repr(self.summary())
+
+
+def about_rows(
+    rows: int, left_out: Mapping[str, int], sites: Sequence[str], notes: Sequence[str]
+) -> list[str]:
+    """Lines on the rows of a result, and its notes."""
+    gone = sum(left_out.values())
+    which = ", ".join(f"{name} {count:,}" for name, count in left_out.items() if count)
+    rest = f"; {gone:,} left out without a value ({which})" if gone else ""
+    return [f"{rows:,} rows of {len(sites)} sites{rest}", *(f"note: {note}" for note in notes)]
+
+
+def check_not_collinear(information: np.ndarray, names: Sequence[str], where: str = "") -> None:
+    """Raise `InvalidInput` that names a column which is a combination of those before it, if there is one.
+
+    Args:
+        information: X' W X of standardised columns, shape (columns, columns).
+        names: of the columns.
+        where: what the columns are of, if not of all rows.
+    """
+    size = np.sqrt(np.diag(information))
+    if (size <= 0).any():
+        name = names[int(np.argmin(size))]
+        raise InvalidInput(f"column {name} says nothing about the outcome{where}: leave it out")
+    scaled = information / np.outer(size, size)
+    for i in range(1, len(size)):
+        weights, *_ = np.linalg.lstsq(scaled[:i, :i], scaled[:i, i], rcond=None)
+        if scaled[i, i] - weights @ scaled[:i, i] < 1e-10:
+            of = [names[j] for j in np.flatnonzero(np.abs(weights) > 1e-6).tolist()]
+            raise InvalidInput(
+                f"column {names[i]} is a combination of {', '.join(of)} over all rows{where}: leave one of them out"
+            )

@@ -1,0 +1,506 @@
+"""Generalised linear models over sites by Fisher scoring: estimates and errors of the tables put together.
+
+In each round a site sends its score X' W (y - mu) / mu' and information X' W X at the coefficients that it was sent,
+and the deviance; their sums over sites are those of one table (McCullagh and Nelder 1989, section 2.5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput, Unavailable, check_known, check_number
+from fedsolve.stats.design import Design, Factor, check_effective_rows, check_leverage, title
+from fedsolve.stats.estimates import Estimates, check_not_collinear, number_text
+from fedsolve.stats.families import FAMILIES, LINKS, alpha_slopes, family_and_link
+from fedsolve.stats.formula import design_of, read_formula
+from fedsolve.stats.local_sites import local_sites
+from fedsolve.stats.questions import Question, Sites, SiteTable, Sums
+
+ERRORS = ("model", "robust", "sites")
+_ROUNDS = 40
+_HALVINGS = 20
+_LEAST_LOG_ALPHA = -18.0
+
+
+@dataclass(frozen=True)
+class GlmSums(Question):
+    """What is asked in a round of a generalised linear model.
+
+    Attributes:
+        outcome: what is explained.
+        weights, offset: columns, or ''.
+        alpha: of the negative binomial, variance = mean + alpha mean^2.
+        dispersion: at which the log-likelihood is.
+        coefficients: of the columns; () for the first round, in which each row's mean begins at its outcome.
+        scores: products of which scores are wanted: "robust" those of rows, "sites" those of whole sites, '' none.
+    """
+
+    design: Design
+    outcome: Factor
+    weights: str
+    offset: str
+    family: str
+    link: str
+    alpha: float = 1.0
+    dispersion: float = 1.0
+    coefficients: tuple[float, ...] = ()
+    scores: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the design."""
+        return self.design.columns
+
+    @property
+    def analysis(self) -> Any:
+        """The model without what changes from round to round."""
+        design = replace(self.design, shift=(), scale=())
+        return replace(self, design=design, alpha=1.0, dispersion=1.0, coefficients=(), scores="")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of numbers, of the score, and of matrices over the columns."""
+        p = self.design.size
+        numbers = ("rows", "weight", "outside", "extreme", "outcome", "deviance", "pearson", "loglik")
+        shapes = dict.fromkeys(numbers, ()) | {"score": (p,), "information": (p, p)}
+        return shapes | ({"products": (p, p)} if self.scores else {}) | {"alpha": (2,)}
+
+    def sums(self, table: SiteTable) -> Sums:
+        """These over a site's rows; zeros where the mean of a row cannot be, and how many those rows are."""
+        matrix = self.design.matrix(table)
+        key = ("glm", self.design.columns, self.design.categories, self.outcome, self.weights, self.offset)
+        y, weights, offset = table.cached((*key, self.family), lambda: self._rows(table))
+        family, link = FAMILIES[self.family], LINKS[self.link]
+        with np.errstate(all="ignore"):  # rows whose mean cannot be are counted
+            if self.coefficients:
+                eta = matrix @ np.array(self.coefficients) + offset
+                mu = link.mean(eta)
+            else:
+                mu = family.start(y)
+                eta = link.of(mu)
+            slope = link.slope(eta)
+            inside = family.is_inside(mu) & np.isfinite(eta) & (slope != 0) & np.isfinite(slope)
+        sums = {name: np.zeros(shape) for name, shape in self.shapes().items()}
+        sums |= {"rows": np.array(float(len(y))), "weight": weights.sum(), "outcome": weights @ y}
+        sums["outside"] = np.array(float((~inside).sum()))
+        if not inside.all():
+            return sums
+        residual = (y - mu) / slope if self.coefficients else eta - offset
+        return sums | self._sums(table, matrix, (y, mu, slope, weights), residual)
+
+    def _sums(
+        self, table: SiteTable, matrix: np.ndarray, rows: tuple[np.ndarray, ...], residual: np.ndarray
+    ) -> Sums:
+        y, mu, slope, weights = rows
+        family = FAMILIES[self.family]
+        variance = family.variance(mu, self.alpha)
+        working = weights * slope**2 / variance
+        weighted = matrix * working[:, None]
+        information = matrix.T @ weighted
+        check_leverage(table, matrix, working, information)
+        found: dict[str, Any] = {"score": weighted.T @ residual, "information": information}
+        if self.scores == "robust":
+            found["products"] = (weighted * residual[:, None] ** 2).T @ weighted
+        elif self.scores == "sites":
+            found["products"] = np.outer(found["score"], found["score"])
+        if self.family == "negative binomial":
+            found["alpha"] = np.array(alpha_slopes(y, mu, self.alpha, weights))
+        found["extreme"] = ((mu < 1e-8) | (mu > 1 - 1e-8)).sum() if self.family == "binomial" else 0
+        found["deviance"] = weights @ family.deviance(y, mu, self.alpha)
+        found["pearson"] = weights @ ((y - mu) ** 2 / variance)
+        at = ("saturated", self.family, self.alpha, self.dispersion)
+        saturated = table.last("saturated", at, lambda: family.saturated(y, *at[2:], weights).sum())
+        found["loglik"] = saturated - found["deviance"] / (2 * self.dispersion)
+        return {name: np.asarray(value, np.float64) for name, value in found.items()}
+
+    def _rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # outcome, weights and offset of the rows that count
+        design, family = self.design, FAMILIES[self.family]
+        y = design.values(table, self.outcome)
+        rows = design.rows(table)[0]
+        weights = table.numbers(self.weights)[rows] if self.weights else np.ones(len(y))
+        offset = (
+            design.values(table, (_expression(self.offset), (_column(self.offset),), ""))
+            if self.offset
+            else 0.0
+        )
+        is_allowed, words = family.allowed
+        if not is_allowed(y).all():
+            raise InvalidInput(f"outcome {title(self.outcome)} of the family {self.family} must be {words}")
+        if not ((weights > 0) & np.isfinite(weights)).all():
+            raise InvalidInput(f"weights {self.weights} must be greater than 0 and finite")
+        for what, values in {"the outcome": y, f"column {self.weights}": weights}.items():
+            check_effective_rows(table, what, values)
+        return y, weights, np.broadcast_to(offset, len(y))
+
+
+def _expression(offset: str) -> str:
+    return "log(x0)" if offset.startswith("log(") else "x0"
+
+
+def _column(offset: str) -> str:
+    return offset[4:-1] if offset.startswith("log(") else offset
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlmResult(Estimates):
+    """A generalised linear model over all sites.
+
+    Attributes, beside those of `Estimates`:
+        family, link: of the outcome.
+        deviance, null_deviance: of the model, and of that with an intercept (and the offset) alone.
+        dispersion: Pearson's; 1 for binomial, Poisson and negative binomial outcomes.
+        alpha: of the negative binomial, variance = mean + alpha mean^2; NaN for others.
+        log_likelihood: at the estimate, with the dispersion deviance / rows where one is estimated, as R has it.
+        aic: -2 log-likelihood + 2 (number of estimated coefficients, dispersion and alpha).
+        rounds: in which sums of scores were asked for.
+        design: of the columns.
+        offset: its column, or ''.
+    """
+
+    family: str
+    link: str
+    deviance: float
+    null_deviance: float
+    dispersion: float
+    alpha: float
+    log_likelihood: float
+    aic: float
+    rounds: int
+    design: Design = field(repr=False)
+    offset: str
+
+    def predict(self, table: Any, kind: str = "mean") -> np.ndarray:
+        """The mean of the outcome for rows of a table, NaN for one without a value in some column.
+
+        Args:
+            table: with the columns of the terms (and of the offset).
+            kind: "mean", or "link" for the linear predictor.
+
+        Returns:
+            float64, shape (rows,).
+
+        Raises:
+            InvalidInput: a column is missing, or `kind` is another word.
+        """
+        check_known("kind", kind, ("mean", "link"))
+        [site] = local_sites([table], 1, 1).tables
+        design = replace(self.design, needed=(_column(self.offset),) if self.offset else ())
+        rows, _ = design.rows(site)
+        eta = design.matrix(site) @ self.coefficients
+        if self.offset:
+            eta = eta + design.values(site, (_expression(self.offset), (_column(self.offset),), ""))
+        predicted = np.full(site.size, np.nan)
+        predicted[rows] = eta if kind == "link" else LINKS[self.link].mean(eta)
+        return predicted
+
+    def _facts(self) -> list[str]:
+        deviance, null = number_text(self.deviance), number_text(self.null_deviance)
+        lines = [f"deviance {deviance} (null model {null}), AIC {self.aic:.2f}, {self.rounds} rounds"]
+        if FAMILIES[self.family].has_dispersion:
+            lines.append(f"dispersion {number_text(self.dispersion)} (Pearson)")
+        if self.family == "negative binomial":
+            lines.append(f"alpha {number_text(self.alpha)}: variance = mean + alpha mean^2")
+        return lines
+
+
+@dataclass(frozen=True)
+class GlmRequest:
+    """What is to be fitted; see `glm` for each word."""
+
+    outcome: str
+    terms: Any = None
+    family: str = "gaussian"
+    link: str | None = None
+    weights: str | None = None
+    offset: str | None = None
+    errors: str = "model"
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        family, link = family_and_link(self.family, self.link)
+        object.__setattr__(self, "family", family)
+        object.__setattr__(self, "link", link)
+        check_known("errors", self.errors, ERRORS)
+        if self.alpha is not None:
+            if family != "negative binomial":
+                raise InvalidInput(
+                    f"alpha is of the negative binomial, and the family is {family}: leave it out"
+                )
+            check_number("alpha", self.alpha, above=0)
+
+    def fit(self, sites: Sites) -> GlmResult:
+        """Ask the sites, round after round.
+
+        Raises:
+            InvalidInput: the model has no finite estimate, or sites refuse to answer.
+            Unavailable: a site leaves in the middle.
+        """
+        return _Fit(self, sites).result()
+
+
+class _Fit:
+    # one fit: what was asked last, and how often
+
+    def __init__(self, request: GlmRequest, sites: Sites) -> None:
+        self.request, self.sites, self.rounds = request, sites, 0
+        formula = read_formula(request.outcome, request.terms)
+        offset = request.offset or ""
+        further = [name for name in (request.weights or "", _column(offset)) if name]
+        plain, outcome = design_of(formula, sites, further)
+        assert outcome is not None
+        self.plain = plain
+        self.design, moments = plain.standardised(sites)
+        self.left_out = dict(zip(plain.columns, map(int, moments["left_out"]), strict=True))
+        self.rows = int(moments["rows"])
+        if self.rows <= plain.size:
+            raise InvalidInput(f"{self.rows} rows are too few for {plain.size} columns: leave terms out")
+        alpha = 1.0 if request.alpha is None else float(request.alpha)
+        own = (request.weights or "", offset, request.family, str(request.link), alpha)
+        self.question = GlmSums(self.design, outcome, *own)
+        self.text = f"{title(outcome)} ~ {' + '.join(':'.join(term) or '1' for term in formula.terms)}"
+
+    def ask(self, question: GlmSums, coefficients: np.ndarray) -> Sums:
+        self.rounds += 1
+        sums = self.sites.sums(replace(question, coefficients=tuple(coefficients.tolist())))
+        if int(sums["rows"]) != self.rows:
+            raise Unavailable(
+                f"the sites have {int(sums['rows']):,} rows, and had {self.rows:,}: their data changed while they were "
+                "asked; begin again"
+            )
+        return sums
+
+    def solve(self, question: GlmSums) -> tuple[np.ndarray, Sums]:
+        """The coefficients of standardised columns, and the sums there."""
+        p = question.design.size
+        first = self.ask(question, np.zeros(0))
+        self._check_outcome(first)
+        safe = np.zeros(p)  # the mean for all rows
+        if () in question.design.products:
+            mean = first["outcome"] / first["weight"]
+            safe[question.design.products.index(())] = LINKS[question.link].of(mean)
+        if first["outside"] > 0:
+            current, sums = self._halved(question, safe, np.zeros(p), math.inf)
+            check_not_collinear(sums["information"], question.design.names)
+        else:
+            check_not_collinear(first["information"], question.design.names)
+            toward = np.linalg.solve(first["information"], first["score"]) - safe
+            current, sums = self._halved(question, safe, toward, math.inf)
+        step = np.zeros(p)
+        for _ in range(_ROUNDS):
+            step = np.linalg.lstsq(sums["information"], sums["score"], rcond=1e-14)[0]
+            decrement, scale = float(sums["score"] @ step), self._dispersion(sums)
+            if decrement <= 1e-18 * scale + 1e-30 * float(sums["deviance"]):
+                return current, sums
+            if not np.isfinite(step).all() or np.abs(step).max() > 1e6:
+                break
+            before, last = current, sums
+            current, sums = self._halved(question, current, step, float(sums["deviance"]))
+            if np.array_equal(current, before):  # no step makes it better: rounding is left
+                return before, last
+        raise InvalidInput(self._no_estimate(step))
+
+    def _halved(
+        self, question: GlmSums, start: np.ndarray, step: np.ndarray, deviance: float
+    ) -> tuple[np.ndarray, Sums]:
+        # a step that keeps all means possible and does not raise the deviance, halved until it does so
+        for halving in range(_HALVINGS):
+            tried = start + step * 0.5**halving
+            sums = self.ask(question, tried)
+            slack = 1e-10 * (abs(deviance) + 0.1) if math.isfinite(deviance) else 0.0
+            if not sums["outside"] and float(sums["deviance"]) <= deviance + slack:
+                return tried, sums
+        if math.isinf(deviance):
+            raise InvalidInput(_outside(question))
+        return start, self.ask(question, start)
+
+    def _dispersion(self, sums: Sums) -> float:
+        if not FAMILIES[self.question.family].has_dispersion:
+            return 1.0
+        return float(sums["pearson"]) / (self.rows - self.design.size)
+
+    def _check_outcome(self, first: Sums) -> None:
+        mean, family = float(first["outcome"] / first["weight"]), self.question.family
+        only = {"binomial": (0.0, 1.0), "poisson": (0.0,), "negative binomial": (0.0,)}.get(family, ())
+        if mean in only:
+            raise InvalidInput(
+                f"outcome {title(self.question.outcome)} is {mean:g} in all rows of all sites: nothing can be explained"
+            )
+
+    def _no_estimate(self, step: np.ndarray) -> str:
+        size = np.abs(step)
+        size[[i for i, product in enumerate(self.design.products) if not product]] = 0
+        names = [self.design.names[i] for i in np.flatnonzero(size > 0.1 * size.max())] if size.any() else []
+        if self.question.family == "binomial":
+            return (
+                f"no finite estimate: the outcome is separated without an error by {', '.join(names)}: merge "
+                "categories, leave a term out, or fit a penalised model with fs.Newton"
+            )
+        return (
+            f"no finite estimate after {self.rounds} rounds; the coefficients of {', '.join(names)} still grow: leave "
+            "a term out, or choose another link"
+        )
+
+    def result(self) -> GlmResult:
+        request, question = self.request, self.question
+        current, sums = self.solve(question)
+        if request.family == "negative binomial" and request.alpha is None:
+            question, current, sums = self._with_alpha(current, sums)
+        p, family = self.design.size, FAMILIES[request.family]
+        dispersion = self._dispersion(sums)
+        inverse = np.linalg.inv(sums["information"])
+        covariance = inverse * dispersion
+        rounds = self.rounds
+        if request.errors != "model":
+            products = self.ask(replace(question, scores=request.errors), current)["products"]
+            covariance = inverse @ products @ inverse * self._correction()
+        loglik, parameters = float(sums["loglik"]), p + family.has_dispersion
+        if family.has_dispersion:  # as R: the deviance per unit of weight
+            at = float(sums["deviance"] / sums["weight"])
+            loglik = float(self.ask(replace(question, dispersion=max(at, 1e-300)), current)["loglik"])
+        estimated = request.family == "negative binomial" and request.alpha is None
+        coefficients, covariance = self.design.unscaled(current, covariance)
+        normal = not family.has_dispersion or request.errors != "model"
+        return GlmResult(
+            model=f"{self.text}, {request.family} with {request.link} link",
+            names=self.plain.names,
+            coefficients=coefficients,
+            covariance=covariance,
+            degrees=math.inf if normal else float(self.rows - p),
+            rows=self.rows,
+            left_out=self.left_out,
+            sites=tuple(self.sites.names),
+            notes=(*dict.fromkeys(self.sites.notes), *self._remarks(sums)),
+            family=request.family,
+            link=str(request.link),
+            deviance=float(sums["deviance"]),
+            null_deviance=self._null_deviance(question),
+            dispersion=dispersion,
+            alpha=question.alpha if request.family == "negative binomial" else math.nan,
+            log_likelihood=loglik,
+            aic=-2 * loglik + 2 * (parameters + estimated),
+            rounds=rounds,
+            design=self.plain,
+            offset=request.offset or "",
+        )
+
+    def _remarks(self, sums: Sums) -> list[str]:
+        notes = []
+        if sums["extreme"] > 0:
+            notes.append(f"the fitted probability of {int(sums['extreme']):,} rows is 0 or 1 to 1e-8")
+        if self.request.errors == "sites":
+            notes.append(f"standard errors are clustered by site, of {len(self.sites.names)} sites")
+        elif self.request.errors == "robust":
+            notes.append("standard errors are robust (sandwich, HC0)")
+        return notes
+
+    def _correction(self) -> float:
+        if self.request.errors == "robust":
+            return 1.0
+        groups, rows = len(self.sites.names), self.rows
+        if groups <= self.design.size:
+            raise InvalidInput(
+                f'errors = "sites" needs more sites than columns: {groups} sites, {self.design.size} columns; use '
+                '"robust"'
+            )
+        return groups / (groups - 1) * (rows - 1) / (rows - self.design.size)
+
+    def _with_alpha(self, current: np.ndarray, sums: Sums) -> tuple[GlmSums, np.ndarray, Sums]:
+        # Newton's steps of both at once: their information is block diagonal (Lawless 1987)
+        question, at, change = self.question, math.log(self.question.alpha), math.inf
+        for _ in range(_ROUNDS):
+            step = np.linalg.solve(sums["information"], sums["score"])
+            slope, curvature = map(float, sums["alpha"])
+            change = slope / -curvature if curvature < 0 else math.copysign(1.0, slope)
+            change = min(max(change, -2.0), 2.0)
+            if abs(change) < 1e-9 and float(sums["score"] @ step) <= 1e-18:
+                return question, current, sums
+            if at + change < _LEAST_LOG_ALPHA:
+                raise InvalidInput(
+                    "the outcome varies no more than a Poisson one (alpha = 0): use the family poisson"
+                )
+            part, tried = 1.0, sums
+            for halving in range(_HALVINGS):
+                part = 0.5**halving
+                question = replace(question, alpha=math.exp(at + part * change))
+                tried = self.ask(question, current + part * step)
+                if not tried["outside"] and tried["loglik"] >= sums["loglik"] - 1e-10 * abs(sums["loglik"]):
+                    break
+            at, current, sums = at + part * change, current + part * step, tried
+        raise InvalidInput("the coefficients and alpha do not settle: leave a term out, or give alpha")
+
+    def _null_deviance(self, question: GlmSums) -> float:
+        design = self.design
+        if () not in design.products:
+            if question.offset or question.link == "inverse":
+                return math.nan
+            return float(self.ask(question, np.zeros(design.size))["deviance"])
+        null = replace(
+            design, names=("Intercept",), products=((),), needed=design.columns, shift=(0.0,), scale=(1.0,)
+        )
+        _, sums = self.solve(replace(question, design=null))
+        return float(sums["deviance"])
+
+
+def _outside(question: GlmSums) -> str:
+    which = f"with the {question.link} link some means are impossible for the family {question.family}"
+    return f"{which}: choose another link"
+
+
+def glm(
+    sites: Any,
+    outcome: str,
+    terms: str | Sequence[str] | None = None,
+    *,
+    family: str = "gaussian",
+    link: str | None = None,
+    weights: str | None = None,
+    offset: str | None = None,
+    errors: str = "model",
+    alpha: float | None = None,
+    min_rows: int = 10,
+    min_clients: int = 3,
+) -> GlmResult:
+    """Fit a generalised linear model to the tables of all sites: the estimates of the tables put together.
+
+    Sites send sums over their rows, as on a federation (`fedsolve federate glm`), by Fisher scoring.
+
+    Args:
+        sites: a table for each site (pandas, Polars, Arrow, or a mapping from names to columns), a list, or a mapping
+            from the sites' names to them.
+        outcome: its column; or the whole formula, such as `"ill ~ age + smoker + age:smoker"`. A column of two texts
+            has the value 1 for the second in alphabetical order.
+        terms: `"age + smoker"`, or a list of terms; None if `outcome` is the whole formula. Columns of texts are
+            categories, the first without a column of its own; `C(x)` makes numbers categories, and
+            `C(x, Treatment("no"))` names that first one. `log`, `sqrt`, `exp`, `I(x ** 2)`, `center` and `scale` (by
+            the mean over all sites) are known.
+        family: "gaussian", "binomial", "poisson", "gamma" or "negative binomial".
+        link: "identity", "log", "logit", "probit", "cloglog", "inverse" or "sqrt"; None for the family's: identity,
+            logit, log, inverse and log.
+        weights: a column of prior weights > 0 (R's `weights`): the variance of a row is divided by its weight.
+        offset: a column that is added to the linear predictor, or its logarithm, such as `"log(years)"`.
+        errors: "model", or those of the sandwich, "robust" (HC0) or "sites" (clustered by site, with the factor
+            G / (G - 1) (n - 1) / (n - p)).
+        alpha: of the negative binomial, > 0; None to estimate it by maximum likelihood.
+        min_rows: rows that a site must have, and that a category, a rare outcome or another column must tell from the
+            others there, >= 1; 1 allows everything, and then also models of more columns than a fifth of the rows.
+        min_clients: sites that must take part, >= 1.
+
+    Returns:
+        The estimates; `summary()`, `frame()` and `to_latex()` show them.
+
+    Raises:
+        InvalidInput: a word that is not known, too few sites take part, a column that is constant or a combination of
+            others, or no finite estimate (separation).
+
+    >>> rng = np.random.default_rng(0)
+    >>> tables = [{"x": (x := rng.normal(size=200)), "y": 1 + 2 * x} for _ in range(3)]
+    >>> glm(tables, "y ~ x").coefficients.round(6)
+    array([1., 2.])
+    """
+    request = GlmRequest(outcome, terms, family, link, weights, offset, errors, alpha)
+    return request.fit(local_sites(sites, min_rows, min_clients))
