@@ -57,10 +57,12 @@ from fedsolve.results.record_files import (
 # What a run of an app is for, by its configuration, and the folder of one that trains nothing.
 
 
-TRAIN, EVALUATE, STATISTICS = "train", "evaluate", "statistics"
-JOBS = (TRAIN, EVALUATE, STATISTICS)
+TRAIN, EVALUATE, STATISTICS, ANALYSIS = "train", "evaluate", "statistics", "analysis"
+JOBS = (TRAIN, EVALUATE, STATISTICS, ANALYSIS)
 STATISTICS_FILE = "statistics.json"
 """The statistics, in the folder of their run."""
+ANALYSIS_FILE = "analysis.json"
+"""The result of an analysis, in the folder of its run."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Job:
         columns: what is asked about each column, by name; all that clients allow if there are none.
         minimum: of clients and rows that a statistic must be of.
         secure: whether statistics are sums of which the server sees no client's part.
+        analysis: as text, what an analysis is to find.
     """
 
     name: str
@@ -79,10 +82,11 @@ class Job:
     columns: dict[str, Request]
     minimum: Minimum
     secure: bool = False
+    analysis: str = ""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Job:
-        """The job that a run's configuration names: `job`, with `model`, or `columns`, minimums and `secure`."""
+        """The job that a run's configuration names, with what it needs: `model`, `columns`, `analysis`, minimums."""
         name, model = config.get("job", TRAIN), config.get("model", "")
         check_known("job", name, JOBS)
         if name == EVALUATE and (not isinstance(model, str) or not model):
@@ -96,7 +100,10 @@ class Job:
         columns = parse_columns(config.get("columns", ""))
         if name == STATISTICS and secure:
             check_summable(columns)
-        return cls(name, Path(model), columns, minimum, secure)
+        analysis = config.get("analysis", "")
+        if name == ANALYSIS and (not isinstance(analysis, str) or not analysis):
+            raise InvalidInput('job = "analysis" needs analysis: `fedsolve federate glm` and others set it')
+        return cls(name, Path(model), columns, minimum, secure, str(analysis))
 
 
 @contextlib.contextmanager
@@ -105,7 +112,7 @@ def job_folder(folder: Path) -> Iterator[None]:
     is_ours = False
     try:
         with locked(folder):
-            names = (DEPLOYMENT.file, DEPLOYMENT.previous, HISTORY, STATISTICS_FILE)
+            names = (DEPLOYMENT.file, DEPLOYMENT.previous, HISTORY, STATISTICS_FILE, ANALYSIS_FILE)
             if any((folder / name).exists() for name in names):
                 raise InvalidInput(f"{folder} holds a run already: choose another folder (out)")
             is_ours = True

@@ -15,12 +15,13 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fedsolve.core.errors import InvalidInput, Unavailable, check_integer, of_type, shown
-from fedsolve.data.column_replies import Refused, Replies, join_bins, replies_to
+from fedsolve.core.errors import InvalidInput, Unavailable, check_integer, check_known, of_type, shown
+from fedsolve.data.column_replies import Refused, Replies, Request, join_bins, replies_to
 from fedsolve.data.column_statistics import (
     MOST_CLIENTS,
     CategoryStatistics,
     ColumnStatistics,
+    Minimum,
     NumberStatistics,
     Statistics,
     check_summable,
@@ -153,7 +154,10 @@ def number_words(value: float) -> str:
 # The columns that a client's owner allows to be asked about.
 
 
-_ASKED = "questions.json"
+ANALYSES = ("glm", "cox", "kaplan_meier")
+"""Kinds of analyses that a client's owner can allow."""
+_ASKED, _ROUNDS = "questions.json", "rounds.json"
+_ROUNDS_OF_A_QUESTION = 50  # of sums over rows, for a model or a curve
 _LARGEST = 2**22  # bytes of it
 
 
@@ -167,6 +171,7 @@ class AllowedColumns:
         budget: the noise that the owner demands, which statistics have none of.
         sums: the client's part in secure sums.
         max_questions: about a column that are answered, at least 1, counted over all experiments in a file of the node.
+        analyses: kinds of models and curves that sums over the columns' rows may be for.
     """
 
     columns_of: Callable[[Any], Mapping[str, Any]] | None
@@ -174,10 +179,15 @@ class AllowedColumns:
     budget: PrivacyBudget
     sums: SecureSums
     max_questions: int
+    analyses: Collection[str] = ()
 
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
         check_integer("max_questions", self.max_questions, 1)
+        for name in self.analyses:
+            check_known("analysis", name, ANALYSES)
+        if self.analyses and self.columns_of is None:
+            raise InvalidInput("analyses are of the columns that statistics gives: give statistics, too")
         if self.columns_of is not None and (bound := self.budget.bound):
             raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
         if self.columns_of is not None and not callable(self.columns_of):
@@ -233,19 +243,39 @@ class AllowedColumns:
 
     def _asked_too_often(self, folder: Path, names: Collection[str]) -> set[str]:
         # Count a question about each column before it is answered; those with too many before.
-        path = folder / _ASKED
         with locked(folder):
-            try:
-                asked = loads(read_bytes(path, _LARGEST)) if path.exists() else {}
-                over = {name for name in names if int(asked.get(name, 0)) >= self.max_questions}
-            except (OSError, ValueError, TypeError, AttributeError):
-                raise InvalidInput(
-                    f"{path} is damaged, and how often columns were asked about is not known: restore the file"
-                ) from None
+            asked = _counts(folder / _ASKED)
+            over = {name for name in names if asked.get(name, 0) >= self.max_questions}
             # Counted before it is answered: a client that is killed in between has answered.
-            asked |= {name: int(asked.get(name, 0)) + 1 for name in names if name not in over}
-            write_atomically(path, json.dumps(asked), private=True)
+            asked |= {name: asked.get(name, 0) + 1 for name in names if name not in over}
+            write_atomically(folder / _ASKED, json.dumps(asked), private=True)
         return over
+
+    def count_round(self, folder: Path, columns: Collection[str]) -> None:
+        """Count a round of sums over the rows of these columns: so many are a question about each of them.
+
+        Raises:
+            InvalidInput: a column was asked about too often.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            rounds, key = _counts(folder / _ROUNDS), ", ".join(sorted(columns))
+            is_first = rounds.get(key, 0) % _ROUNDS_OF_A_QUESTION == 0
+            write_atomically(
+                folder / _ROUNDS, json.dumps(rounds | {key: rounds.get(key, 0) + 1}), private=True
+            )
+        if is_first and (over := self._asked_too_often(folder, columns)):
+            raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
+
+
+def _counts(path: Path) -> dict[str, int]:
+    try:
+        asked = loads(read_bytes(path, _LARGEST)) if path.exists() else {}
+        return {name: int(count) for name, count in asked.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise InvalidInput(
+            f"{path} is damaged, and how often columns were asked about is not known: restore the file"
+        ) from None
 
 
 # The job `statistics` under secure sums: clients enrol, and the sum of their replies is opened.
@@ -254,58 +284,98 @@ class AllowedColumns:
 _ATTEMPTS = 4
 
 
+class OpenedSums:
+    """The server's side of secure sums of what clients reply to questions about their rows.
+
+    Raises:
+        Unavailable: a client is missing.
+    """
+
+    def __init__(self, grid: Grid, settings: Settings) -> None:
+        population = settings.population
+        if not LEAST_SUM <= population <= MOST_CLIENTS:
+            raise InvalidInput(
+                f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}"
+            )
+        self._grid, self._settings = grid, settings
+        self.experiment, self.notes = f"statistics-{secrets.token_hex(4)}", list[str]()
+        statuses = ClientStatuses(population)
+        self._registry = ClientRegistry.of(grid, settings, self.experiment, None, statuses, say)
+        self._session = SecureSession.of(grid, settings, self._registry, self.experiment, say)
+        self._session.load_or_enrol(population, settings.connect_seconds)
+        self.clients: list[int] = []  # of the last sum
+        self._sums = 0
+
+    @property
+    def names(self) -> SiteNames:
+        """Of the clients' sites."""
+        return self._registry.names
+
+    def open(
+        self, action: str, numbers: int, asked: bytes, request: Callable[[int, Any], RecordDict]
+    ) -> np.ndarray:
+        """A sum of int64, shape (numbers,), of all clients that are connected; of which they were is in `clients`.
+
+        Args:
+            action: by which Flower calls the client app's handler.
+            asked: the digest of what is asked: clients that are asked something else have masks that cancel with
+                nobody's.
+            request: (client, attempt) -> what it is sent.
+
+        Raises:
+            Unavailable: too few clients reply.
+        """
+        for tries in range(1, _ATTEMPTS + 1):
+            connected = self._registry.poll()
+            clients = self._session.ready(sorted(connected))
+            if len(clients) < LEAST_SUM:
+                advice = missing_clients_advice(self._grid, LEAST_SUM)
+                raise Unavailable(f"{len(clients)} clients are connected: {advice}")
+            attempt = self._session.begin("statistics", self._sums, clients, 0, numbers, asked)
+            at = {connected[client]: client for client in clients}
+            records = {node: request(client, attempt) for node, client in at.items()}
+            failed = ask(
+                self._grid,
+                f"query.{action}",
+                records,
+                self._settings.round_seconds,
+                partial(_add_reply, attempt, at),
+            )
+            refused = []
+            for node, reason in failed.items():
+                who = self.names(at[node])
+                refused.append(f"{who}: {reason.replace(f'{_REFUSED}{who}: ', _REFUSED)}")
+                say(f"does not count: {refused[-1]}")
+            self.notes += refused
+            try:
+                opened = self._session.open(attempt)
+            except SumNotOpened as error:  # without those at fault it is tried again
+                words = "; ".join([f"no sum of the columns: {error}", *refused[:1]])
+                can_change = error.at_fault or error.disputes or error.unwilling
+                if tries == _ATTEMPTS or not can_change or isinstance(error, RoundIsOver):
+                    raise Unavailable(words) from None
+                self.notes.append(words)
+                say(f"{words}: the others are asked again")
+                continue
+            self._sums, self.clients = self._sums + 1, sorted(opened.clients)
+            return np.frombuffer(opened.words, "<i8")
+        raise AssertionError("the last attempt opens a sum or says why not")
+
+
 def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
     """Statistics from the sum of the clients' replies, of which the server sees no client's part.
 
     Raises:
         Unavailable: a client is missing, or too few reply.
     """
-    population = settings.population
-    if not LEAST_SUM <= population <= MOST_CLIENTS:
-        raise InvalidInput(f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}")
-    requests = check_summable(job.columns)
-    experiment, notes = f"statistics-{secrets.token_hex(4)}", list[str]()
-    registry = ClientRegistry.of(grid, settings, experiment, None, ClientStatuses(population), say)
-    session = SecureSession.of(grid, settings, registry, experiment, say)
-    session.load_or_enrol(population, settings.connect_seconds)
-    # Clients that are asked something else have masks that cancel with nobody's.
-    digest = columns_digest(requests, run_config)
+    requests, sums = check_summable(job.columns), OpenedSums(grid, settings)
 
     def request(client: int, attempt: Any) -> RecordDict:
-        return to_record(ColumnsRequest(requests, experiment, attempt.order(client)))
+        return to_record(ColumnsRequest(requests, sums.experiment, attempt.order(client)))
 
-    tries = 0
-    while True:
-        tries += 1
-        connected = registry.poll()
-        clients = session.ready(sorted(connected))
-        if len(clients) < LEAST_SUM:
-            advice = missing_clients_advice(grid, LEAST_SUM)
-            raise Unavailable(f"{len(clients)} clients are connected: {advice}")
-        attempt = session.begin("statistics", 0, clients, 0, width(requests), digest)
-        at = {connected[client]: client for client in clients}
-        records = {node: request(client, attempt) for node, client in at.items()}
-        failed = ask(
-            grid, f"query.{ACTION}", records, settings.round_seconds, partial(_add_reply, attempt, at)
-        )
-        refused = []
-        for node, reason in failed.items():
-            who = registry.names(at[node])
-            refused.append(f"{who}: {reason.replace(f'{_REFUSED}{who}: ', _REFUSED)}")
-            say(f"does not count: {refused[-1]}")
-        notes += refused
-        try:
-            opened = session.open(attempt)
-        except SumNotOpened as error:  # without those at fault it is tried again
-            words = "; ".join([f"no sum of the columns: {error}", *refused[:1]])
-            can_change = error.at_fault or error.disputes or error.unwilling
-            if tries == _ATTEMPTS or not can_change or isinstance(error, RoundIsOver):
-                raise Unavailable(words) from None
-            notes.append(words)
-            say(f"{words}: the others are asked again")
-            continue
-        sums = from_numbers(requests, np.frombuffer(opened.words, "<i8"), len(opened.clients))
-        return from_sums(requests, sums, len(opened.clients), job.minimum, notes)
+    numbers = sums.open(ACTION, width(requests), columns_digest(requests, run_config), request)
+    found = from_numbers(requests, numbers, len(sums.clients))
+    return from_sums(requests, found, len(sums.clients), job.minimum, sums.notes)
 
 
 def _add_reply(attempt: Any, clients: Mapping[int, int], node: int, answer: RecordDict) -> bool:
@@ -335,7 +405,7 @@ def collect_statistics(
         found = (
             summed_statistics(grid, settings, job, run_config or {})
             if job.secure
-            else _plain_statistics(grid, settings, job)
+            else plain_statistics(grid, settings, job.columns, job.minimum)
         )
         for line in summary_lines(found):
             say(line)
@@ -344,8 +414,14 @@ def collect_statistics(
         return found
 
 
-def _plain_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
-    # Statistics from each client's replies; a node says in its reply which client it is.
+def plain_statistics(
+    grid: Grid, settings: Settings, columns: Mapping[str, Request], minimum: Minimum
+) -> Statistics:
+    """Statistics from each client's replies; a node says in its reply which client it is.
+
+    Raises:
+        Unavailable: fewer nodes than the quorum, or no client that replies.
+    """
     names, population = SiteNames(), settings.population
     replies: dict[int, Replies] = {}
 
@@ -360,20 +436,26 @@ def _plain_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
             say(f"client {reply.client} keeps its number: {conflict}")
         return len(replies) == population
 
-    nodes = _wait_for_quorum(grid, settings)
-    records = {node: to_record(ColumnsRequest(job.columns)) for node in nodes}
-    notes = []
-    for reason in ask(grid, f"query.{ACTION}", records, settings.round_seconds, take).values():
-        own = reason.removeprefix(_REFUSED)  # which begins with the name of the site
-        notes.append(f"{'' if own != reason else 'a node: '}{own}")
-        say(f"does not count: {notes[-1]}")
+    nodes = wait_for_quorum(grid, settings)
+    records = {node: to_record(ColumnsRequest(columns)) for node in nodes}
+    notes = refusals(ask(grid, f"query.{ACTION}", records, settings.round_seconds, take))
     if not replies:
         raise Unavailable(f"no client replies about its columns; {notes[-1]}")
-    return from_replies(job.columns, replies, job.minimum, notes, names)
+    return from_replies(columns, replies, minimum, notes, names)
 
 
-def _wait_for_quorum(grid: Grid, settings: Settings) -> list[int]:
-    # The nodes that are connected, once they are enough; each says in its reply who it is.
+def refusals(failed: Mapping[int, str]) -> list[str]:
+    """Why replies of nodes do not count, each said in the log: it begins with the name of the site, if it says one."""
+    notes = []
+    for reason in failed.values():
+        own = reason.removeprefix(_REFUSED)
+        notes.append(f"{'' if own != reason else 'a node: '}{own}")
+        say(f"does not count: {notes[-1]}")
+    return notes
+
+
+def wait_for_quorum(grid: Grid, settings: Settings) -> list[int]:
+    """The nodes that are connected, once they are enough; each says in its reply who it is."""
     quorum, nodes = settings.quorum or settings.population, list[int]()
     for _ in polls(countdown(settings.connect_seconds)):
         if len(nodes := list(grid.get_node_ids())) >= quorum:

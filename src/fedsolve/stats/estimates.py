@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
 from scipy.special import chdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from fedsolve.core.errors import InvalidInput, check_known, check_number
+from fedsolve.folders.untrusted import MALFORMED, loads
 from fedsolve.report.style import show_number
 from fedsolve.report.table import Cell, ResultTable
-from fedsolve.results.columns import frame
+from fedsolve.results.columns import dumps, frame, number
+from fedsolve.stats.questions import Question, from_plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,8 +58,57 @@ def chi_square_p(statistic: float, degrees: int) -> float:
     return float(chdtrc(degrees, statistic)) if degrees > 0 else math.nan
 
 
+class Stored:
+    """A result that a file of a run's folder keeps."""
+
+    KINDS: ClassVar[dict[str, type[Stored]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Stored.KINDS[cls.__name__] = cls
+
+    def to_json(self) -> str:
+        """As text, from which `read` makes an equal result."""
+        own: Any = self
+        return dumps(
+            {"kind": type(self).__name__} | {f.name: _plain(getattr(self, f.name)) for f in fields(own)}
+        )
+
+    @staticmethod
+    def read(text: str) -> Any:
+        """A result from text; `InvalidInput` for text that `to_json` has not written."""
+        try:
+            said = loads(text)
+            kind: Any = Stored.KINDS[said.pop("kind")]
+            hints = get_type_hints(kind)
+            return kind(**{name: _restored(value, hints[name]) for name, value in said.items()})
+        except MALFORMED as error:
+            raise InvalidInput(f"it is no result of an analysis, or is damaged: {error!r}") from None
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(value.to_json()) if isinstance(value, Question) else value
+
+
+def _restored(value: Any, hint: Any) -> Any:
+    if hint is np.ndarray:
+        return np.array(_numbers(value), np.float64)
+    if isinstance(hint, type) and issubclass(hint, Question):
+        return from_plain(value, hint)
+    if isinstance(value, list):
+        inner = [part for part in get_args(hint) if part is not ...]
+        return tuple(_restored(part, inner[0] if inner else Any) for part in value)
+    if isinstance(value, dict):
+        return {name: _restored(part, get_args(hint)[-1]) for name, part in value.items()}
+    return value if hint is str else number(value)
+
+
+def _numbers(value: Any) -> Any:
+    return [_numbers(part) for part in value] if isinstance(value, list) else number(value)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Estimates:
+class Estimates(Stored):
     """Coefficients of a model over all sites.
 
     Attributes:

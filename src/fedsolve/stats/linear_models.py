@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class GlmSums(Question):
         scores: products of which scores are wanted: "robust" those of rows, "sites" those of whole sites, '' none.
     """
 
+    ANALYSIS: ClassVar[str] = "glm"
     design: Design
     outcome: Factor
     weights: str
@@ -55,12 +56,6 @@ class GlmSums(Question):
     def columns(self) -> tuple[str, ...]:
         """Those of the design."""
         return self.design.columns
-
-    @property
-    def analysis(self) -> Any:
-        """The model without what changes from round to round."""
-        design = replace(self.design, shift=(), scale=())
-        return replace(self, design=design, alpha=1.0, dispersion=1.0, coefficients=(), scores="")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of numbers, of the score, and of matrices over the columns."""

@@ -78,6 +78,7 @@ class Question:
     """What all sites are asked; subclasses have fields of text, numbers and tuples of these."""
 
     KINDS: ClassVar[dict[str, type[Question]]] = {}
+    ANALYSIS: ClassVar[str] = ""  # which an owner must allow; '' for one of the analysis that comes with it
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -87,11 +88,6 @@ class Question:
     def columns(self) -> tuple[str, ...]:
         """The columns that are read, in order, each once."""
         raise NotImplementedError
-
-    @property
-    def analysis(self) -> Any:
-        """What the questions of one analysis have in common: an owner counts them once."""
-        return self
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each sum."""
@@ -108,10 +104,7 @@ class Question:
     @staticmethod
     def from_json(text: str) -> Question:
         """A question that came from outside; `InvalidInput` for one that no version of fedsolve asks."""
-        question = _from_json(loads(text))
-        if not isinstance(question, Question):
-            raise _OTHER
-        return question
+        return from_plain(loads(text), Question)
 
 
 _OTHER = InvalidInput("the question is of another version of fedsolve")
@@ -125,13 +118,21 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def _from_json(value: Any) -> Any:
+def from_plain(value: Any, expected: type) -> Any:
+    """A question in what JSON holds, each field of its type."""
+    made = _from_plain(value)
+    if not isinstance(made, expected):
+        raise _OTHER
+    return made
+
+
+def _from_plain(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(map(_from_json, value))
+        return tuple(map(_from_plain, value))
     if not isinstance(value, dict):
         return value
     kind = Question.KINDS.get(value.get("kind", ""))
-    held = {name: _from_json(part) for name, part in value.items() if name != "kind"}
+    held = {name: _from_plain(part) for name, part in value.items() if name != "kind"}
     if kind is None or set(held) != {f.name for f in fields(kind)}:
         raise _OTHER
     hints = get_type_hints(kind)

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, check_integer
 from fedsolve.data.schema import schemas_used
-from fedsolve.deploy import codec
+from fedsolve.deploy import analysis_job, codec
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.client.state import PrivacyBudget
 from fedsolve.deploy.client.worker import Worker
@@ -139,6 +139,7 @@ def client_app(
     statistics: Callable[[NodeContext], Mapping[str, Any]] | None = None,
     min_rows: int = 10,
     max_questions: int = 100,
+    analyses: Collection[str] = (),
     min_sum: int | None = None,
     peers: str | Path | None = None,
     second_sums: bool = True,
@@ -161,7 +162,10 @@ def client_app(
             rows, without noise. None allows no statistics.
         min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named, and a bin
             with fewer is joined to others, except in sums.
-        max_questions: questions about a column that are answered in all experiments, >= 1; a statistic takes one.
+        max_questions: questions about a column that are answered in all experiments, >= 1; a statistic takes one, an
+            analysis one for each 50 rounds of sums over the same columns.
+        analyses: which models and curves the server may ask sums over rows of these columns for, of "glm", "cox" and
+            "kaplan_meier" (`fedsolve federate glm`). Their sums say more about rows than statistics of single columns.
         min_sum: number of clients whose sum the server may see, >= 3; the client then takes part in methods under
             `fs.Secure` and in statistics with `--secure` alone. None: it answers others too, and takes part in sums of
             at least 3 clients.
@@ -192,7 +196,7 @@ def client_app(
     budget, cache = PrivacyBudget(max_epsilon, delta, min_noise), OracleCache(oracle_for)
     sums = SecureSums(min_sum, peers, second_sums)
     sums = sums if max_epsilon is None else replace(sums, second_sums=False)
-    allowed = AllowedColumns(statistics, min_rows, budget, sums, max_questions)
+    allowed = AllowedColumns(statistics, min_rows, budget, sums, max_questions, analyses)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -209,7 +213,12 @@ def client_app(
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        return answered(message, context, partial(_tell_columns, hides, allowed))
+        return answered(message, context, partial(_tell_columns, hides, allowed.reply))
+
+    @app.query(analysis_job.ACTION)
+    def rows(message: Message, context: Context) -> Message:
+        reply = partial(analysis_job.reply_to_question, allowed)
+        return answered(message, context, partial(_tell_columns, hides, reply))
 
     @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
@@ -262,9 +271,11 @@ def _introduce(
         return _named_refusal(error, node, hides)
 
 
-def _tell_columns(hides: bool, allowed: AllowedColumns, _: int, node: NodeContext, record: Any) -> Any:
+def _tell_columns(
+    hides: bool, reply: Callable[..., RecordDict], _: int, node: NodeContext, record: Any
+) -> RecordDict:
     try:
-        return allowed.reply(node, states_of(node.node_config), record, _log)
+        return reply(node, states_of(node.node_config), record, _log)
     except Exception as error:
         if hides:
             raise

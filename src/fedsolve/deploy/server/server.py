@@ -11,7 +11,15 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
-from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, Job, evaluate_model, evaluation_settings
+from fedsolve.deploy.analysis_job import analyse
+from fedsolve.deploy.evaluation_job import (
+    ANALYSIS,
+    EVALUATE,
+    STATISTICS,
+    Job,
+    evaluate_model,
+    evaluation_settings,
+)
 from fedsolve.deploy.run_log import end_in_one_line, say
 from fedsolve.deploy.server.serve import Deployment, serve, with_initial
 from fedsolve.deploy.server.settings import Settings, shows_fields
@@ -51,7 +59,7 @@ def server_app(
     anew by the run's configuration, where `_` is written `-` and infinity stands for None of `grace` and `norm_bound`:
     `flwr run . --run-config "rounds=5 round-seconds=60.0 resume=true"`. With `job="evaluate" model="run"` the connected
     clients measure a saved model once, and with `job="statistics" columns="age, smoker"` they are asked for sums of
-    their columns; nothing is trained then (`fedsolve federate evaluate`, `fedsolve federate statistics`).
+    their columns; nothing is trained then (`fedsolve federate evaluate`, `statistics`; `glm` and others for a model).
 
     Args:
         algorithm: the method, such as `FedDuAdam(client_lr=0.1)`, or a function from the run's configuration to it.
@@ -87,7 +95,7 @@ def _start(
     deployment: Deployment | None = None
     try:
         job, settings = Job.of(config), settings.overridden(config)
-        if job.name != STATISTICS:  # of data alone
+        if job.name not in (STATISTICS, ANALYSIS):  # of data alone
             method = algorithm if isinstance(algorithm, Algorithm) else algorithm(config)
             given = evaluation_settings(settings) if job.name == EVALUATE else settings
             if job.name != EVALUATE or method.traits.personal:  # a model that is measured comes with the job
@@ -97,7 +105,7 @@ def _start(
         say(f"error: {error}")
         raise
     if deployment is None:
-        collect_statistics(grid, settings, job, config)
+        (analyse if job.name == ANALYSIS else collect_statistics)(grid, settings, job, config)
     elif job.name == EVALUATE:
         evaluate_model(grid, deployment, job)
     else:
