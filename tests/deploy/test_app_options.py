@@ -54,7 +54,7 @@ def test_a_template_gives_settings_their_own_names():
     text = TEMPLATE.read_text().replace("$clients", "3").replace("$half", "2")
     config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
     known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
-    of_jobs = {"job", "model", "columns", "min-clients", "min-rows", "secure"}
+    of_jobs = {"job", "model", "columns", "analysis", "min-clients", "min-rows", "secure"}
     assert set(config) - known - of_jobs == {"method", "client-lr"}
     changed = Settings(rounds=1, population=3).overridden(config)
     assert changed.min_replies == 2

@@ -37,11 +37,13 @@ from fedsolve.deploy.statistics_job import (
     wait_for_quorum,
 )
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.sealed import sealed
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
+from fedsolve.folders.untrusted import loads, read_bytes
+from fedsolve.stats.estimates import Stored
 from fedsolve.stats.linear_models import GlmRequest
 from fedsolve.stats.questions import (
     Question,
+    SitesChanged,
     SiteTable,
     Sums,
     added,
@@ -54,6 +56,7 @@ from fedsolve.stats.questions import (
 ACTION = "analysis"
 """By which Flower calls the client app's handler: messages are of the type `query.analysis`."""
 REQUESTS: dict[str, Any] = {"glm": GlmRequest}
+_REFUSED = "refused: "  # how a client's refusal begins
 _DIGIT = 50  # bits of a word of a sum
 _POINT = 80  # bits after the point
 _WORDS = 3
@@ -77,6 +80,18 @@ def read_request(text: str) -> tuple[str, Any]:
         if not fits(word, hints[name], lambda x, cls: cls is Any or type(x) is cls):
             raise InvalidInput(f"analysis: {name} = {str(word)[:80]!r} is of another type")
     return kind, REQUESTS[kind](**held)
+
+
+def read_analysis(path: Path) -> Any:
+    """The result in a file of a run's folder; `InvalidInput` for a file that is none, or is damaged."""
+    try:
+        values, _ = unsealed_values(path, read_bytes(path, LARGEST, follow=False))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return Stored.read(values)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
 
 
 # Questions and their sums on the wire.
@@ -164,8 +179,9 @@ def reply_to_question(
             digest = question_digest(question, node.run_config)
             order = SumOrder(request.experiment, node.client, "statistics", None, digest, masks)
             allowed.sums.check_order(folder, order, log)
-        allowed.count_round(folder / f"client-{node.client}-asked", question.columns)
-    log(f"sums for {request.kind} are asked of {', '.join(question.columns)}")
+        is_new = allowed.count_round(folder / f"client-{node.client}-asked", question.columns)
+    if is_new:
+        log(f"sums for {request.kind} are asked of {', '.join(question.columns)}")
     columns = allowed.columns_of(node)
     if not isinstance(columns, Mapping):
         raise InvalidInput("statistics gave no mapping from names to columns")
@@ -220,15 +236,19 @@ class PlainSites:
 
         request = SumsRequest(self._kind, question)
         records = {node: to_record(request) for node in nodes}
-        failed = refusals(ask(self._grid, f"query.{ACTION}", records, self._settings.round_seconds, take))
-        if begun and len(replies) < len(nodes):
-            gone = next(self._site_names(client) for client in self._nodes if client not in replies)
-            raise Unavailable(left_words({gone: failed[0] if failed else "no answer"}))
-        if not begun:
+        found = ask(self._grid, f"query.{ACTION}", records, self._settings.round_seconds, take)
+        failed = refusals(found)
+        said = {reason.partition(": ")[0]: reason.partition(": ")[2] for reason in failed}
+        refused = sum(reason.startswith(_REFUSED) for reason in found.values())
+        if begun and len(replies) + refused < len(nodes):
+            gone = next(client for client in self._nodes if client not in replies)
+            raise Unavailable(left_words(self._site_names(gone), failed[0] if failed else "no answer"))
+        if not begun or len(replies) < len(nodes):
             self._nodes = dict(sorted(clients.items()))
             self.names = [self._site_names(client) for client in self._nodes]
-            said = {f"{reason.partition(': ')[0]}": reason.partition(": ")[2] for reason in failed}
             self.notes += who_takes_part(len(replies), said, self._minimum)
+            if begun:
+                raise SitesChanged
         return added(question, (replies[client] for client in sorted(replies)))
 
 
@@ -277,7 +297,7 @@ class SecureSites:
         clients = self._sums.clients
         if self._clients and clients != self._clients:
             gone = next(iter(set(self._clients) ^ set(clients)))
-            raise Unavailable(left_words({self._sums.names(gone): "it is in one sum and not in another"}))
+            raise Unavailable(left_words(self._sums.names(gone), "it is in one sum and not in another"))
         if not self._clients:
             self._clients, self.names = clients, [self._sums.names(client) for client in clients]
             who_takes_part(len(clients), {}, self._minimum)

@@ -184,6 +184,8 @@ class AllowedColumns:
     def __post_init__(self) -> None:
         check_integer("min_rows", self.min_rows, 1)
         check_integer("max_questions", self.max_questions, 1)
+        if not isinstance(self.analyses, list | tuple | set | frozenset):
+            raise InvalidInput(f"analyses = {shown(self.analyses)} must be a list, such as ('glm', 'cox')")
         for name in self.analyses:
             check_known("analysis", name, ANALYSES)
         if self.analyses and self.columns_of is None:
@@ -251,8 +253,8 @@ class AllowedColumns:
             write_atomically(folder / _ASKED, json.dumps(asked), private=True)
         return over
 
-    def count_round(self, folder: Path, columns: Collection[str]) -> None:
-        """Count a round of sums over the rows of these columns: so many are a question about each of them.
+    def count_round(self, folder: Path, columns: Collection[str]) -> bool:
+        """Count a round of sums over the rows of these columns; whether it is the first that a question pays for.
 
         Raises:
             InvalidInput: a column was asked about too often.
@@ -266,6 +268,7 @@ class AllowedColumns:
             )
         if is_first and (over := self._asked_too_often(folder, columns)):
             raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
+        return is_first
 
 
 def _counts(path: Path) -> dict[str, int]:

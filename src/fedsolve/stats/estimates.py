@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import chdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from fedsolve.core.errors import InvalidInput, check_known, check_number
-from fedsolve.folders.untrusted import MALFORMED, loads
+from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.report.style import show_number
 from fedsolve.report.table import Cell, ResultTable
 from fedsolve.results.columns import dumps, frame, number
@@ -75,10 +75,10 @@ class Stored:
         )
 
     @staticmethod
-    def read(text: str) -> Any:
-        """A result from text; `InvalidInput` for text that `to_json` has not written."""
+    def read(said: Any) -> Any:
+        """A result from what JSON of `to_json` holds; `InvalidInput` for anything else."""
         try:
-            said = loads(text)
+            said = dict(said)
             kind: Any = Stored.KINDS[said.pop("kind")]
             hints = get_type_hints(kind)
             return kind(**{name: _restored(value, hints[name]) for name, value in said.items()})

@@ -19,7 +19,7 @@ from fedsolve.stats.estimates import Estimates, check_not_collinear, number_text
 from fedsolve.stats.families import FAMILIES, LINKS, alpha_slopes, family_and_link
 from fedsolve.stats.formula import design_of, read_formula
 from fedsolve.stats.local_sites import local_sites
-from fedsolve.stats.questions import Question, Sites, SiteTable, Sums
+from fedsolve.stats.questions import Question, Sites, SiteTable, Sums, until_settled
 
 ERRORS = ("model", "robust", "sites")
 _ROUNDS = 40
@@ -221,6 +221,7 @@ class GlmRequest:
         object.__setattr__(self, "family", family)
         object.__setattr__(self, "link", link)
         check_known("errors", self.errors, ERRORS)
+        read_formula(self.outcome, self.terms)
         if self.alpha is not None:
             if family != "negative binomial":
                 raise InvalidInput(
@@ -235,7 +236,7 @@ class GlmRequest:
             InvalidInput: the model has no finite estimate, or sites refuse to answer.
             Unavailable: a site leaves in the middle.
         """
-        return _Fit(self, sites).result()
+        return until_settled(lambda: _Fit(self, sites).result())
 
 
 class _Fit:
@@ -287,23 +288,34 @@ class _Fit:
             current, sums = self._halved(question, safe, toward, math.inf)
         step = np.zeros(p)
         for _ in range(_ROUNDS):
-            step = np.linalg.lstsq(sums["information"], sums["score"], rcond=1e-14)[0]
+            step = np.linalg.lstsq(sums["information"], sums["score"], rcond=1e-16)[0]
             decrement, scale = float(sums["score"] @ step), self._dispersion(sums)
-            if decrement <= 1e-18 * scale + 1e-30 * float(sums["deviance"]):
+            # the steps of a separated outcome stay as long as the likelihood becomes flat
+            is_short = np.abs(step).max() < 1e-4 * (1 + np.abs(current).max())
+            if is_short and decrement <= 1e-18 * scale + 1e-30 * float(sums["deviance"]):
                 return current, sums
             if not np.isfinite(step).all() or np.abs(step).max() > 1e6:
                 break
             before, last = current, sums
-            current, sums = self._halved(question, current, step, float(sums["deviance"]))
-            if np.array_equal(current, before):  # no step makes it better: rounding is left
-                return before, last
+            # rows whose probability is 0 or 1 to rounding stop a step that a separated outcome makes ever longer
+            most = 3 if sums["extreme"] > 0 else _HALVINGS
+            current, sums = self._halved(question, current, step, float(sums["deviance"]), most)
+            if np.array_equal(current, before):
+                if is_short:  # no step makes it better: rounding is left
+                    return before, last
+                break
         raise InvalidInput(self._no_estimate(step))
 
     def _halved(
-        self, question: GlmSums, start: np.ndarray, step: np.ndarray, deviance: float
+        self,
+        question: GlmSums,
+        start: np.ndarray,
+        step: np.ndarray,
+        deviance: float,
+        most: int = _HALVINGS,
     ) -> tuple[np.ndarray, Sums]:
         # a step that keeps all means possible and does not raise the deviance, halved until it does so
-        for halving in range(_HALVINGS):
+        for halving in range(most):
             tried = start + step * 0.5**halving
             sums = self.ask(question, tried)
             slack = 1e-10 * (abs(deviance) + 0.1) if math.isfinite(deviance) else 0.0

@@ -9,19 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, Unavailable, check_integer, of_type, shown
+from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown, unknown
 from fedsolve.core.trees import columns_of
 from fedsolve.data.column_replies import Describe, Replies, join_bins, parse_columns, replies_to
 from fedsolve.data.column_statistics import Minimum, Statistics, from_replies
 from fedsolve.data.federated import FederatedData
 from fedsolve.stats.questions import (
     Question,
+    SitesChanged,
     SiteTable,
     Sums,
     added,
     check_sums,
     found_levels,
-    left_words,
     who_takes_part,
 )
 
@@ -39,7 +39,15 @@ class LocalSites:
 
     def levels(self, columns: Mapping[str, bool]) -> dict[str, tuple[str, ...]]:
         """As of `Sites`, by the rules by which nodes tell of their columns."""
-        texts = {name for table in self.tables for name in columns if isinstance(table.column(name), list)}
+        for name in columns:
+            if not any(name in ReadColumns(table) for table in self.tables):
+                raise unknown("column", name, ReadColumns(self.tables[0]))
+        texts = {
+            name
+            for table in self.tables
+            for name in columns
+            if name in ReadColumns(table) and isinstance(table.column(name), list)
+        }
         asked = {name: Describe(own) for name, own in columns.items() if own or name in texts}
         if not asked:  # `replies_to` would tell of all columns
             return {}
@@ -59,11 +67,12 @@ class LocalSites:
                 replies[table.name] = check_sums(question, question.sums(table))
             except InvalidInput as error:
                 refused[table.name] = str(error)
-        if refused and self._has_begun:
-            raise Unavailable(left_words(refused))
         self.tables = [table for table in self.tables if table.name in replies]
-        self.names, self._has_begun = list(replies), True
+        self.names = list(replies)
         self.notes += who_takes_part(len(replies), refused, self.minimum)
+        if refused and self._has_begun:
+            raise SitesChanged
+        self._has_begun = True
         return added(question, replies.values())
 
 
@@ -75,6 +84,9 @@ class ReadColumns(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return self._table.column(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table._columns
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table._columns)

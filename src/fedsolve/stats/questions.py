@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from fedsolve.data.column_replies import as_column_values, number_text
 from fedsolve.data.column_statistics import CategoryStatistics, Minimum, Statistics
 from fedsolve.folders.untrusted import loads
 
+T = TypeVar("T")
 Sums = dict[str, np.ndarray]
 """float64 arrays by name; those of all sites have the same shapes."""
 LARGEST = 2.0**70
@@ -169,8 +171,19 @@ class Sites(Protocol):
         ...
 
     def sums(self, question: Question) -> Sums:
-        """The sums over all sites. The first question decides who takes part."""
+        """The sums over all sites that take part: `SitesChanged` if there are fewer than before."""
         ...
+
+
+class SitesChanged(Exception):
+    """Sites refuse a later question: the analysis begins again without them."""
+
+
+def until_settled(fit: Callable[[], T]) -> T:
+    """What an analysis finds, once all sites that take part answer all of its questions."""
+    while True:
+        with suppress(SitesChanged):
+            return fit()
 
 
 def added(question: Question, replies: Iterable[Sums]) -> Sums:
@@ -209,10 +222,7 @@ def who_takes_part(replied: int, refused: Mapping[str, str], minimum: Minimum) -
     return reasons
 
 
-def left_words(refused: Mapping[str, str]) -> str:
+def left_words(name: str, why: str) -> str:
     """Why an analysis ends when a site does not answer any more."""
-    name, why = next(iter(refused.items()))
-    return (
-        f"{name} left in the middle of the analysis: {why}; sums of other sites would be of another analysis: begin "
-        "again"
-    )
+    rest = "sums without it are of another analysis: begin again"
+    return f"{name} left in the middle of the analysis: {why}; {rest}"

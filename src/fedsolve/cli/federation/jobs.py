@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics import NumberStatistics, Statistics
-from fedsolve.deploy.evaluation_job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
+from fedsolve.deploy.analysis_job import read_analysis
+from fedsolve.deploy.evaluation_job import ANALYSIS, ANALYSIS_FILE, EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
@@ -103,6 +105,37 @@ def statistics_command(
         print_statistics(folder, found)
 
 
+def analysis_command(
+    submitted: Submitted, analysis: str, rules: tuple[int, int, bool], as_json: bool, ratios: bool
+) -> None:
+    """Print a model or a curve over the clients' rows.
+
+    Args:
+        analysis: as `fedsolve.deploy.analysis_job.request_json` writes it.
+        rules: minimum of clients and of rows, and whether sums are secure.
+        ratios: whether coefficients are printed as exp(coefficient).
+
+    Raises:
+        Unavailable: the run failed; its reason.
+        Interrupted: Ctrl-C; the run is stopped.
+    """
+    min_clients, min_rows, secure = rules
+    config = {"analysis": analysis, "min-clients": min_clients, "min-rows": min_rows}
+    config |= {"secure": True} if secure else {}
+    Job.of({"job": ANALYSIS, **config})  # refuses here what the server would
+
+    def look(folder: Path) -> Any:
+        path = folder / ANALYSIS_FILE
+        return read_analysis(path) if path.exists() else None
+
+    folder, found = _run(submitted, ANALYSIS, config, look)
+    if as_json:
+        emit_json({"status": "finished", "folder": str(folder), "result": json.loads(found.to_json())})
+    else:
+        emit(repr(found.summary(ratios=True) if ratios else found.summary()))
+        emit(f"result   {folder / ANALYSIS_FILE}")
+
+
 def _run(
     submitted: Submitted, job: str, config: Mapping[str, Any], look: Callable[[Path], T | None]
 ) -> tuple[Path, T]:
@@ -139,7 +172,7 @@ def _check_app(app: Path, needed: set[str]) -> None:
     except (ValueError, KeyError, AttributeError, TypeError):
         raise InvalidInput(f"{path} describes no Flower app: give the folder of an app with --app") from None
     defaults = {"job": '"train"', "model": '""', "columns": '""', "min-clients": "3", "min-rows": "10"}
-    defaults |= {"secure": "false"}
+    defaults |= {"secure": "false", "analysis": '""'}
     if missing := sorted(needed - set(config)):
         lines = "; ".join(f"{name} = {defaults.get(name, '...')}" for name in missing)
         raise InvalidInput(f"{path} lacks, below [tool.flwr.app.config]: {lines}: add what is missing")

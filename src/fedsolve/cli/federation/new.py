@@ -32,7 +32,7 @@ def examples(node):
 
 
 def statistics(node):
-    """The columns that `fedsolve federate statistics` may ask about, before scaling."""
+    """The columns that `fedsolve federate statistics`, `glm`, `cox` and `km` may ask about, before scaling."""
     return SCHEMA.raw_columns(node.data, node.file_format)
 ''',
     "digits": '''
@@ -42,6 +42,11 @@ def examples(node):
     return SCHEMA.check(*fs.tasks.digits(num_clients=CLIENTS).data.client(node.client)), None
 ''',
 }
+_STATISTICS = """
+    problem.oracle,
+    statistics=problem.statistics,
+    analyses=(),  # models that may be fitted to these columns' rows: "glm", "cox", "kaplan_meier"
+"""
 _SCHEMA_ROW = (
     "| `{}/schema.toml` | the schema of the data: **edit this file; it is the same at all sites** |\n"
 )
@@ -168,7 +173,7 @@ def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, 
         "image": f"{folder.name.lower()}:{fedsolve.__version__}",
         "schema_row": _SCHEMA_ROW.format(package_name(folder)) if task in _EXAMPLES else "",
         "examples": _EXAMPLES.get(task, ""),
-        "statistics": ", statistics=problem.statistics" if task == CSV else "",
+        "client_options": _STATISTICS if task == CSV else "problem.oracle",
         "server_options": f"    {'schema=problem.SCHEMA' if task == CSV else 'evaluate=problem.evaluate'},\n",
         "client_metrics": "loss, accuracy" if task == CSV else "",
         "files": r" data=\"/data/site-$i.csv\"" if task == CSV else "",

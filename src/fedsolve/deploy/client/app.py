@@ -18,7 +18,9 @@ from flwr.clientapp import ClientApp
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, check_integer
 from fedsolve.data.schema import schemas_used
-from fedsolve.deploy import analysis_job, codec
+from fedsolve.deploy import codec
+from fedsolve.deploy.analysis_job import ACTION as ROWS
+from fedsolve.deploy.analysis_job import reply_to_question
 from fedsolve.deploy.client.secure_sums import SecureSums
 from fedsolve.deploy.client.state import PrivacyBudget
 from fedsolve.deploy.client.worker import Worker
@@ -193,11 +195,11 @@ def client_app(
     app = ClientApp()
     hides = min_sum is not None
     answered = partial(_answer, hides)
+    trusted_parts(trusted)  # refuses at the start what no order could name
     budget, cache = PrivacyBudget(max_epsilon, delta, min_noise), OracleCache(oracle_for)
     sums = SecureSums(min_sum, peers, second_sums)
     sums = sums if max_epsilon is None else replace(sums, second_sums=False)
     allowed = AllowedColumns(statistics, min_rows, budget, sums, max_questions, analyses)
-    trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
@@ -215,10 +217,9 @@ def client_app(
     def columns(message: Message, context: Context) -> Message:
         return answered(message, context, partial(_tell_columns, hides, allowed.reply))
 
-    @app.query(analysis_job.ACTION)
+    @app.query(ROWS)
     def rows(message: Message, context: Context) -> Message:
-        reply = partial(analysis_job.reply_to_question, allowed)
-        return answered(message, context, partial(_tell_columns, hides, reply))
+        return answered(message, context, partial(_tell_columns, hides, partial(reply_to_question, allowed)))
 
     @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
