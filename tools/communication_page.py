@@ -52,7 +52,7 @@ def _typeset(row: str) -> str:
     named = named.replace("a whole number", "(integer)").replace("is no sum", "is not a sum")
     named = named.replace(", changed by the server, then", " †,")
     named = named.replace(" one number", "").replace(", mean", "")
-    return re.sub(r"\b(K d_s|K d|K|d_s|d) numbers", r"$\1$", named)
+    return re.sub(r"\b(K d_s|K d|K|d_s|d\(d \+ 1\)/2|d) numbers", r"$\1$", named)
 
 
 _SUMS = """## Sums

@@ -67,6 +67,7 @@ from fedsolve.methods.frank_wolfe import FedFWSto as FedFWSto
 from fedsolve.methods.low_rank import LowRank as LowRank
 from fedsolve.methods.muon import BiasCorrectedMuon as BiasCorrectedMuon
 from fedsolve.methods.muon import FedMuon as FedMuon
+from fedsolve.methods.newton import Newton as Newton
 from fedsolve.methods.personal_clusters import FedBN as FedBN
 from fedsolve.methods.personal_clusters import IFCA as IFCA
 from fedsolve.methods.personal_clusters import LocalNormalization as LocalNormalization

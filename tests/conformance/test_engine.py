@@ -17,6 +17,7 @@ from conformance.entries import (
     EVERY,
     METHODS,
     REPRESENTATIVES,
+    RUN,
     WITH_EACH_PROPERTY,
     methods,
 )
@@ -96,7 +97,7 @@ def test_order_within_the_cohort_does_not_matter(name):
 
 # a run in float32 is another program: of each kind of state and of arithmetic one
 IN_FLOAT32 = ["FedAvg", "SCAFFOLD+FedFW", "IFCA", "Secure+FedDuAdam"]
-WITH_EACH_TYPE = methods(IN_FLOAT32, full=[name for name in METHODS if name not in IN_FLOAT32])
+WITH_EACH_TYPE = methods(IN_FLOAT32, full=[name for name in RUN if name not in IN_FLOAT32])
 
 
 @pytest.mark.gate("FedAvg")
@@ -188,7 +189,7 @@ SWEPT = ["FedAvg", "SCAFFOLD+FedFW", "FedLiLS(max, keep)", "FedFW(split)", "Robu
 
 
 @pytest.mark.gate("FedAvg")
-@methods(SWEPT, full=[name for name in METHODS if name not in SWEPT])
+@methods(SWEPT, full=[name for name in RUN if name not in SWEPT])
 def test_sweep_padding_and_chunks_do_not_matter(name):
     """Two rates with two seeds in one vmapped program, two clients side by side instead of all four, and larger
     buffers: the same as two runs one by one.

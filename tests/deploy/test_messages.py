@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conformance.entries import EVERY, METHODS, REPRESENTATIVES, methods
+from conformance.entries import EVERY, METHODS, OF_ALL, REPRESENTATIVES, methods
 from conformance.properties import COHORTS, START, close, compiled, model, task
 from deploy_small import clients_of, deploy
 from fedsolve import wire
@@ -24,7 +24,7 @@ GATE = [name for name in REPRESENTATIVES if name not in ALONE]
 
 
 @pytest.mark.gate("FedAvg", "SCAFFOLD")
-@methods(GATE, full=sorted(METHODS.keys() - {*GATE, *ASYNCHRONOUS}))
+@methods(GATE, full=sorted(METHODS.keys() - {*GATE, *ASYNCHRONOUS, *OF_ALL}))
 def test_messages_are_the_engine(name, tmp_path):
     """Three rounds with cohorts of 2, 3 and 4 uneven clients in float64: the models agree to 1e-12.
 

@@ -15,7 +15,7 @@ from fedsolve.deploy.communication import Field, examples, payload
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.placement import plan, put_on_devices
 from fedsolve.engine.resolve import resolve
-from fedsolve.geometry import L1, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
+from fedsolve.geometry import KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
 from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 
@@ -258,13 +258,10 @@ WIRE_PAGE = (Path(__file__).parents[2] / "docs" / "composite.md").read_text()
 MODEL = MLP((784, 900, 300, 62))
 ROWS = {
     "`FedAvg` |": lambda: fs.FedAvg(0.1),
-    "`FedDualAvg` |": lambda: fs.FedDualAvg(L1(0.1), 0.1),
     r"`FedFW`, $\ell_1$ ball": lambda: fs.FedFW(L1Ball(1e6)),
-    r"`FedFW`, one $\ell_1$ ball per leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
     "`FedFW`, $k$-support": lambda: fs.FedFW(KSupportBall(1e6, 100)),
     "`FedFW`, nuclear": lambda: fs.FedFW(NuclearBall(1e6).on("weight") + L2Ball(1.0).on("bias")),
     r"`FedFW`, $\ell_\infty$": lambda: fs.FedFW(LInfBall(10.0)),
-    r"`FedFW`, $\ell_2$": lambda: fs.FedFW(L2Ball(1e6)),
 }
 
 

@@ -23,7 +23,7 @@ def at(rate: Rate, t: int) -> float:
     return rate(t) if callable(rate) else rate
 
 
-def soft(v: Vector, by: float) -> Vector:
+def soft(v: Vector, by: float | Vector) -> Vector:
     return np.sign(v) * np.maximum(np.abs(v) - by, 0)
 
 

@@ -259,6 +259,12 @@ _ALGORITHMS = {
         "server step size from the clients' losses (Deep Frank-Wolfe)",
         former=("FedLi-LU",),
     ),
+    "Newton": Entry(
+        "methods.newton:Newton",
+        "lee2014proxnewton",
+        "Newton's method on pooled Hessians, also for F + psi",
+        further=("nocedal2006optimization",),
+    ),
     "FedDoG": Entry(
         "methods.server.distance:FedDoG",
         "ivgi2023dog",

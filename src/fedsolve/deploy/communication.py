@@ -113,6 +113,9 @@ def _shape(value: Any) -> str:
         return "K d numbers"
     if shapes == [()]:
         return "one number"
+    d = trees.size(MODEL)
+    if shapes == [(d * (d + 1) // 2,)]:
+        return "d(d + 1)/2 numbers"
     return "K numbers" if shapes == [(STEPS,)] else f"{trees.size(value)} numbers"
 
 

@@ -221,6 +221,7 @@ _svd = _one_by_one(lambda w: tuple(jnp.linalg.svd(w, full_matrices=False)))
 _singular_values = _one_by_one(lambda w: jnp.linalg.svd(w, compute_uv=False))
 _orthonormal = _one_by_one(lambda w: jnp.linalg.qr(w)[0])
 _eigh = _one_by_one(lambda w: tuple(jnp.linalg.eigh(w)))
+_solution = _one_by_one(lambda w: jnp.linalg.solve(w[:, :-1], w[:, -1]))
 
 
 def svd(w: Float[Array, "m n"]) -> tuple[Array, Array, Array]:
@@ -241,3 +242,8 @@ def orthonormal(w: Float[Array, "m n"]) -> Array:
 def eigh(w: Float[Array, "n n"]) -> tuple[Array, Array]:
     """The eigenvalues of a symmetric matrix from the least, and its eigenvectors as columns."""
     return _eigh(w)
+
+
+def solution(w: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The z with w z = b."""
+    return _solution(jnp.concatenate([w, b[:, None]], axis=1))
