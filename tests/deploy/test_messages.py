@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedsolve as fs
 from conformance.entries import EVERY, METHODS, OF_ALL, REPRESENTATIVES, methods
 from conformance.properties import COHORTS, START, close, compiled, model, task
 from deploy_small import clients_of, deploy
@@ -24,7 +25,7 @@ GATE = [name for name in REPRESENTATIVES if name not in ALONE]
 
 
 @pytest.mark.gate("FedAvg", "SCAFFOLD")
-@methods(GATE, full=sorted(METHODS.keys() - {*GATE, *ASYNCHRONOUS, *OF_ALL}))
+@methods(GATE, full=sorted(METHODS.keys() - {*GATE, *ASYNCHRONOUS}))
 def test_messages_are_the_engine(name, tmp_path):
     """Three rounds with cohorts of 2, 3 and 4 uneven clients in float64: the models agree to 1e-12.
 
@@ -32,7 +33,8 @@ def test_messages_are_the_engine(name, tmp_path):
     """
     algorithm, problem = METHODS[name](0.3), task(SIZES)
     cohorts = [[0, 2, 3], *COHORTS[1:]] if algorithm.traits.secure_sums else COHORTS
-    sampling = Listed.of(cohorts)
+    cohorts = [list(range(6))] * 3 if name in OF_ALL else cohorts
+    sampling = fs.sampling.Uniform(6) if name in OF_ALL else Listed.of(cohorts)
     setup, state, _ = compiled(algorithm, problem, sampling)
     found, history, grid = deploy(algorithm, tmp_path, app=clients_of(problem), sampling=sampling)
     with jax.enable_x64(True):

@@ -29,6 +29,7 @@ def bits(tree):
 UNEVEN = replace(QUICK, data=fs.FederatedData.from_clients([x[: 3 - i % 2] for i, x in enumerate(ROWS)]))
 METHODS = {
     "by examples": (secure(fs.FedAvg(0.1)), UNEVEN),
+    "Hessians": (secure(fs.Newton()), UNEVEN),
     "client state, 64 bits": (secure(fs.SCAFFOLD(0.1), bits=64), QUICK),
     "a norm": (secure(fs.FedDuAdam(client_lr=0.1)), QUICK),
 }
