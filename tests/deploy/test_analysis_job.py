@@ -42,7 +42,7 @@ def analyse(folder, *, app=None, tamper=None, formula=FORMULA, schema=None, clie
 
 def test_plain_sums_give_the_bits_of_the_simulation(tmp_path, capsys):
     found = analyse(tmp_path)
-    assert found.to_json() == fs.stats.glm(SITES, FORMULA, family="binomial").to_json()
+    assert found.as_plain() == fs.stats.glm(SITES, FORMULA, family="binomial").as_plain()
     said = capsys.readouterr().out
     assert "fedsolve: smoker[T.yes]" in said
     assert said.count("fedsolve: sums for glm are asked of") == 4  # once at each node

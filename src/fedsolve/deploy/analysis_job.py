@@ -39,6 +39,7 @@ from fedsolve.deploy.statistics_job import (
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
 from fedsolve.folders.untrusted import loads, read_bytes
+from fedsolve.results.columns import dumps
 from fedsolve.stats.estimates import Stored
 from fedsolve.stats.linear_models import GlmRequest
 from fedsolve.stats.questions import (
@@ -326,5 +327,5 @@ def analyse(grid: Grid, settings: Settings, job: Any, run_config: Mapping[str, A
         result = request.fit(sites)
         for line in str(result).splitlines():
             say(line)
-        write_atomically(folder / ANALYSIS_FILE, sealed(result.to_json()))
+        write_atomically(folder / ANALYSIS_FILE, sealed(dumps(result.as_plain())))
         return result

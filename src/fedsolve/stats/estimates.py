@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,8 +14,8 @@ from fedsolve.core.errors import InvalidInput, check_known, check_number
 from fedsolve.folders.untrusted import MALFORMED
 from fedsolve.report.style import show_number
 from fedsolve.report.table import Cell, ResultTable
-from fedsolve.results.columns import dumps, frame, number
-from fedsolve.stats.questions import Question, from_plain
+from fedsolve.results.columns import frame, number, plain
+from fedsolve.stats.questions import Question, as_plain, from_plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,16 +66,15 @@ class Stored:
         super().__init_subclass__()
         Stored.KINDS[cls.__name__] = cls
 
-    def to_json(self) -> str:
-        """As text, from which `read` makes an equal result."""
+    def as_plain(self) -> dict[str, Any]:
+        """As what JSON holds, from which `read` makes an equal result."""
         own: Any = self
-        return dumps(
-            {"kind": type(self).__name__} | {f.name: _plain(getattr(self, f.name)) for f in fields(own)}
-        )
+        values = {f.name: as_plain(getattr(self, f.name)) for f in fields(own)}
+        return plain({"kind": type(self).__name__} | values)
 
     @staticmethod
     def read(said: Any) -> Any:
-        """A result from what JSON of `to_json` holds; `InvalidInput` for anything else."""
+        """A result from what `as_plain` gave; `InvalidInput` for anything else."""
         try:
             said = dict(said)
             kind: Any = Stored.KINDS[said.pop("kind")]
@@ -84,10 +82,6 @@ class Stored:
             return kind(**{name: _restored(value, hints[name]) for name, value in said.items()})
         except MALFORMED as error:
             raise InvalidInput(f"it is no result of an analysis, or is damaged: {error!r}") from None
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(value.to_json()) if isinstance(value, Question) else value
 
 
 def _restored(value: Any, hint: Any) -> Any:

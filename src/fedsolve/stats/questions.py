@@ -101,7 +101,7 @@ class Question:
 
     def to_json(self) -> str:
         """As text, from which `from_json` makes the same question."""
-        return json.dumps(_as_json(self))
+        return json.dumps(as_plain(self))
 
     @staticmethod
     def from_json(text: str) -> Question:
@@ -112,10 +112,11 @@ class Question:
 _OTHER = InvalidInput("the question is of another version of fedsolve")
 
 
-def _as_json(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """A question as what JSON holds; anything else unchanged."""
     if isinstance(value, Question):
         return {"kind": type(value).__name__} | {
-            f.name: _as_json(getattr(value, f.name)) for f in fields(value)
+            f.name: as_plain(getattr(value, f.name)) for f in fields(value)
         }
     return value
 

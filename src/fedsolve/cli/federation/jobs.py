@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ def analysis_command(
 
     folder, found = _run(submitted, ANALYSIS, config, look)
     if as_json:
-        emit_json({"status": "finished", "folder": str(folder), "result": json.loads(found.to_json())})
+        emit_json({"status": "finished", "folder": str(folder), "result": found.as_plain()})
     else:
         emit(repr(found.summary(ratios=True) if ratios else found.summary()))
         emit(f"result   {folder / ANALYSIS_FILE}")

@@ -224,9 +224,8 @@ def client_app(
     @app.query(PROTOCOL)
     def secure(message: Message, context: Context) -> Message:
         def answer(run: int, node: NodeContext, record: RecordDict) -> RecordDict:
-            return sums.answer(
-                node, states_of(node.node_config), record, partial(cache.borrow, run, node), _log
-            )
+            problem = partial(cache.borrow, run, node)
+            return sums.answer(node, states_of(node.node_config), record, problem, _log)
 
         return answered(message, context, answer)
 
