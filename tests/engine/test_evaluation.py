@@ -14,6 +14,7 @@ from fedsolve.core.sampling import Uniform
 from fedsolve.engine.evaluation.averaged_iterates import of_each
 from fedsolve.engine.evaluation.eval_sets import client_percentiles
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
+from fedsolve.results.clients import ClientMetrics
 from harness import Listed, Softmax, cross_entropy, crossed, engine, make_clients, make_task
 
 
@@ -95,6 +96,19 @@ def test_the_worst_client_has_the_most_bits():
     found = client_percentiles(["loss", "accuracy", "bits_per_character"], means, means > 0)
     worst = [found[f"client_{name}_worst"] for name in ("loss", "accuracy", "bits_per_character")]
     assert worst == [3.0, 0.1, 2.0]
+
+
+def test_the_worst_client_of_a_calibration_and_of_counts():
+    """A slope is best at 1 and an intercept at 0; no count is worse than another, and other names are minimised."""
+    names = ["c_slope", "c_intercept", "n_tp", "bins_n_0", "perplexity", "auc_error"]
+    means = np.array([[1.2, -0.5, 3, 4, 9, 0.1], [0.4, 0.1, 9, 1, 2, 0.3], [0.9, 0.3, 1, 2, np.nan, 0.2]])
+    found = client_percentiles(names, means, np.ones_like(means, bool))
+    worst = np.array([found[f"client_{name}_worst"] for name in names])
+    np.testing.assert_array_equal(worst, [0.4, -0.5, np.nan, np.nan, np.nan, 0.3])
+    clients = ClientMetrics(tuple("xyz"), np.ones(3), dict(zip(names, means.T, strict=True)))
+    assert [clients.worst(name) for name in names] == [
+        [("y", 0.4)], [("x", -0.5)], [], [], [("x", 9.0)], [("y", 0.3)]
+    ]  # fmt: skip
 
 
 def test_blocks_of_rows_are_joined():

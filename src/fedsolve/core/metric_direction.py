@@ -25,6 +25,24 @@ def higher_is_better(name: str) -> bool:
     return "error" not in words and any(word in _HIGHER_IS_BETTER for word in words)
 
 
+_BEST_AT = {"slope": 1.0, "intercept": 0.0}  # of `fs.metrics.Calibration`
+_COUNTS = re.compile(r"_([tf][pn]|(n|predicted|observed)_\d+)$")  # of `BinaryCounts` and `Reliability`
+
+
+def badness(name: str, values: np.ndarray) -> np.ndarray:
+    """How bad values of a metric are, larger where worse; NaN for counts and bins, of which none is better.
+
+    >>> badness("calibration_slope", np.array([0.9, 1.3])).round(1).tolist(), badness("n_tp", np.array([3.0])).tolist()
+    ([0.1, 0.3], [nan])
+    """
+    values, name = np.asarray(values, float), name.removesuffix("_averaged")
+    if _COUNTS.search(name):
+        return np.full_like(values, np.nan)
+    if (best := _BEST_AT.get(name.rpartition("_")[2])) is not None and "_" in name:
+        return np.abs(values - best)
+    return -values if higher_is_better(name) else values
+
+
 def check_direction(name: str, what: str) -> None:
     """Raise `InvalidInput` unless the name of a metric says that more of it is better."""
     if not higher_is_better(name):
@@ -37,8 +55,7 @@ def check_direction(name: str, what: str) -> None:
 def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np.ndarray:
     """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number."""
     check_recorded(whose, metric, evaluations)
-    values = np.asarray(evaluations[metric], float)
-    return np.nan_to_num(values if higher_is_better(metric) else -values, nan=-np.inf)
+    return np.nan_to_num(-badness(metric, evaluations[metric]), nan=-np.inf)
 
 
 def check_recorded(whose: str, metric: str, columns: Collection[str]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_integer, check_known
+from fedsolve.core.metric_direction import badness
 from fedsolve.folders.sealed import LARGEST, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import as_column, frame
-from fedsolve.results.metrics import describe
 
 CLIENT_METRICS = "client-metrics.jsonl"
 """What the clients of a federation found, in its folder: a line each time they were asked, and part of examples."""
@@ -46,15 +46,19 @@ class ClientMetrics:
         return np.nanpercentile(self.column(metric), np.arange(0, 101, 10))
 
     def worst(self, metric: str, count: int = 1) -> list[tuple[str, float]]:
-        """Names and values of the clients that fare worst, worst first; of accuracies and the like less is worse.
+        """Names and values of the clients that fare worst, worst first; none for counts, such as `n_tp`.
+
+        Of accuracies and the like less is worse; of a calibration's slope what is farther from 1, of its intercept
+        what is farther from 0.
 
         Raises:
             InvalidInput: no such metric, or a count below 1.
         """
         check_integer("count", count, 1)
         values = self.column(metric)
-        order = np.argsort(values if describe(metric).higher_is_better else -values, kind="stable")
-        return [(self.names[i], float(values[i])) for i in order[:count] if not np.isnan(values[i])]
+        worse = badness(metric, values)
+        order = np.argsort(-worse, kind="stable")
+        return [(self.names[i], float(values[i])) for i in order[:count] if not np.isnan(worse[i])]
 
     def by_group(self, metric: str, groups: Sequence[Any]) -> dict[Any, float]:
         """The mean over the clients of each group, in the order in which groups come.

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.metric_direction import badness
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.core.xla.compiler import all_equations, compiled
 from fedsolve.core.xla.direct import DIRECT
@@ -192,8 +193,6 @@ _AT_ONCE = 2**20
 """Examples that are counted together: sums of more ones are rounded in float32."""
 _SUMS_AT_ONCE = 2**24
 """Sums of clients that are held at a time."""
-_BETTER_SMALL = {"loss", "error", "bits", "brier", "ece"}
-"""Words of a metric's name that say it is better small."""
 
 
 def pooled(function: Any, values: Array, counts: Array | None) -> Array:
@@ -293,7 +292,8 @@ def client_percentiles(names: Iterable[str], means: np.ndarray, known: np.ndarra
         column = column[here] if here.any() else np.full(1, np.nan)
         with np.errstate(invalid="ignore"):  # infinite losses
             p10, p90 = np.percentile(column, [10, 90])
-        worst = column.max() if _BETTER_SMALL & set(name.split("_")) else column.min()
+        worse = badness(name, column)
+        worst = np.where(np.isnan(worse), np.nan, column)[worse.argmax()]  # argmax finds a NaN first
         columns |= {
             f"client_{name}_mean": float(column.mean()),
             f"client_{name}_p10": float(p10),

@@ -58,8 +58,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two."""
     # `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples;
-    # `client_NAME_mean`, `_p10`, `_p90` and `_worst` describe the clients' own means (worst: largest loss,
-    # error or bits, else smallest). Of another part than `train` all are `PART_NAME` (see `as_part`).
+    # `client_NAME_mean`, `_p10`, `_p90` and `_worst` describe the clients' own means (worst as `badness`
+    # says). Of another part than `train` all are `PART_NAME` (see `as_part`).
     # divided: the same examples by part and name on several devices; None where one has all
     if isinstance(clients, EvalClients):
         if divided is None:
