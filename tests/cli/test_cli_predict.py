@@ -74,7 +74,7 @@ def test_every_format_gives_the_predictions_of_the_result(call, folder, tmp_path
         ("none.csv", (), "none.csv does not exist"),
         ("x.txt", (), "x.txt must end in .csv, .parquet or .npz"),
         ("y.npz", (), "y.npz has no array x, but y: save it by np.savez(file, x=...)"),
-        ("text.csv", (), "text.csv, line 3: column b is not a finite number"),
+        ("text.csv", (), "text.csv, line 3: column b = 'high' is not a finite number"),
         ("plain.csv", (), "plain.csv has numbers in its first line"),
         (
             "x.csv",

@@ -317,8 +317,8 @@ def test_a_table(schema, read):
 BAD_TABLES = {
     "north.csv has no column age: did you mean ag? It has id, ag, weight": ROWS.replace(" age", "ag"),
     "north.csv has 2 columns called age": ROWS.replace("id", "age"),
-    "line 2: column age is not a finite number: fix the cell": ROWS.replace("70", "old"),
-    "line 4: column age is not a finite number": ROWS.replace("40", "inf"),
+    "line 2: column age = 'old' is not a finite number: fix the cell": ROWS.replace("70", "old"),
+    "line 4: column age = 'inf' is not a finite number": ROWS.replace("40", "inf"),
     "line 4: column age is empty: fill it, leave the row out, or agree": ROWS.replace(" 40", ""),
     "line 2: column smoker = 'Often' is none of its categories never, once": ROWS.replace("often", "Often"),
     "line 4: column ill = '0' is none of its classes no, yes": ROWS.replace(",no", ",0"),

@@ -408,7 +408,7 @@ def test_a_schema_from_the_statistics(tmp_path):
         schema.read_csv(files[-1])
     file = tmp_path / "bad.csv"
     file.write_text("age,smoker,ill\n" + "40,no,1\n" * 20 + "4O,no,1\n")
-    with pytest.raises(fs.InvalidInput, match=r"bad.csv, line 22: column age is not a finite number"):
+    with pytest.raises(fs.InvalidInput, match=r"bad.csv, line 22: column age = '4O' is not a finite number"):
         schema.raw_columns(file)["age"]
     assert schema.raw_columns(file)["smoker"] == ["no"] * 21
 

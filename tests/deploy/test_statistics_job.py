@@ -171,10 +171,15 @@ def test_one_bad_file_does_not_hide_why(tmp_path, capsys):
     assert few.unreported == {"age": why}
     assert few["smoker"].counts == {"n": 60, "y": 60}
     assert set(few.notes) == {
-        "client 1, column age: south.csv, line 29: column age is not a finite number: fix the cell",
+        "client 1, column age: south.csv, line 29: column age is not a finite number: fix the cell (its own log "
+        "shows it)",
         "client 3: cannot read gone.csv: No such file or directory",
     }
-    assert "does not count: client 3: cannot read gone.csv" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "does not count: client 3: cannot read gone.csv" in said
+    assert (
+        "south.csv, line 29: column age = '47x' is not a finite number: fix the cell" in said
+    )  # the site's log
     two = found(tmp_path / "two", **{"min-clients": 2})
     assert two["age"].rows == 80
     written = fs.data.Schema.read(tmp_path / "two" / "run" / "schema.toml")

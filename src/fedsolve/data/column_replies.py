@@ -139,18 +139,28 @@ Replies = Mapping[str, Reply]
 
 
 def replies_to(
-    requests: Mapping[str, Request], columns: Mapping[str, Any], min_rows: int
+    requests: Mapping[str, Request],
+    columns: Mapping[str, Any],
+    min_rows: int,
+    log: Callable[[str], None] | None = None,
 ) -> dict[str, Reply]:
     # columns: numbers, NaN where one is missing, or texts, '' or None where one is missing, (rows,);
     # min_rows: rows with a value that a column, and a category, must have. No requests stand for all columns
+    # log: where the cell that cannot be used is written; None where the replies stay with the owner of the columns
     for name in columns:
         if not isinstance(name, str):
             raise InvalidInput(f"the columns have {shown(name)} where a name stands: give names as text")
     asked = requests or dict.fromkeys(columns, Describe())
-    return {name: _reply_about(name, request, columns, min_rows) for name, request in asked.items()}
+    return {name: _reply_about(name, request, columns, min_rows, log) for name, request in asked.items()}
 
 
-def _reply_about(name: str, request: Request, columns: Mapping[str, Any], min_rows: int) -> Reply:
+def _reply_about(
+    name: str,
+    request: Request,
+    columns: Mapping[str, Any],
+    min_rows: int,
+    log: Callable[[str], None] | None,
+) -> Reply:
     try:
         if name not in columns:
             raise unknown("column", name, columns)
@@ -161,7 +171,10 @@ def _reply_about(name: str, request: Request, columns: Mapping[str, Any], min_ro
             return Refused(f"it has fewer than {min_rows} rows")
         return _reply(request, present, len(values) - len(present), min_rows)
     except InvalidInput as error:
-        return Refused(str(error))
+        if log is None:
+            return Refused(str(error))
+        log(f"column {name} is not reported: {error}")
+        return Refused(getattr(error, "without_value", str(error)))
 
 
 def as_column_values(column: Any) -> np.ndarray | list[str]:

@@ -35,6 +35,7 @@ from fedsolve.data.tables import (
     FileFormat,
     as_float32,
     as_floats,
+    bad_cell,
     category_indices,
     cell_texts,
     fill_missing,
@@ -123,9 +124,7 @@ class Column:
                 days = (day - datetime(1970, 1, 1)) / timedelta(days=1)
                 return number_text(days if self.part == "days" else getattr(day, self.part))
         forms = " or ".join(self.date)
-        raise InvalidInput(
-            f"{where(row)}: column {self.title} is no date as {forms} has it: fix the cell, or `date`"
-        )
+        raise bad_cell(where(row), self.title, cell, f"is no date as {forms} has it: fix the cell, or `date`")
 
     def text(self) -> str:
         # its section of a schema's file

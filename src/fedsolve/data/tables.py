@@ -371,12 +371,18 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
             if np.isfinite(numbers).all():
                 return numbers
     row = next(i for i, cell in enumerate(cells) if not is_number(cell))
-    problem = f"{where(row)}: column {name} is not a finite number"
-    if is_number(cells[row].translate(_SWAPPED)):
-        raise InvalidInput(
-            f"{problem}: is `decimal` of the schema or the node right, and no thousand marked?"
-        )
-    raise InvalidInput(f"{problem}: fix the cell")
+    problem = "is not a finite number"
+    if is_number(cells[row].translate(_SWAPPED)):  # cells with a decimal comma are not as the file has them
+        remedy = "is `decimal` of the schema or the node right, and no thousand marked?"
+        raise InvalidInput(f"{where(row)}: column {name} {problem}: {remedy}")
+    raise bad_cell(where(row), name, cells[row], f"{problem}: fix the cell")
+
+
+def bad_cell(where: str, name: str, cell: str, problem: str) -> ConfidentialError:
+    # the value is for the site's own log alone
+    return ConfidentialError(
+        f"{where}: column {name} = {shown(cell)} {problem}", f"{where}: column {name} {problem}"
+    )
 
 
 def as_float32(numbers: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:

@@ -221,7 +221,7 @@ class AllowedColumns:
             raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
         replies = {  # of a refusal files are named, and no folders
             name: Refused(without_folders(r.reason)) if isinstance(r, Refused) else r
-            for name, r in replies_to(requests, columns, self.min_rows).items()
+            for name, r in replies_to(requests, columns, self.min_rows, log).items()
         }
         # Columns that there are not are not counted: what nobody has tells nothing.
         known = set(map(str, columns)) & replies.keys()
