@@ -129,6 +129,22 @@ def test_a_quorum_without_those_that_refused(tmp_path, impatient):
     )
 
 
+def test_a_run_that_cannot_start_reports_what_every_site_refuses(tmp_path, monkeypatch):
+    """Client 2 answers after client 1, whose refusal is enough; a node that never answers is not waited for long."""
+    sites = Sites(tmp_path, refuses("south: no rows"), population=3)
+    sites.grid.tamper = lambda node, *more: (
+        refuses("west: no date", 2) if node == 103 else sites.tampered(node, *more)
+    )
+    sites.grid.slow = {(103, -1): 2}
+    with pytest.raises(Unavailable, match="refused: south: no rows; refused: west: no date: fix"):
+        sites.registry.wait_for_quorum(3, 60.0)
+    silent = Sites(tmp_path / "silent", refuses("south: no rows"), population=3)
+    silent.grid.slow = {(103, -1): 10**6}
+    monkeypatch.setattr(client_registry, "_OTHERS", 0.0)
+    with pytest.raises(Unavailable, match="refused: south: no rows; 1 nodes have not said yet"):
+        silent.registry.wait_for_quorum(3, 60.0)
+
+
 def test_another_node_may_be_the_client_that_one_refused(tmp_path):
     """Client 1 is bound to a key: that another node refuses in its name is no reason not to wait for it."""
     sites = Sites(tmp_path)

@@ -92,6 +92,8 @@ _QUERY_SECONDS = 120.0
 _MOST_NOTES = 16  # in a run's record, whatever clients send
 _ASK_AGAIN = 60.0
 """Seconds after which a node that was refused is asked again: its site may have been repaired."""
+_OTHERS = 30.0
+"""Seconds for the answers of other nodes once those that were refused are too many."""
 _SHOWN = 3  # of the reasons why all have refused
 _OTHER_CONSTANT = (
     "client {} has another '{}' than most clients, which decides results: give all clients the same"
@@ -216,14 +218,17 @@ class ClientRegistry:
         """Wait for these clients, or for so many, until the deadline; then return who is connected.
 
         Clients that were refused are not waited for: the wait ends once only they are missing, or once too few would
-        be left of them all.
+        be left of them all and every other node has answered, or had 30 seconds to.
         """
         connected: dict[int, int] = {}
+        others_left: Callable[[], float] | None = None
         for _ in polls(countdown(seconds)):
             connected = self.poll()
             if isinstance(clients, int):
-                is_over = len(connected) >= clients or self._is_hopeless(clients)
-                is_over |= not connected and self._all_refused
+                is_over = len(connected) >= clients or (not connected and self._all_refused)
+                if self._is_hopeless(clients):  # what the other nodes object to is reported with it
+                    others_left = others_left or countdown(_OTHERS)
+                    is_over |= not self._mailbox.waiting or others_left() <= 0
             else:
                 is_over = set(clients) <= {*connected, *self.refused}
             if is_over:
