@@ -226,7 +226,7 @@ def test_nothing_of_few_rows_or_clients():
     }
     assert found["pressure"].clients == 4
     assert "client 0, column pressure: it has fewer than 10 rows" in found.notes
-    assert "client 2, column age: unknown column 'age'" in " ".join(found.notes)
+    assert "client 2, client 3, client 4, column age: unknown column 'age'" in " ".join(found.notes)
     with pytest.raises(fs.InvalidInput, match="column age is not reported: it has 2 clients"):
         found["age"]
     asked, minimum = (

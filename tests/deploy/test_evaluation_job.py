@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from safetensors.numpy import save_file
 
 import fedsolve as fs
 from deploy_small import clients_of
@@ -99,7 +100,11 @@ def test_under_secure_sums(tmp_path):
 def test_a_models_file(tmp_path):
     """That of a run and of a simulation, under any method that is not personal; no server step changes it."""
     result = fs.run(fs.FedAvg(0.3), TASK, rounds=1, dtype="float64", out=tmp_path / "simulated")
-    for model in (tmp_path / "simulated", tmp_path / "simulated" / MODEL):
+    plain = {"weight": np.asarray(result.params.weight), "bias": np.asarray(result.params.bias)}
+    save_file(plain, tmp_path / "plain.safetensors")  # as another program writes it
+    save_file(plain, tmp_path / "noted.safetensors", {"format": "pt"})
+    files = [tmp_path / f"{name}.safetensors" for name in ("plain", "noted")]
+    for model in (tmp_path / "simulated", tmp_path / "simulated" / MODEL, *files):
         evaluate(fs.FedDuAdam(0.3), tmp_path, model, out=f"of-{model.name}")
         history = fs.load(tmp_path / f"of-{model.name}").history
         assert history.final("train_loss") == pytest.approx(result.metrics["train_loss"][-1], rel=1e-12)

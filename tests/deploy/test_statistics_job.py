@@ -43,9 +43,10 @@ def collect(
     tamper=None,
     dishonest=None,
     columns="age, smoker, ill=categories",
+    schema=None,
     **config,
 ):
-    server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=4)
+    server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=4, schema=schema)
     given = {"job": "statistics", "columns": columns, "out": str(folder / "run"), "connect-seconds": 0.2}
     config = given | {"round-seconds": 0.1} | config
     grid = FakeGrid(app, list(clients), folder / "nodes", tamper, dishonest, config)
@@ -185,6 +186,26 @@ def test_one_bad_file_does_not_hide_why(tmp_path, capsys):
     written = fs.data.Schema.read(tmp_path / "two" / "run" / "schema.toml")
     assert (written.target, written.classes, written.features) == ("ill", (0, 1), 3)
     assert written.columns[0].mean == pytest.approx(39.5)
+
+
+def test_a_schema_explains_what_a_table_does_not_show(tmp_path):
+    """The scale of a column with a logarithm, and a category that is in no schema; a misspelt column is one note."""
+    (tmp_path / "s.toml").write_text(
+        "target = 'ill'\nclasses = [0, 1]\n[columns.crp]\nlog = 'log1p'\n[columns.smoker]\ncategories = ['n', 'y']\n"
+    )
+    schema = fs.data.Schema.read(tmp_path / "s.toml")
+    for client in range(4):
+        rows = "".join(f"{i},{('n', 'y', 'yess')[i % 3]},{i % 2}\n" for i in range(60))
+        (tmp_path / f"{client}.csv").write_text("crp,smoker,ill\n" + rows)
+    app = client_app(no_model, statistics=lambda node: schema.raw_columns(tmp_path / f"{node.client}.csv"))
+    found = collect(tmp_path / "found", app=app, columns="crp=0:5, smoker, smokr", schema=schema)
+    assert found["crp"].maximum < 5  # log1p(59) = 4.1
+    assert found.notes == (
+        "column crp: its numbers and its range are those after log1p",
+        "column smoker: categories not in the schema, or misspelt: yess (80)",
+        "client 0, client 1, client 2, client 3, column smokr: unknown column 'smokr': did you mean 'smoker'? Known: "
+        "crp, ill, smoker",
+    )
 
 
 def asked_about(folder, client=0, **bounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -195,6 +196,19 @@ def with_unused(module):
     return module
 
 
+class Outputs(OrderedDict):
+    """As Hugging Face's models return."""
+
+
+class Named(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return Outputs(logits=self.module(x))
+
+
 def root(o, y):
     return ((o[:, 0] * 0) ** 2) ** 0.5 + (o[:, 0] - y) ** 2
 
@@ -281,6 +295,18 @@ TABLE: dict[str, tuple[Any, dict[str, Any]]] = {
             ),
             "SklearnOracle": Refused(r"y have shape \(9, 3\)"),
         },
+    ),
+    "a module that returns several": (
+        given(module=Named),
+        {
+            "from_torch": Refused(
+                r"not Outputs: wrap the module in one that returns a tensor of the Outputs"
+            ),
+            "TorchOracle": Refused(
+                r"not Outputs: wrap the module in one that returns a tensor of the Outputs"
+            ),
+        }
+        | dict.fromkeys(WAYS[2:], NotHere("a loss of the outputs is theirs")),
     ),
     "inputs of another width": (
         given(x=X[:, :3]),

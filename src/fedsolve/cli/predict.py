@@ -68,7 +68,7 @@ def predict(
     if isinstance(result.inference, StoredTask) and not result.inference.is_ready:
         raise InvalidInput(
             f"{folder} names no task that a command can build: predict in Python with fs.load('{folder}', task), "
-            "the task that was trained"
+            "the task that was trained; of a federation's run with `fitted` of the app's problem.py"
         )
     inputs = read_inputs(source, chosen, getattr(result.inference, "columns", ()))
     try:

@@ -25,20 +25,19 @@ def higher_is_better(name: str) -> bool:
     return "error" not in words and any(word in _HIGHER_IS_BETTER for word in words)
 
 
-_BEST_AT = {"slope": 1.0, "intercept": 0.0}  # of `fs.metrics.Calibration`
-_COUNTS = re.compile(r"_([tf][pn]|(n|predicted|observed)_\d+)$")  # of `BinaryCounts` and `Reliability`
+_BEST_AT = {
+    "slope": 1.0,
+    "intercept": 0.0,
+}  # of `Calibration`; no count is better, nor a bin of `Reliability`
+_COUNTS = re.compile(r"_([tf][pn]|(n|predicted|observed)_\d+)$")
 
 
 def badness(name: str, values: np.ndarray) -> np.ndarray:
-    """How bad values of a metric are, larger where worse; NaN for counts and bins, of which none is better.
-
-    >>> badness("calibration_slope", np.array([0.9, 1.3])).round(1).tolist(), badness("n_tp", np.array([3.0])).tolist()
-    ([0.1, 0.3], [nan])
-    """
+    """How bad values of a metric are, larger where worse; NaN of one that has no direction."""
     values, name = np.asarray(values, float), name.removesuffix("_averaged")
     if _COUNTS.search(name):
         return np.full_like(values, np.nan)
-    if (best := _BEST_AT.get(name.rpartition("_")[2])) is not None and "_" in name:
+    if (best := _BEST_AT.get(name.rpartition("_")[2])) is not None:
         return np.abs(values - best)
     return -values if higher_is_better(name) else values
 

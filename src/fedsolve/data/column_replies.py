@@ -133,16 +133,14 @@ class Refused:
 Reply = Numbers | Categories | Refused
 Replies = Mapping[str, Reply]
 """What one client replies, by column."""
+_Log = Callable[[str], None] | None
 
 
 # A client's replies about its own columns: sums and counts over at least as many rows as its owner wants.
 
 
 def replies_to(
-    requests: Mapping[str, Request],
-    columns: Mapping[str, Any],
-    min_rows: int,
-    log: Callable[[str], None] | None = None,
+    requests: Mapping[str, Request], columns: Mapping[str, Any], min_rows: int, log: _Log = None
 ) -> dict[str, Reply]:
     # columns: numbers, NaN where one is missing, or texts, '' or None where one is missing, (rows,);
     # min_rows: rows with a value that a column, and a category, must have. No requests stand for all columns
@@ -154,13 +152,7 @@ def replies_to(
     return {name: _reply_about(name, request, columns, min_rows, log) for name, request in asked.items()}
 
 
-def _reply_about(
-    name: str,
-    request: Request,
-    columns: Mapping[str, Any],
-    min_rows: int,
-    log: Callable[[str], None] | None,
-) -> Reply:
+def _reply_about(name: str, request: Request, columns: Mapping[str, Any], min_rows: int, log: _Log) -> Reply:
     try:
         if name not in columns:
             raise unknown("column", name, columns)

@@ -222,7 +222,7 @@ def from_replies(
     asked = requests or {name: Describe() for of in replies.values() for name in of}
     found, remarks = {}, list(notes)
     for name, request in asked.items():
-        believed: dict[int, Numbers | Categories] = {}
+        believed, refused = dict[int, Numbers | Categories](), dict[str, list[str]]()
         for client, reply in sorted((client, of[name]) for client, of in replies.items() if name in of):
             try:
                 check_reply(request, reply)
@@ -230,7 +230,9 @@ def from_replies(
                     raise InvalidInput(reply.reason)
                 believed[client] = reply
             except InvalidInput as error:
-                remarks.append(f"{names(client)}, column {name}: {error}")
+                refused.setdefault(str(error), []).append(names(client))
+        for why, who in refused.items():  # a misspelt column is one mistake
+            remarks.append(f"{', '.join(who[:5])}{' ...' * (len(who) > 5)}, column {name}: {why}")
         found[name] = _column(name, request, believed, minimum, names)
     return _reported(found, remarks)
 

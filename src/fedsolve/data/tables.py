@@ -379,7 +379,6 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
 
 
 def bad_cell(where: str, name: str, cell: str, problem: str) -> ConfidentialError:
-    # the value is for the site's own log alone
     return ConfidentialError(
         f"{where}: column {name} = {shown(cell)} {problem}", f"{where}: column {name} {problem}"
     )

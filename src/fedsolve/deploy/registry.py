@@ -92,8 +92,7 @@ _QUERY_SECONDS = 120.0
 _MOST_NOTES = 16  # in a run's record, whatever clients send
 _ASK_AGAIN = 60.0
 """Seconds after which a node that was refused is asked again: its site may have been repaired."""
-_OTHERS = 30.0
-"""Seconds for the answers of other nodes once those that were refused are too many."""
+_OTHERS = 30.0  # seconds for the answers of other nodes once those that were refused are too many
 _SHOWN = 3  # of the reasons why all have refused
 _OTHER_CONSTANT = (
     "client {} has another '{}' than most clients, which decides results: give all clients the same"

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from fedsolve.data.column_statistics import (
     to_numbers,
     width,
 )
+from fedsolve.data.schema import Schema
 from fedsolve.deploy.client.secure_sums import LEAST_SUM, SecureSums, SumOrder
 from fedsolve.deploy.client.state import PrivacyBudget
 from fedsolve.deploy.codec import Expected, record_to_reply, record_to_request, to_record
@@ -410,11 +411,24 @@ def collect_statistics(
             if job.secure
             else plain_statistics(grid, settings, job.columns, job.minimum)
         )
+        found = replace(found, notes=(*_notes_on_schema(settings.schema, found), *found.notes))
         for line in summary_lines(found):
             say(line)
         write_atomically(folder / SCHEMA_FILE, found.schema(settings.schema))
         write_atomically(folder / STATISTICS_FILE, statistics_json(found))
         return found
+
+
+def _notes_on_schema(schema: Schema | None, found: Statistics) -> Iterator[str]:
+    # what a table does not show: in which scale its numbers are, and categories that the sites have not agreed on
+    for column in schema.columns if schema else ():
+        result = found.columns.get(column.name)
+        if isinstance(result, NumberStatistics) and column.log:
+            yield f"column {column.name}: its numbers and its range are those after {column.log}"
+        if isinstance(result, CategoryStatistics) and column.categories:
+            new = [f"{text} ({n:,})" for text, n in result.counts.items() if text not in column.categories]
+            if new:
+                yield f"column {column.name}: categories not in the schema, or misspelt: {', '.join(new[:_SHOWN])}"
 
 
 def plain_statistics(

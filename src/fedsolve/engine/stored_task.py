@@ -56,7 +56,7 @@ class StoredTask:
         if not isinstance(table, dict) or table.get("task") not in TASKS:
             raise InvalidInput(
                 f"{self.folder} names no ready task: give fs.load(folder, task=...), the task that was trained, or "
-                "fs.load(folder, module=...), a PyTorch module"
+                "fs.load(folder, module=...), a PyTorch module; of a federation's run take `fitted` of the app"
             )
         task = build(table["task"], **table.get("task_options", {}))
         return task if "validation" not in table else task.hold_out(table["validation"])

@@ -101,6 +101,8 @@ def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidI
     # names the shapes and types that the function was given
     labels = [t for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and _counts(t)]
     ranges = "".join(f"; the targets are {int(t.min())} to {int(t.max())}" for t in labels if t.numel())
+    if isinstance(outputs, dict):  # as Hugging Face's models give them
+        ranges = f": wrap the module in one that returns a tensor of the {type(outputs).__name__}, such as its logits"
     return fails(name, f"on outputs {_described(outputs)} and targets {_described(targets)}", error, ranges)
 
 

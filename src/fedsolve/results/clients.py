@@ -48,8 +48,7 @@ class ClientMetrics:
     def worst(self, metric: str, count: int = 1) -> list[tuple[str, float]]:
         """Names and values of the clients that fare worst, worst first; none for counts, such as `n_tp`.
 
-        Of accuracies and the like less is worse; of a calibration's slope what is farther from 1, of its intercept
-        what is farther from 0.
+        Of accuracies and the like less is worse, of a calibration what is farther from slope 1 or intercept 0.
 
         Raises:
             InvalidInput: no such metric, or a count below 1.

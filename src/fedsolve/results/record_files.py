@@ -64,7 +64,7 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
             header, mapped = mapped_arrays(path, "model")
             facts, arrays = header.manifest, {name: np.array(x) for name, x in mapped.items()}
         else:
-            facts = loads(metadata_of(path)[MANIFEST])
+            facts = loads(metadata_of(path).get(MANIFEST, "{}"))  # another program's file has none
             arrays = dict(load(read_bytes(path, LARGEST, follow=False)))
         is_deployed = facts.get("task") == FEDERATION
         both = facts.get("holds") == ", ".join(_PARTS)
@@ -94,7 +94,7 @@ def model_facts(path: Path) -> dict[str, Any]:
 
 def is_sealed(path: Path) -> bool:
     # whether a model's file has more in its metadata than a manifest, as files with checksums have
-    return set(metadata_of(path)) - {MANIFEST} != set()
+    return MANIFEST in (names := metadata_of(path)) and len(names) > 1
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:

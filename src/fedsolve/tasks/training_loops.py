@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import ConfidentialError, InvalidInput, check_same, of_type, shown
+from fedsolve.core.loss_checks import first_line
 from fedsolve.core.trees import named_leaves
 from fedsolve.core.types import Params
 
@@ -282,7 +283,8 @@ class TrainingLoop:
             others = error.without_value if isinstance(error, ConfidentialError) else error
             raise LoopFailed(f"{where}: {error}", f"{where}: {others}") from error
         except Exception as error:  # whatever the user's code raises, which may quote its data
-            raise LoopFailed(f"{where} failed: {type(error).__name__}") from error
+            failed = f"{where} failed: "
+            raise LoopFailed(failed + first_line(error), failed + type(error).__name__) from error
         try:
             told = told_by(result, self.examples)
             return self._ends(params), told

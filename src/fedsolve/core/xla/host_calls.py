@@ -8,6 +8,7 @@ no arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable
+from logging import getLogger
 from typing import Any
 
 import jax
@@ -16,6 +17,13 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 from jaxtyping import Array
+
+from fedsolve.core.errors import FedsolveError
+
+# JAX logs what a callback raises with all its own frames; an error of ours, raised again, has its one line
+getLogger("jax._src.callback").addFilter(
+    lambda r: not isinstance(r.exc_info and r.exc_info[1], FedsolveError)
+)
 
 
 def is_wide(x: Any) -> bool:
