@@ -94,7 +94,7 @@ def model_facts(path: Path) -> dict[str, Any]:
 
 def is_sealed(path: Path) -> bool:
     # whether a model's file has more in its metadata than a manifest, as files with checksums have
-    return MANIFEST in (names := metadata_of(path)) and len(names) > 1
+    return set(metadata_of(path)) - {MANIFEST, "format"} != set()  # another program's file may say "format"
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
