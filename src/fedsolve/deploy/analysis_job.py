@@ -64,8 +64,9 @@ _WORDS = 3
 
 
 def request_json(kind: str, request: Any) -> str:
-    """An analysis as the text of a run's configuration."""
-    return json.dumps({kind: {f.name: getattr(request, f.name) for f in fields(request)}})
+    """An analysis as the text of a run's configuration, without apostrophes, between which Flower is given it."""
+    words = {f.name: getattr(request, f.name) for f in fields(request)}
+    return json.dumps({kind: words}).replace("'", "\\u0027")
 
 
 def read_request(text: str) -> tuple[str, Any]:

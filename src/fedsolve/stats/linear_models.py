@@ -385,7 +385,7 @@ class _Fit:
             family=request.family,
             link=str(request.link),
             deviance=float(sums["deviance"]),
-            null_deviance=self._null_deviance(question),
+            null_deviance=self._null_deviance(question, sums),
             dispersion=dispersion,
             alpha=question.alpha if request.family == "negative binomial" else math.nan,
             log_likelihood=loglik,
@@ -440,7 +440,7 @@ class _Fit:
             at, current, sums = at + part * change, current + part * step, tried
         raise InvalidInput("the coefficients and alpha do not settle: leave a term out, or give alpha")
 
-    def _null_deviance(self, question: GlmSums) -> float:
+    def _null_deviance(self, question: GlmSums, sums: Sums) -> float:
         design = self.design
         if () not in design.products:
             if question.offset or question.link == "inverse":
@@ -449,8 +449,11 @@ class _Fit:
         null = replace(
             design, names=("Intercept",), products=((),), needed=design.columns, shift=(0.0,), scale=(1.0,)
         )
-        _, sums = self.solve(replace(question, design=null))
-        return float(sums["deviance"])
+        question = replace(question, design=null)
+        if question.offset:
+            return float(self.solve(question)[1]["deviance"])
+        at = LINKS[question.link].of(sums["outcome"] / sums["weight"])
+        return float(self.ask(question, np.array([at]))["deviance"])
 
 
 def _outside(question: GlmSums) -> str:

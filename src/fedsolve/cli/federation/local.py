@@ -95,6 +95,8 @@ def _document(said: str) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, str) and '"' in value and "'" not in value:
+        return f"'{value}'"  # Flower finds the end of a text at its next quotation mark, escaped or not
     return json.dumps(value)  # strings, numbers and booleans are written alike
 
 
