@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "site" / "executed"
 TUTORIALS = (
     "first-run", "own-problem", "own-algorithm", "sparse-models", "constraints", "tuning-free", "sweep",
-    "pytorch-user", "network", "deployment", "privacy",
+    "pytorch-user", "network", "deployment", "privacy", "clinical-statistics",
 )  # fmt: skip
 """Those of docs/tutorials, in the order of reading."""
 SOURCES = {name: ROOT / "docs" / "tutorials" / f"{name}.py" for name in TUTORIALS}
