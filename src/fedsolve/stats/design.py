@@ -29,6 +29,7 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.UAdd: operator.pos,
 }
 _FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt", "abs")}
+_BLOCK = 1024  # rows: a product of so few takes one thread, and stays in its cache
 _LONGEST = 500  # characters of an expression
 _LEVERAGE = 0.9  # of one row, at most: it is 1 for a row that a direction of the columns singles out
 
@@ -146,7 +147,7 @@ class Design(Question):
             raise InvalidInput(
                 f"{self.size} columns are more than a fifth of its rows: leave terms out, or merge categories"
             )
-        matrix = np.ones((len(rows), self.size), order="F")
+        matrix = np.ones((len(rows), self.size))
         for i, product in enumerate(self.products):
             for factor in product:
                 matrix[:, i] *= self.values(table, factor)
@@ -161,6 +162,7 @@ class Design(Question):
         for name, column in zip(self.names, matrix.T, strict=True):
             check_effective_rows(table, f"column {name}", column)
         check_leverage(table, matrix, np.ones(len(matrix)), matrix.T @ matrix)
+        table.cache.pop("squares", None)
 
     def values(self, table: SiteTable, factor: Factor) -> np.ndarray:
         """A factor in the rows that count, shape (rows,); `InvalidInput` where it is not finite."""
@@ -237,10 +239,10 @@ def effective_rows(column: np.ndarray, middle: float) -> float:
     2.0
     """
     distance = np.abs(column - middle)
-    largest = distance.max(initial=0.0)
-    distance = distance / largest if largest > 0 else distance
-    squares = distance @ distance
-    return float(distance.sum() ** 2 / squares) if squares else 0.0
+    squares = float(distance @ distance)
+    if not 1e-200 < squares < 1e200 and (largest := distance.max(initial=0.0)) > 0:  # it under- or overflows
+        return effective_rows(distance / largest, 0.0)
+    return float(distance.sum()) ** 2 / squares if squares else 0.0
 
 
 def check_effective_rows(table: SiteTable, what: str, column: np.ndarray) -> None:
@@ -256,6 +258,15 @@ def check_effective_rows(table: SiteTable, what: str, column: np.ndarray) -> Non
             f"{what} tells fewer than {table.min_rows} rows from the others (min_rows): merge categories, or leave it "
             "out"
         )
+
+
+def weighted_squares(matrix: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """X' W X, shape (columns, columns), by blocks of rows that fit into a processor's cache."""
+    total = np.zeros((matrix.shape[1],) * 2)
+    for start in range(0, len(matrix), _BLOCK):
+        block = matrix[start : start + _BLOCK]
+        total += block.T @ (block * weights[start : start + _BLOCK, None])
+    return total
 
 
 def check_leverage(
@@ -276,7 +287,8 @@ def check_leverage(
     kept = values > 1e-10 * len(size)
     directions = vectors[:, kept] / np.sqrt(values[kept]) / size[:, None]
     largest = np.linalg.norm(directions, 2) ** 2 if kept.any() else 0.0
-    suspects = np.flatnonzero(weights * np.einsum("ij,ij->i", matrix, matrix) * largest > _LEVERAGE)
+    squares = table.last("squares", id(matrix), lambda: np.einsum("ij,ij->i", matrix, matrix))
+    suspects = np.flatnonzero(weights * squares * largest > _LEVERAGE)
     leverage = weights[suspects] * ((matrix[suspects] @ directions) ** 2).sum(axis=1)
     if (leverage > _LEVERAGE).any():
         raise InvalidInput(

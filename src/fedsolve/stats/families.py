@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import digamma, erfc, gammaln, ndtri, polygamma, xlogy
+from scipy.special import digamma, expit, gammaln, logit, ndtr, ndtri, polygamma, xlogy
 
 from fedsolve.core.errors import InvalidInput, unknown
 
@@ -15,33 +15,23 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Link:
-    """A link eta = g(mu): `of` is g, `mean` its inverse, and `slope` d mu / d eta as a function of eta."""
+    """A link eta = g(mu): `of` is g, `mean` its inverse, and `slope` d mu / d eta as a function of eta and mu."""
 
     of: Callable[[Array], Array]
     mean: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
-
-
-def _expit(x: Array) -> Array:
-    # without overflow, and exact near 0
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1 + small)
-
-
-def _density(x: Array) -> Array:
-    return np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    slope: Callable[[Array, Array], Array]
 
 
 LINKS = {
-    "identity": Link(lambda m: m, lambda e: e, np.ones_like),
-    "log": Link(np.log, np.exp, np.exp),
-    "logit": Link(lambda m: np.log(m / (1 - m)), _expit, lambda e: _expit(e) * _expit(-e)),
-    "probit": Link(ndtri, lambda e: erfc(-e / np.sqrt(2)) / 2, _density),
+    "identity": Link(lambda m: m, lambda e: e, lambda e, _: np.ones_like(e)),
+    "log": Link(np.log, np.exp, lambda _, m: m),
+    "logit": Link(logit, expit, lambda _, m: m * (1 - m)),
+    "probit": Link(ndtri, ndtr, lambda e, _: np.exp(-(e**2) / 2) / np.sqrt(2 * np.pi)),
     "cloglog": Link(
-        lambda m: np.log(-np.log1p(-m)), lambda e: -np.expm1(-np.exp(e)), lambda e: np.exp(e - np.exp(e))
+        lambda m: np.log(-np.log1p(-m)), lambda e: -np.expm1(-np.exp(e)), lambda e, _: np.exp(e - np.exp(e))
     ),
-    "inverse": Link(lambda m: 1 / m, lambda e: 1 / e, lambda e: -1 / e**2),
-    "sqrt": Link(np.sqrt, np.square, lambda e: 2 * e),
+    "inverse": Link(lambda m: 1 / m, lambda e: 1 / e, lambda _, m: -(m**2)),
+    "sqrt": Link(np.sqrt, np.square, lambda e, _: 2 * e),
 }
 
 

@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, Unavailable, check_known, check_number
-from fedsolve.stats.design import Design, Factor, check_effective_rows, check_leverage, title
+from fedsolve.stats.design import (
+    Design,
+    Factor,
+    check_effective_rows,
+    check_leverage,
+    title,
+    weighted_squares,
+)
 from fedsolve.stats.estimates import Estimates, check_not_collinear, number_text
 from fedsolve.stats.families import FAMILIES, LINKS, alpha_slopes, family_and_link
 from fedsolve.stats.formula import design_of, read_formula
@@ -77,7 +84,7 @@ class GlmSums(Question):
             else:
                 mu = family.start(y)
                 eta = link.of(mu)
-            slope = link.slope(eta)
+            slope = link.slope(eta, mu)
             inside = family.is_inside(mu) & np.isfinite(eta) & (slope != 0) & np.isfinite(slope)
         sums = {name: np.zeros(shape) for name, shape in self.shapes().items()}
         sums |= {"rows": np.array(float(len(y))), "weight": weights.sum(), "outcome": weights @ y}
@@ -94,12 +101,11 @@ class GlmSums(Question):
         family = FAMILIES[self.family]
         variance = family.variance(mu, self.alpha)
         working = weights * slope**2 / variance
-        weighted = matrix * working[:, None]
-        information = matrix.T @ weighted
+        information = weighted_squares(matrix, working)
         check_leverage(table, matrix, working, information)
-        found: dict[str, Any] = {"score": weighted.T @ residual, "information": information}
+        found: dict[str, Any] = {"score": (working * residual) @ matrix, "information": information}
         if self.scores == "robust":
-            found["products"] = (weighted * residual[:, None] ** 2).T @ weighted
+            found["products"] = weighted_squares(matrix, (working * residual) ** 2)
         elif self.scores == "sites":
             found["products"] = np.outer(found["score"], found["score"])
         if self.family == "negative binomial":
