@@ -15,10 +15,10 @@ from fedsolve.deploy.persistent.worker import main
 class SmallProgram:
     """Runs `--token "bundle:what"`, and notes in the file `log` when it begins and ends a message."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_next_waiting) -> None:
         if os.environ.get("UNKNOWN"):
             raise RuntimeError("it knows no Flower")
-        self.bundle = ""
+        self.bundle, self.is_next_waiting = "", is_next_waiting
 
     def run(self, arguments, restart, pulled) -> None:
         bundle, _, what = (pulled.decode() or arguments[arguments.index("--token") + 1]).partition(":")
@@ -34,6 +34,11 @@ class SmallProgram:
         if what == "wait":
             note("ready")
             time.sleep(20)
+        if what == "lost":  # as long as nobody else needs this process
+            note("ready")
+            while not self.is_next_waiting():
+                time.sleep(0.01)
+            raise ValueError("the next one waits")
         if what.startswith("exit"):
             sys.exit(int(what.removeprefix("exit")))
         if what == "error":

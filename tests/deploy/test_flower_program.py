@@ -66,6 +66,26 @@ def test_an_early_message_is_waited_for_and_objects_are_asked_for_soon(insides, 
     assert given == {"initial_backoff": 0.02, "backoff_cap": 1.0, "max_tries_per_object": None}
 
 
+def test_a_message_that_does_not_come_makes_way_for_the_next(insides, monkeypatch):
+    """The SuperLink crashed while its objects were fetched: they never come, and Flower would ask for hours."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+
+    tries, waiting, now = [], [], iter(range(0, 100, 2))
+
+    def pull_object(object_id):
+        tries.append(object_id)
+        assert len(tries) < 8
+        waiting.extend(["next"] if len(tries) == 5 else [])
+        raise ObjectUnavailableError(object_id)
+
+    FlowerProgram(lambda: bool(waiting))
+    monkeypatch.setattr(flower_program, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    tree = SimpleNamespace(object_id="a", children=[])
+    with pytest.raises(RuntimeError, match="the next one waits"):
+        insides.pull_and_inflate_object_from_tree(tree, pull_object, None)
+    assert tries == ["a"] * 5
+
+
 def test_another_bundle_is_not_run_in_this_process(insides, monkeypatch):
     from flwr.proto.fab_pb2 import Fab
     from flwr.proto.runtime_pb2 import PullTaskInputResponse

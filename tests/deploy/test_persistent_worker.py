@@ -114,6 +114,15 @@ def test_a_message_that_fails_ends_its_worker(new_node):
     assert len(workers) == 4
 
 
+def test_a_message_sees_that_the_next_one_waits(new_node):
+    node = new_node()
+    lost = node.start("a:lost")
+    until(lambda: "ready" in node.noted())
+    assert node.ask("a:fine")[0] == 0
+    assert "the next one waits" in lost.communicate(timeout=10)[1]
+    assert node.noted() == ["begin lost", "ready", "begin fine", "end fine"]
+
+
 def test_another_bundle_has_another_process_and_runs_once(new_node):
     """The number stays, as the process is replaced; what it had imported is gone."""
     node = new_node()

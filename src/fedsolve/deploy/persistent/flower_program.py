@@ -28,6 +28,9 @@ _REPLACED = {
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
 """Seconds between requests for objects that the SuperNode has not stored yet: the first, doubled up to the longest.
 Flower starts with 1 s, which a program that imports for seconds does not notice and a worker waits for."""
+_ABANDONED = 5.0
+"""Seconds after which a message without its objects fails if another waits: a SuperNode fetches one after another, so
+they will not come. Flower asks for hours, in a process that no other message needs."""
 
 
 class UnknownFlower(Exception):
@@ -47,7 +50,7 @@ class FlowerProgram:
     `UnknownFlower` if the installed Flower is not the one that was tried, or has other insides.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_next_waiting: Callable[[], bool] = bool) -> None:
         check_version()
         self._main = _entry_point()
         self._insides = importlib.import_module(_HOME)
@@ -59,7 +62,7 @@ class FlowerProgram:
         inside: Any = self._insides
         inside.flwr_exit = self._leave
         inside.pull_and_inflate_object_from_tree = functools.partial(
-            inside.pull_and_inflate_object_from_tree,
+            _giving_up(inside.pull_and_inflate_object_from_tree, is_next_waiting),
             initial_backoff=_FIRST_WAIT, backoff_cap=_LONGEST_WAIT, max_tries_per_object=None,
         )  # fmt: skip
         inside.RuntimeHttpClient = _client_class(inside.RuntimeHttpClient, self._take_input)
@@ -92,6 +95,24 @@ class FlowerProgram:
             self._restart(response.SerializeToString())
         self._bundle = bundle
         return response
+
+
+def _giving_up(pull_all: Callable[..., Any], is_next_waiting: Callable[[], bool]) -> Callable[..., Any]:
+    @functools.wraps(pull_all)
+    def pull(tree: Any, pull_object: Callable[[str], bytes], *others: Any, **options: Any) -> Any:
+        start = time.monotonic()
+
+        def pull_one(object_id: str) -> bytes:
+            try:
+                return pull_object(object_id)
+            except Exception:  # not there yet
+                if time.monotonic() - start > _ABANDONED and is_next_waiting():
+                    raise RuntimeError("the message did not come in full, and the next one waits") from None
+                raise
+
+        return pull_all(tree, pull_one, *others, **options)
+
+    return pull
 
 
 def without_parent(arguments: Sequence[str]) -> list[str]:

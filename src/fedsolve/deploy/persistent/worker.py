@@ -161,7 +161,7 @@ class Program(Protocol):
 class Worker:
     """One worker: its folder, its socket, and what it has done so far."""
 
-    def __init__(self, folder: Path, listener: socket.socket, load: Callable[[], Program]) -> None:
+    def __init__(self, folder: Path, listener: socket.socket, load: Callable[..., Program]) -> None:
         self.folder, self.listener, self.load = folder, listener, load
         self.environment = dict(os.environ)  # as it was given; an app may change it
         self.settings = json.loads((folder / shim.SETTINGS).read_text(encoding="utf-8"))
@@ -174,7 +174,7 @@ class Worker:
     def serve(self, resumed: tuple[socket.socket, Request] | None = None) -> int:
         """Run messages until this worker has to end; its exit code."""
         try:
-            program = self.load()
+            program = self.load(lambda: bool(select.select([self.listener], [], [], 0)[0]))
         except Exception as error:
             self._refuse_all(f"{error}" or type(error).__name__)
             return 0
@@ -303,13 +303,13 @@ def exit_code(end: SystemExit) -> int:
     return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
-def _load() -> Program:
+def _load(is_next_waiting: Callable[[], bool]) -> Program:
     from fedsolve.deploy.persistent.flower_program import FlowerProgram
 
-    return FlowerProgram()
+    return FlowerProgram(is_next_waiting)
 
 
-def main(arguments: Sequence[str], load: Callable[[], Program] = _load) -> int:
+def main(arguments: Sequence[str], load: Callable[..., Program] = _load) -> int:
     """Serve: FOLDER and the number of the listening socket; after a restart also the message's connection and file."""
     folder, listener, *rest = arguments
     worker = Worker(Path(folder), socket.socket(fileno=int(listener)), load)
