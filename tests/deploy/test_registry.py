@@ -201,6 +201,15 @@ def test_a_number_outside_is_none_of_a_quorum(tmp_path):
         deploy(fs.FedAvg(0.1), tmp_path, tamper=lie)
 
 
+def test_a_wait_is_announced(tmp_path):
+    meeting = Meeting(tmp_path, [0], population=6)
+    with pytest.raises(Unavailable, match=r"within 0\.01 s"):
+        meeting.registry.wait_for_quorum(3, 0.01)
+    assert meeting.registry.wait([0, 4, 5], 0.01) == {0: 101}
+    waits = [f"waiting at most 0.01 s for {whom}" for whom in ("2 more clients", "client 4, client 5")]
+    assert [line for line in meeting.log if "wait" in line] == waits
+
+
 def test_a_damaged_file_of_claims(tmp_path):
     for text in ("{", "[]", '{"experiment": "one"}', '{"experiment": "one", "keys": {"a": 1}}', "\0" * 40):
         (tmp_path / BINDINGS).write_text(text)

@@ -221,17 +221,21 @@ class ClientRegistry:
         """
         connected: dict[int, int] = {}
         others_left: Callable[[], float] | None = None
-        for _ in polls(countdown(seconds)):
+        for look, _ in enumerate(polls(countdown(seconds))):
             connected = self.poll()
             if isinstance(clients, int):
+                missing = f"{clients - len(connected)} more clients"
                 is_over = len(connected) >= clients or (not connected and self._all_refused)
                 if self._is_hopeless(clients):  # what the other nodes object to is reported with it
                     others_left = others_left or countdown(_OTHERS)
                     is_over |= not self._mailbox.waiting or others_left() <= 0
             else:
-                is_over = set(clients) <= {*connected, *self.refused}
+                others = sorted(set(clients) - {*connected, *self.refused})
+                missing, is_over = ", ".join(map(self.names, others)), not others
             if is_over:
                 break
+            if look == 0:
+                self._log(f"waiting at most {seconds:g} s for {missing}")
         return connected
 
     def wait_for_quorum(self, quorum: int, seconds: float) -> None:
