@@ -276,8 +276,10 @@ def test_a_port_in_use(call, tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         ended = call("federate", "demo", "--port", port)
-    assert ended.code == 2
+        node = call("federate", "node", "--insecure", "--port", port)
+    assert (ended.code, node.code) == (2, 2)
     assert f"port {port} of 127.0.0.1 is in use: choose another with --port" in ended.err
+    assert node.err == f"error: port {port} of this machine is in use: give the node another with --port\n"
 
 
 def test_without_flower(call, monkeypatch):
@@ -411,6 +413,7 @@ FLOWERS = [
     "127.0.0.1:8000",
     "--node-config",
     "client-id=0 state-dir='my states'",
+    "--port=0",
 ]
 
 
@@ -484,6 +487,23 @@ def test_where_states_are(tmp_path):
     assert node.state_folder(["--node-config", str(tmp_path / "node.toml")]) == Path("/far")
     assert node.state_folder(['--node-config=client-id=0 state-dir="here"']) == Path("here")
     assert node.state_folder(["--node-config", "client-id="]) == Path(STATE_FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--root-certificates", "no.crt"], "--root-certificates no.crt: No such file or directory"),
+        (["--auth-supernode-private-key=gone"], "--auth-supernode-private-key gone: No such file"),
+        (["--node-config", "client-id"], "--node-config has client-id: give NAME=VALUE"),
+        (["--node-config", 'client-id=0 data= "x"'], "--node-config has data=: give NAME=VALUE"),
+        (["--node-config", "no.toml"], "--node-config no.toml: No such file"),
+    ],
+)
+def test_what_flower_would_not_say_in_a_line(call, arguments, said):
+    ended = call("federate", "node", *FLOWERS, *arguments)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {said}")
+    assert ended.err.count("\n") == 1
 
 
 def test_a_state_folder_that_cannot_be_made(call, tmp_path):

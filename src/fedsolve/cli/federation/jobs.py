@@ -36,7 +36,7 @@ from fedsolve.report.table import narrow_table
 from fedsolve.results.clients import ClientMetrics, read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe
-from fedsolve.results.record_files import HISTORY, read_history
+from fedsolve.results.record_files import HISTORY, MODEL, read_history
 
 T = TypeVar("T")
 _LARGEST = 2**20  # bytes of an app's pyproject.toml
@@ -67,6 +67,8 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
     """
     if not model.exists():
         raise InvalidInput(f"{model}: no such file or folder; give the folder of a run, or a model's file")
+    if model.is_dir() and not (model / MODEL).is_file():
+        raise InvalidInput(f"{model} has no {MODEL}: give the folder of a finished run, or a model's file")
     config = {"model": str(model.absolute())} | ({} if metrics is None else {"client-metrics": metrics})
     folder, history = _run(submitted, EVALUATE, config, read_history)
     measured = {

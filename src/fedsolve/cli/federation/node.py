@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedsolve.cli.console import say
+from fedsolve.cli.processes import is_taken
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.oracles.node_oracle import STATE_FOLDER
@@ -24,6 +25,7 @@ POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 POLL_SECONDS = "0.1"
 """A look costs 5 ms of a processor. Flower's 1.0 s adds half a second to a message, this 0.05 s."""
 _LARGEST = 2**20  # bytes of a node's configuration
+_FILE = re.compile("--.*(certificates|-file|certfile|keyfile|private-key|entities)")  # options of Flower
 _SETTING = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower reads --node-config
 
 
@@ -35,6 +37,7 @@ def node_command(arguments: Sequence[str], limits: WorkerLimits, fresh: bool) ->
         fresh: run each message in a process of its own, as Flower does.
     """
     check_flower()
+    check_options(arguments)
     environment = dict(os.environ)
     if not fresh and (reason := why_fresh(arguments)):
         say(f"each message runs in a process of its own: {reason}")
@@ -48,6 +51,22 @@ def node_command(arguments: Sequence[str], limits: WorkerLimits, fresh: bool) ->
     program = flower("flower-supernode")
     sys.stdout.flush()
     os.execve(program, [program, *arguments], environment)
+
+
+def check_options(arguments: Sequence[str]) -> None:
+    """Refuse in one line what Flower reports in a traceback or never: files, `--node-config`, the port."""
+    given = _values(arguments)
+    for option, value in given.items():
+        is_config = option == "--node-config"
+        if _FILE.fullmatch(option) or (is_config and value.endswith(".toml")):
+            try:
+                Path(value).expanduser().open("rb").close()
+            except OSError as error:
+                raise InvalidInput(f"{option} {value}: {error.strerror}") from None
+        elif is_config and (rest := _SETTING.sub("", value).split()):
+            raise InvalidInput(f'--node-config has {rest[0]}: give NAME=VALUE, such as "client-id=0"')
+    if re.fullmatch(r"[1-9]\d{3}|[1-5]\d{4}", port := given.get("--port", "9094")) and is_taken(int(port)):
+        raise InvalidInput(f"port {port} of this machine is in use: give the node another with --port")
 
 
 def why_fresh(arguments: Sequence[str]) -> str:
@@ -72,8 +91,7 @@ def state_folder(arguments: Sequence[str]) -> Path:
     >>> state_folder(["--insecure"])
     PosixPath('fedsolve-state')
     """
-    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    given = next((b for a, b in itertools.pairwise(words) if a == "--node-config"), "")
+    given = _values(arguments).get("--node-config", "")
     try:
         if given.endswith(".toml"):
             config = read_user_toml(Path(given).expanduser(), _LARGEST)
@@ -83,6 +101,11 @@ def state_folder(arguments: Sequence[str]) -> Path:
     except (OSError, ValueError):  # Flower says what is wrong
         config = {}
     return Path(str(config.get("state-dir", STATE_FOLDER)))
+
+
+def _values(arguments: Sequence[str]) -> dict[str, str]:
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    return {a: b for a, b in itertools.pairwise(words) if a.startswith("--")}
 
 
 def flower(name: str) -> str:
