@@ -226,6 +226,21 @@ def test_the_folder_of_runs_that_have_nothing_in_common(call, tmp_path, written)
         assert "several runs, not of one comparison: give the folder of one" in ended.err
 
 
+def test_the_papers_of_a_study(call, tmp_path):
+    methods = (
+        '[[method]]\nname = "FedAvg"\ngrid = { client_lr = [0.1, 1.0] }\n[[method]]\nname = "SCAFFOLD"\n'
+    )
+    (tmp_path / "mine.toml").write_text(f'task = "digits"\n[study]\nseeds = 2\n{methods}')
+    cited = call("cite", tmp_path / "mine.toml")
+    assert (cited.code, cited.err) == (0, "")
+    assert cited.out.count("@") == 5  # two methods, the digits, their partition, JAX
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "results.json").write_text("{}")
+    refused = call("cite", tmp_path / "runs")
+    assert refused.code == 2
+    assert refused.err.endswith("has the results of a study: give the study's TOML file\n")
+
+
 def test_a_federation_has_no_task_to_cite(call, tmp_path, written):
     result = fs.load(written("run"))
     history = dataclasses.replace(result.history, task="federation", label="FedAvg")

@@ -19,7 +19,7 @@ from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
 
 if TYPE_CHECKING:
-    from fedsolve.cli.configuration.config import Config
+    from fedsolve.cli.configuration.config import Configured
 
 
 _JAX = "bradbury2018jax"
@@ -193,18 +193,23 @@ def _paper(key: str) -> dict[str, str]:
 def cite(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the folder of a run.")],
 ) -> None:
-    """Print the BibTeX entries for a run: its methods, task, partition and JAX."""
-    from fedsolve.cli.configuration.config import CONFIG, load
+    """Print the BibTeX entries for a run or study: its methods, task, partition and JAX."""
+    from fedsolve.cli.configuration.config import CONFIG, parse, read_toml
+    from fedsolve.cli.configuration.study import parse_study
     from fedsolve.config.catalogue import BIBTEX
 
     saved = config.is_dir() and not (config / CONFIG).is_file()
-    keys, unknown = _cited_records(config) if saved else _cited_config(load(config))
+    if saved and (config / "results.json").is_file():
+        raise InvalidInput(f"{config} has the results of a study: give the study's TOML file")
+    table = {} if saved else read_toml(config)
+    parsed = parse_study if {"study", "claim"} & table.keys() else parse
+    keys, unknown = _cited_records(config) if saved else _cited_config(parsed(table, str(config)))
     emit("\n\n".join(BIBTEX[key] for key in dict.fromkeys([*keys, _JAX]) if key))
     if unknown:
         say(f"note: no paper is known of {', '.join(unknown)}; add the BibTeX yourself")
 
 
-def _cited_config(config: Config) -> tuple[list[str], list[str]]:
+def _cited_config(config: Configured) -> tuple[list[str], list[str]]:
     # the keys of the papers, and what has none; the user's own code is not imported to find papers
     from fedsolve.cli.configuration.prepare import task_defaults
     from fedsolve.cli.configuration.trust import would_import
@@ -213,15 +218,16 @@ def _cited_config(config: Config) -> tuple[list[str], list[str]]:
     from fedsolve.tasks.catalogue import entry
 
     keys, unknown = list[str](), [f"the {what}" for what in would_import(config)]
+    unnamed = getattr(config, "unnamed", {})  # a study has none
     for method in config.method:
-        if f"method {method.shown}" in config.unnamed:
+        if f"method {method.shown}" in unnamed:
             # an object of Python, perhaps in wrappers of the catalogue
             keys += _known_papers(method.name)
             unknown.append(f"the method {method.shown}")
         else:
             keys += citations(method.name)
     options = config.task_options
-    if "task" in config.unnamed:
+    if "task" in unnamed:
         unknown.append(f"the task {config.task}")
     elif not is_reference(config.task):
         keys.append(entry(config.task).citation)
