@@ -20,7 +20,7 @@ BEGIN, END = "<!-- benchmarks: made by `make generate` -->", "<!-- end of benchm
 HEAD = """\
 # Benchmarks
 
-For readers who want to know what fedsolve costs. After this page you can repeat each measurement.
+For readers who want to know what fedsolve costs, and how to measure it.
 
 `make bench` times each program in turns with its reference: the same work written by hand in plain JAX or PyTorch. A
 ratio is the median of (time of the program / time of the reference): lower is better, and 0.5 is half the time. Each
@@ -41,7 +41,7 @@ The first word of a claim names its program:
 GPU_HEAD = """\
 # On a GPU
 
-For readers who have an NVIDIA GPU. After this page you know what `make gpu` measures, and can repeat it.
+For readers who have an NVIDIA GPU: what `make gpu` measures, and how to repeat it.
 
 The programs are those of [Benchmarks](benchmarks.md), each next to its PyTorch loop on the same GPU; ratios below 1 are
 faster. A part that failed or was interrupted says so, and the next `make gpu` repeats it. `benchmarks/gpu.json` has

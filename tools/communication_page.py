@@ -81,9 +81,8 @@ a memory, `feedback` or `ef21`. Messages of a linear compressor can be summed be
   `norms="decoded"` takes $|Q(D_i)|^2/(1+\\omega)$ instead, which is never significantly better, and significantly worse
   with `QSGD`, whose omega is only a bound, and once with `EDEN(2)` (`fedsolve reproduce compressed-extrapolation`).
 
-On the FEMNIST sample (`fedsolve reproduce bytes-to-accuracy`), FedAvg with `EDEN(1)` uploads 28.7 times fewer bytes to
-reach 90 % of FedAvg's final accuracy. Clients take part in one of 30 rounds there, too rarely for memories: with
-`TopK(0.01)`, error feedback ends 5 points below FedAvg, SCAFCOM 12 and EF21-SGDM 18.
+On the FEMNIST sample (`fedsolve reproduce bytes-to-accuracy`) clients take part in one of 30 rounds, too rarely for
+memories: with `TopK(0.01)`, error feedback ends 5 points below FedAvg, SCAFCOM 12 and EF21-SGDM 18.
 
 The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
 omega of an unbiased compressor, 1 - delta of another one.
@@ -96,12 +95,11 @@ _COMPRESSORS = (
 
 _INTRO = r"""# Communication
 
-For users who plan bandwidth, secure aggregation or a privacy review. After this page you know which values one
+For users who plan bandwidth, secure aggregation or a privacy review: which values one
 client downloads and uploads in a round, for every method at its defaults. `fedsolve list communication` prints the
 same table.
 
-**Data are never sent.** However, a client update of few examples can reveal them
-(`experiments/fedfw/fw_privacy/page.html`): see `docs/what-is-protected.md`.
+**Data are never sent**, but updates can reveal them: see `docs/what-is-protected.md`.
 
 A field without a stated size is a scalar. $d$ is the number of model parameters, $d_s$ the number of shared parameters,
 and $K$ the number of local steps. Every download also has the number of the round. The server averages a field over the

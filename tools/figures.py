@@ -33,7 +33,7 @@ DRAWN = "plotted, no verdict"
 PROVISIONAL = ", provisional"
 OTHERS = "Other experiments"
 INTRO = (
-    "For readers of the five papers that fedsolve implements. After this page you know the outcome for each figure, "
+    "For readers of the five papers that fedsolve implements: the outcome for each figure, "
     "table and theorem.",
     "docs/studies.md defines the verdicts. Sizes: "
     + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items() if size != "none")

@@ -82,7 +82,7 @@ def methods() -> str:
     lines = [
         "# Methods",
         "",
-        "For readers who look for a method. After this page you know its name in fedsolve and its requirements;",
+        "For readers who look for a method: its name in fedsolve and its requirements;",
         "`docs/choosing.md` recommends methods. `fs.NAME(...)` makes a method in Python, `fedsolve run TASK NAME`",
         "runs it, and `NAME+X` puts a wrapper around any method X. `fedsolve cite` prints all papers of a method.",
         "",
@@ -136,7 +136,7 @@ def operations() -> str:
     lines = [
         "# PyTorch's operations in JAX",
         "",
-        "For readers with a module that `from_torch` (`docs/pytorch.md`) could not translate. After this page you know",
+        "For readers with a module that `from_torch` (`docs/pytorch.md`) could not translate:",
         f"which operations have an equivalent: these {len(OPERATIONS)} of ATen, and every function that `torch.export`",
         "decomposes into them (linear, conv2d, cross_entropy, silu, einsum and many more). An error names the missing",
         "operation. Overloads other than `default` follow the name, as in `add.Scalar|Tensor`.",

@@ -106,7 +106,7 @@ def page() -> str:
     text = [
         "# Optimisers of optax",
         "",
-        "For users of `fs.client.Optax` and `fs.server.Optax`. After this page you know which optimisers of",
+        "For users of `fs.client.Optax` and `fs.server.Optax`. The table lists which optimisers of",
         f"optax {optax.__version__} each of them accepts. All were tried for two rounds on a quadratic.",
         "",
         "`keep=True`: clients keep the optimiser's state. Without it, the first steps of these optimisers in each",

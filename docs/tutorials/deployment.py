@@ -79,8 +79,6 @@ for what, forged in {
 
 # %% [markdown]
 # ## On Flower
-#
-# Two lines make the two apps that Flower starts. Clients in PyTorch or scikit-learn return another oracle.
 
 # %%
 client_app = fs.flower.client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))
@@ -90,8 +88,7 @@ type(client_app).__name__, type(server_app).__name__
 # %% [markdown]
 # ## A real federation
 #
-# `fedsolve federate demo` starts a SuperLink and three SuperNodes as processes on this machine, runs two methods with
-# PyTorch clients, and stops the processes. One round of each:
+# `fedsolve federate demo` runs two methods with three PyTorch clients on this machine. One round of each:
 
 # %%
 folder = Path(tempfile.mkdtemp()) / "demo"
@@ -111,9 +108,5 @@ for line in (folder / "SCAFFOLD" / "rounds.jsonl").read_text().splitlines():
     print(line)
 
 # %% [markdown]
-# Write an app for your model and data:
-#
-#     fedsolve federate new myapp --framework torch
-#
-# `examples/flower-app` is a complete small app. Continue with [your first federation](../deployment); [run a
-# federation](../deployment-operations) covers crashes, deadlines and invalid replies.
+# `fedsolve federate new myapp --framework torch` writes an app for your model and data. Next: [your first
+# federation](../deployment).

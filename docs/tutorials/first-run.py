@@ -12,8 +12,7 @@ result = fs.run(fs.FedDuAdam(client_lr=0.1), task, rounds=100, clients_per_round
 result
 
 # %% [markdown]
-# A notebook shows a result as a table. `metrics` has an array for each metric, with one value per evaluation, and
-# `rounds` an array for each logged quantity, with one value per round.
+# `metrics` has an array for each metric, with one value per evaluation, and `rounds` one value per round.
 
 # %%
 result.metrics["test_accuracy"][-3:], result.rounds["server_lr"][:5], result.rounds["bytes_up"].sum()

@@ -74,4 +74,4 @@ found = fs.compare({"SGD": fs.FedAvg(0.1), "AdamW": adamw}, task, rounds=60, cli
 found.plot("test_accuracy")
 
 # %% [markdown]
-# [Networks in JAX](../networks) describes BatchNorm, masks, frozen parameters and precision.
+# [Networks in JAX](../networks) describes BatchNorm, masks and frozen parameters.

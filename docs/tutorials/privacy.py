@@ -2,8 +2,7 @@
 # # Differential privacy
 #
 # `fs.privacy.DifferentialPrivacy` wraps a method: messages are clipped, the server adds noise, and the log has
-# $\varepsilon$ after every round. The protected unit is all data of one client, against anyone who sees the models.
-# See [what federated learning protects](../what-is-protected) first.
+# $\varepsilon$ after every round. See [what federated learning protects](../what-is-protected) first.
 
 # %%
 import matplotlib.pyplot as plt

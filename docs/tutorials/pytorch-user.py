@@ -1,8 +1,7 @@
 # %% [markdown]
 # # For PyTorch users
 #
-# Train an unchanged PyTorch module with PyTorch's losses, and get a `state_dict` back. Training runs the module as a
-# compiled JAX program, without a Python loop over clients.
+# Train an unchanged PyTorch module with PyTorch's losses, as a compiled JAX program, and get a `state_dict` back.
 
 # %%
 import torch

@@ -13,8 +13,7 @@ found = fs.sweep("FedAdam", task, grid, seeds=2, rounds=40, clients_per_round=10
 found
 
 # %% [markdown]
-# The selection criterion is the mean training loss of the last 4 of 40 rounds. `found` has the best setting by this
-# criterion, and the share of the grid that is about as good, a measure of how easy the method is to tune.
+# By the mean training loss of the last 4 of 40 rounds: the best setting, and the share of the grid about as good:
 
 # %%
 print(found.best_settings, f"{100 * found.share_within(0.05):.0f} % of the grid within 5 % of the best")

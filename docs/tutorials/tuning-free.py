@@ -23,8 +23,8 @@ found.plot("train_loss")
 # %% [markdown]
 # ## Which learning rate is set
 #
-# FedDuAdam computes its server rate from the disagreement of the clients and logs it as `server_lr`; you still choose
-# the client rate. FedLiLS searches every client step and logs the largest step of the cohort.
+# FedDuAdam logs its server rate as `server_lr`; you still choose the client rate. FedLiLS logs the largest step of
+# the cohort.
 
 # %%
 print("FedDuAdam's server steps:", found["FedDuAdam"][0].rounds["server_lr"][:6].round(2))
@@ -45,5 +45,4 @@ from fedsolve.report.sweep_plots import best_over_grid
 best_over_grid(swept, "client_lr")
 
 # %% [markdown]
-# The remaining choices, `eta_max` of a line search and FedDuAdam's client rate, matter on some problems. [Tuning-free
-# methods](../tuning-free) has results on twelve problems.
+# [Tuning-free methods](../tuning-free) has results on twelve problems.
