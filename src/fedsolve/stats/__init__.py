@@ -4,14 +4,17 @@ from fedsolve.data.column_statistics import Statistics
 from fedsolve.stats.hazards import CoxResult, cox
 from fedsolve.stats.linear_models import GlmResult, glm
 from fedsolve.stats.local_sites import describe
+from fedsolve.stats.survival import KaplanMeier, kaplan_meier
 
 __all__ = [
     "CoxResult",
     "GlmResult",
+    "KaplanMeier",
     "Statistics",
     "cox",
     "describe",
     "glm",
+    "kaplan_meier",
 ]
 
 
