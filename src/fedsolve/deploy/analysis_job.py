@@ -41,6 +41,7 @@ from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
 from fedsolve.folders.untrusted import loads, read_bytes
 from fedsolve.results.columns import dumps
 from fedsolve.stats.estimates import Stored
+from fedsolve.stats.hazards import CoxRequest
 from fedsolve.stats.linear_models import GlmRequest
 from fedsolve.stats.questions import (
     Question,
@@ -53,10 +54,11 @@ from fedsolve.stats.questions import (
     left_words,
     who_takes_part,
 )
+from fedsolve.stats.survival import SurvivalRequest
 
 ACTION = "analysis"
 """By which Flower calls the client app's handler: messages are of the type `query.analysis`."""
-REQUESTS: dict[str, Any] = {"glm": GlmRequest}
+REQUESTS: dict[str, Any] = {"glm": GlmRequest, "cox": CoxRequest, "kaplan_meier": SurvivalRequest}
 _REFUSED = "refused: "  # how a client's refusal begins
 _DIGIT = 50  # bits of a word of a sum
 _POINT = 80  # bits after the point
