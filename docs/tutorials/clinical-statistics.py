@@ -66,11 +66,11 @@ print("of standard errors:", np.abs(poisson.standard_errors - pooled.bse.to_nump
 heart = sm.datasets.heart.load_pandas().data
 heart["older"] = np.where(heart.age >= 48, "48 and older", "younger")
 hospitals = {name: heart.iloc[i::3] for i, name in enumerate(("A", "B", "C"))}
-hazard = fs.stats.cox(hospitals, "survival", "censors", "age")
+hazard = fs.stats.cox(hospitals, "survival", "censors", "age", min_rows=5)
 hazard.summary(ratios=True)
 
 # %% [markdown]
-# Each year of age goes with about 6 % more hazard. A curve needs times: in bins of 90 days, within which sites join those
+# Each year of age goes with about 5 % more hazard. A curve needs times: in bins of 90 days, within which sites join those
 # with too few rows.
 
 # %%
