@@ -219,7 +219,8 @@ def who_takes_part(replied: int, refused: Mapping[str, str], minimum: Minimum) -
     reasons = [f"{name} does not take part: {why}" for name, why in refused.items()]
     if replied < max(minimum.clients, 1):
         few = f"{replied} sites take part, and {max(minimum.clients, 1)} are the minimum (min_clients)"
-        raise InvalidInput("; ".join([few, *reasons[:3]]))
+        others = f"; {len(reasons) - 1} more refuse" if len(reasons) > 1 else ""
+        raise InvalidInput("; ".join([few, *reasons[:1]]) + others)
     return reasons
 
 
