@@ -162,7 +162,7 @@ class Design(Question):
         for name, column in zip(self.names, matrix.T, strict=True):
             check_effective_rows(table, f"column {name}", column)
         check_leverage(table, matrix, np.ones(len(matrix)), matrix.T @ matrix)
-        table.cache.pop("squares", None)
+        table.cache.pop("squares", None)  # the matrix is shifted in place
 
     def values(self, table: SiteTable, factor: Factor) -> np.ndarray:
         """A factor in the rows that count, shape (rows,); `InvalidInput` where it is not finite."""
@@ -287,7 +287,9 @@ def check_leverage(
     kept = values > 1e-10 * len(size)
     directions = vectors[:, kept] / np.sqrt(values[kept]) / size[:, None]
     largest = np.linalg.norm(directions, 2) ** 2 if kept.any() else 0.0
-    squares = table.last("squares", id(matrix), lambda: np.einsum("ij,ij->i", matrix, matrix))
+    if table.cache.get("squares", (None,))[0] is not matrix:
+        table.cache["squares"] = matrix, np.einsum("ij,ij->i", matrix, matrix)
+    squares = table.cache["squares"][1]
     suspects = np.flatnonzero(weights * squares * largest > _LEVERAGE)
     leverage = weights[suspects] * ((matrix[suspects] @ directions) ** 2).sum(axis=1)
     if (leverage > _LEVERAGE).any():

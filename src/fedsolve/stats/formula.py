@@ -103,7 +103,7 @@ def _text(outcome: str | None, terms: Any) -> str:
     if isinstance(terms, str):
         right = terms
     elif isinstance(terms, Sequence) and all(isinstance(term, str) and term for term in terms):
-        right = " + ".join(terms) or "1"
+        right = " + ".join(_quoted(term) for term in terms) or "1"
     else:
         raise InvalidInput(
             f"terms = {of_type(terms)} must be text such as 'age + smoker', or a list of terms"
@@ -112,7 +112,12 @@ def _text(outcome: str | None, terms: Any) -> str:
         raise InvalidInput("give the outcome and its terms, or one formula, not both")
     if outcome is None:
         return right
-    return f"{outcome if re.fullmatch(r'[^ ]*[(].*|`.*`', outcome) else f'`{outcome}`'} ~ {right}"
+    return f"{_quoted(outcome)} ~ {right}"
+
+
+def _quoted(name: str) -> str:
+    # a column whose name has spaces
+    return f"`{name}`" if re.fullmatch(r"\w+( \w+)+", name) else name
 
 
 def _variable(text: str, how: str) -> Variable:
