@@ -56,11 +56,8 @@ class Times(Question):
         """These over a site's rows."""
         keys, event, weights, moved = self.of(table)
         found = {"rows": len(event), "events": event.sum(), "with_events": event.any(), "moved": moved}
-        found |= {
-            "weight": weights @ event,
-            "at_zero": event @ (keys == 0.0),
-            "left_out": self.design.rows(table)[1],
-        }
+        found |= {"weight": weights @ event, "at_zero": event @ (keys == 0.0)}
+        found["left_out"] = self.design.rows(table)[1]
         if self.cells and not self.counted:
             raise _OTHER
         parts = (keys[event] if self.counted == "events" else keys) >> max(self.shift - _SPLIT, 0)
@@ -88,9 +85,7 @@ class Times(Question):
         check_effective_rows(table, "the weight", weights)
         if not self.interval:
             if self.counted and table.min_rows > 1:
-                raise InvalidInput(
-                    f"it tells no single times (min_rows = {table.min_rows}): give an interval"
-                )
+                raise InvalidInput(f"it tells no single times (min_rows {table.min_rows}): give an interval")
             return (time.view(np.int64) + (1 << _ROUNDED - 1)) >> _ROUNDED, event == 1, weights, 0
         if (time > self.interval * 2**_BITS_OF_BINS).any():
             raise InvalidInput(f"interval = {self.interval:g} is too short for times in column {self.time}")
@@ -149,14 +144,11 @@ def common_grid(sites: Sites, times: Times) -> np.ndarray:
     """
     cells = np.zeros(1, np.int64)
     for shift in range(_BITS_OF_BINS + _SPLIT if times.interval else _BITS, 0, -_SPLIT):
-        parts = np.flatnonzero(
-            sites.sums(replace(times, cells=tuple(cells.tolist()), shift=shift))["leaving"] > 0.5
-        )
+        found = sites.sums(replace(times, cells=tuple(cells.tolist()), shift=shift))
+        parts = np.flatnonzero(found["leaving"] > 0.5)
         cells = (cells[parts >> _SPLIT] << _SPLIT) + parts % 2**_SPLIT
         if not 0 < len(cells) <= _MOST_TIMES:
-            raise InvalidInput(
-                f"{len(cells):,} times are not from 1 to {_MOST_TIMES:,}: give a longer interval"
-            )
+            raise InvalidInput(f"{len(cells):,} times are not 1 to {_MOST_TIMES:,}: give a longer interval")
     return cells
 
 

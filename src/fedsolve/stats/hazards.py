@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,6 @@ _STEPS = 10  # of Newton's method: a maximum that is not reached by then lies at
 _CONVERGED = 1e-16  # of the Newton decrement, the square of the next step in standard errors
 _NOISE = 1e-12  # of the decrement, for each event: one below it that does not shrink is rounding
 _LARGEST = 200.0  # of a linear predictor: no sum of exponentials overflows at a step that is too long
-_MOST = 2**23  # numbers of a reply
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def risk_products(rows: Rows, coefficients: np.ndarray, hazard: np.ndarray, tied
     return np.array([rows.x.T @ (factor[:, None] * rows.x) for factor in factors])
 
 
-def _terms(sums: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _terms(sums: Sums) -> list[np.ndarray]:
     # of each time, sums over its ties r = 0, ..., d - 1 of A/d times log P, 1/P (the jump of the baseline hazard),
     # f/P, 1/P^2, f/P^2, (f/P)^2, where P = S0 - f E0 and f = r/d, or 0 by Breslow's rule
     events = np.rint(sums["events"]).astype(np.int64)
@@ -81,12 +80,7 @@ def _terms(sums: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [np.bincount(time, share * values, len(events)) for values in of_ties]
 
 
-def likelihood(
-    sums: Mapping[str, np.ndarray],
-    times: np.ndarray,
-    powers: int,
-    products: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> Sums:
+def likelihood(sums: Sums, times: np.ndarray, powers: int, products: Callable[..., np.ndarray]) -> Sums:
     """The log partial likelihood of `risk_sums`, `score` (powers + 1, p) and `information` (powers + 1, p, p).
 
     The last two are sums over events with a factor (log time)^k, k up to `powers`; `products` is `risk_products`.
@@ -231,16 +225,15 @@ class CoxResult(Estimates):
 
     def _facts(self) -> list[str]:
         tests = [f"{name} {number_text(x)} (p {p_text(p)})" for name, (x, p) in self.tests.items()]
-        *each, together = (
-            p_text(chi_square_p(x, df))
-            for x, df in zip(self.trends.tolist(), [1] * len(self.names) + [len(self.names)], strict=True)
-        )
-        by_name = ", ".join(f"{name} {p}" for name, p in zip(self.names, each, strict=True))
+        each = [
+            f"{name} {p_text(chi_square_p(x, 1))}" for name, x in zip(self.names, self.trends, strict=False)
+        ]
+        together = p_text(chi_square_p(float(self.trends[-1]), len(self.names)))
         return [
-            f"{self.events:,} events, log partial likelihood {self.log_likelihood:.2f}, concordance within sites "
-            + number_text(self.concordance),
+            f"{self.events:,} events, log partial likelihood {self.log_likelihood:.2f}",
+            f"concordance within sites {number_text(self.concordance)}",
             f"all coefficients 0: {', '.join(tests)}",
-            f"hazard ratios that change with log time: p {together} ({by_name})",
+            f"hazard ratios that change with log time: p {together} ({', '.join(each)})",
         ]
 
 
@@ -262,9 +255,7 @@ class CoxRequest:
         check_range("interval", self.interval, above=0, optional=True)
         read_formula(None, self.terms)
         if self.interval is not None and self.strata is not None:
-            raise InvalidInput(
-                'interval is of the grid of strata=None: with strata="site" no time leaves a site'
-            )
+            raise InvalidInput('interval is of the grid of strata=None: with "site" no time leaves a site')
 
     def fit(self, sites: Sites) -> CoxResult:
         """Ask the sites, round after round; see `cox` for the errors."""
@@ -280,12 +271,12 @@ class CoxRequest:
         times = Times(design, *own, "" if self.strata else "events")
         found = sites.sums(times)
         if found["events"] < 0.5:
-            words = [f"no row has an event: is {self.event} 1 where there is one?", *sites.notes[:3]]
-            raise InvalidInput("; ".join(words))
+            why = f"no row has an event: is {self.event} 1 where there is one?"
+            raise InvalidInput("; ".join([why, *sites.notes[:3]]))
         grid = [] if self.strata else common_grid(sites, times).tolist()
         times = replace(times, design=_without_intercept(whole.standardised(sites)[0]))
         question = CoxSums(times, self.ties == "efron", tuple(grid))
-        if (numbers := sum(map(math.prod, question.shapes().values()))) > _MOST:
+        if (numbers := sum(map(math.prod, question.shapes().values()))) > 2**23:
             raise InvalidInput(f"{len(grid):,} times take {numbers:,} numbers of a site: give an interval")
         return self._result(sites, question, found)
 
@@ -299,8 +290,8 @@ class CoxRequest:
             last = sites.sums(replace(at, powers=powers, pairs=powers > 0))
 
             def products(*factors: np.ndarray) -> np.ndarray:
-                held = tuple(tuple(map(tuple, factor.tolist())) for factor in factors)
-                return sites.sums(replace(at, factors=held))["products"]
+                held = (tuple(map(tuple, factor.tolist())) for factor in factors)
+                return sites.sums(replace(at, factors=tuple(held)))["products"]
 
             return likelihood(last, grid, powers, products) if question.grid else last
 
@@ -309,10 +300,9 @@ class CoxRequest:
         coefficients, covariance = times.design.unscaled(b, np.linalg.inv(there["information"][0]))
         pairs, own = last["pairs"], about(sites, times, found)
         at_start = bool(found["at_zero"] > 0.5)
-        notes = ["all events are at one site"] * (round(float(found["with_events"])) == 1)
-        notes += ["events at time 0: no test of proportional hazards by log time"] * at_start
+        own["notes"] += ("all events are at one site",) * (round(float(found["with_events"])) == 1)
+        own["notes"] += ("events at time 0: no test of proportional hazards by log time",) * at_start
         baseline = "a baseline hazard for each site" if self.strata else "one baseline hazard"
-        own["notes"] = (*own["notes"], *notes)
         return CoxResult(
             **own,
             model=f"Cox's model of {self.event} by {self.time}, {baseline}, {self.ties.title()}'s ties",
@@ -342,24 +332,20 @@ def _trends(there: Sums) -> np.ndarray:
     # score tests of further columns, x log t: each, and all of them
     score, (within, across, squares) = there["score"][1], there["information"]
     rest = squares - across @ np.linalg.solve(within, across)
-    if not (np.diag(rest) > 1e-9 * np.diag(squares)).all():  # all events at one time
+    if (np.diag(rest) <= 1e-9 * np.diag(squares)).any():  # all events at one time
         return np.full(len(score) + 1, np.nan)
     return np.append(score**2 / np.diag(rest), score @ np.linalg.solve(rest, score))
 
 
-def maximise(
-    evaluate: Callable[[np.ndarray], Sums], names: Sequence[str], weight: float
-) -> tuple[np.ndarray, Sums]:
+def maximise(evaluate: Callable[..., Sums], names: Sequence[str], weight: float) -> tuple[np.ndarray, Sums]:
     """Where a `likelihood` of events of a weight is largest, by Newton's method from 0, and what it is at 0."""
     at, before = np.zeros(len(names)), math.inf
     at_zero = here = evaluate(at)
     information = here["information"][0]
     for name, size in zip(names, np.diag(information), strict=True):
         if size <= 1e-10 * weight:
-            raise InvalidInput(
-                f"column {name} does not vary among the rows at risk at any event: leave it out, or, if it differs "
-                "from site to site alone, give strata=None"
-            )
+            why = f"column {name} does not vary among the rows at risk at any event: leave it out"
+            raise InvalidInput(f"{why}, or, if it differs between sites alone, give strata=None")
     check_not_collinear(information, names, " at risk")
     step = at
     for _ in range(_STEPS + 1):
@@ -408,9 +394,7 @@ def cox(
         interval: with strata=None the width of bins, in the unit of `time`, at whose ends rows leave; None for the
             times as they are, which takes sites with min_rows=1.
         weights: column of the rows' weights, > 0; None for 1.
-        min_rows: as of `fedsolve.stats.glm`. A bin in which fewer rows of a site have their event joins
-            the next.
-        min_clients: sites that must take part, >= 1.
+        min_rows, min_clients: as of `fedsolve.stats.glm`. A bin in which fewer rows have their event joins the next.
 
     Returns:
         The estimates, log hazard ratios; `summary(ratios=True)` shows hazard ratios.
@@ -419,8 +403,7 @@ def cox(
         InvalidInput: a word that is not known, times below 0, events other than 0 and 1 or none, a column that does not
             vary among the rows at risk or is a combination of others, or a coefficient without end.
 
-    References: D. R. Cox, "Regression models and life-tables", 1972; B. Efron, "The efficiency of Cox's likelihood
-    function for censored data", 1977.
+    Reference: D. R. Cox, "Regression models and life-tables", 1972.
     """
     request = CoxRequest(time, event, terms, ties, strata, interval, weights)
     return request.fit(local_sites(sites, min_rows, min_clients))

@@ -113,14 +113,11 @@ class SurvivalCurve:
     def at(self, time: float) -> tuple[float, float, float, int]:
         """Survival at a time with the ends of its interval, and how many rows are at risk then; NaN past the last."""
         check_number("time", time, at_least=0)
-        i = int(np.searchsorted(self.times, time, side="right"))
         left = int(np.append(self.at_risk, 0)[np.searchsorted(self.times, time)])
-        if i == 0:
-            return 1.0, 1.0, 1.0, left
-        if not left and self.survival[-1] > 0:
-            return np.nan, np.nan, np.nan, 0
-        low, high = self.intervals[i - 1].tolist()
-        return float(self.survival[i - 1]), low, high, left
+        known = np.vstack([np.ones(3), np.column_stack([self.survival, self.intervals])])
+        own = known[np.searchsorted(self.times, time, side="right")]
+        survival, low, high = (own if left or self.survival[-1] == 0 else np.full(3, np.nan)).tolist()
+        return survival, low, high, left
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -154,10 +151,9 @@ class KaplanMeier(Stored):
     notes: tuple[str, ...]
 
     def __getitem__(self, group: str) -> SurvivalCurve:
-        """The curve of a group."""
+        """The curve of a group, at the times at which rows of it leave."""
         check_known("group", group, self.groups)
         i = self.groups.index(group)
-        # not where nobody of the group leaves
         here = (self.at_risk[i] > 0) & (self.at_risk[i] > np.append(self.at_risk[i, 1:], 0))
         return SurvivalCurve(self.times[here], self.at_risk[i, here], self.events[i, here], self.level)
 
@@ -198,9 +194,9 @@ class KaplanMeier(Stored):
         """
         head = ["", "rows", "events", "expected", "median", f"{100 * self.level:g} % from", "to"]
         rows = []
-        for i, name in enumerate(self.groups):
-            numbers = [*map(number_text, [float(self.expected[i]), *self[name].median])]
-            rows.append([name, f"{self.at_risk[i, 0]:,.0f}", f"{self.observed[i]:,.0f}", *numbers])
+        for name, n, d, expected in zip(self.groups, self.at_risk, self.observed, self.expected, strict=True):
+            rest = map(number_text, [float(expected), *self[name].median])
+            rows.append([name, f"{n[0]:,.0f}", f"{d:,.0f}", *rest])
         test = f"log-rank test: chi-square {number_text(self.statistic)}, {self.degrees} df, p {p_text(self.p_value)}"
         about = about_rows(self.rows, self.left_out, self.sites, self.notes)
         return Summary(f"Survival by {self.time}", head, rows, "\n".join([test] * (self.degrees > 0) + about))
@@ -223,13 +219,13 @@ class KaplanMeier(Stored):
             curve, colour = self[name], LIGHT[style.colour]
             x, y = np.append(0, curve.times), np.append(1, curve.survival)
             axes.step(x, y, where="post", label=name, color=colour, dashes=style.dash)
-            low, high = np.vstack([[1, 1], curve.intervals]).T
-            axes.fill_between(x, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(
+                x, *np.vstack([[1, 1], curve.intervals]).T, step="post", color=colour, alpha=0.2, linewidth=0
+            )
         axes.set(ylim=(0, 1.02), xlim=(0, None), ylabel="survival")
         axes.legend(frameon=False) if len(self.groups) > 1 else None
-        ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= self.times[-1]]
         for i, name in enumerate(self.groups):
-            for tick in ticks:
+            for tick in (x for x in axes.get_xticks() if 0 <= x <= self.times[-1]):
                 below.text(tick, i, f"{self[name].at(tick)[3]:,}", ha="center", va="center")
         below.set_yticks(range(len(self.groups)), self.groups)
         below.tick_params(axis="y", length=0, pad=20)
@@ -265,21 +261,20 @@ class SurvivalRequest:
         design = Design((), (), tuple((k, v) for k, v in levels.items() if k == self.groups), needed, (), ())
         times = Times(design, self.time, self.event, "", float(self.interval or 0), "all")
         found = sites.sums(times)
-        grid = common_grid(sites, times)
         names = levels[self.groups] if self.groups else ("",)
-        by_site = self.strata == "site"
-        counts = sites.sums(SurvivalCounts(times, self.groups or "", names, tuple(grid.tolist()), by_site))
-        counts |= {name: np.rint(counts[name]) for name in ("at_risk", "events")}
-        test = counts if by_site else log_rank(counts["at_risk"], counts["events"])
+        own = (self.groups or "", names, tuple(common_grid(sites, times).tolist()), self.strata == "site")
+        test = sites.sums(question := SurvivalCounts(times, *own))
+        at_risk, events = np.rint(test["at_risk"]), np.rint(test["events"])
+        test = test if self.strata else log_rank(at_risk, events)
         difference = test["observed"] - test["expected"]
         degrees = int((test["expected"] > 0).sum()) - 1
         inverse = np.linalg.pinv(test["variance"], rcond=1e-10, hermitian=True) * (degrees > 0)
         return KaplanMeier(
             time=self.time,
             groups=names if self.groups else ("all",),
-            times=times.as_times(grid),
-            at_risk=counts["at_risk"],
-            events=counts["events"],
+            times=times.as_times(np.array(question.grid)),
+            at_risk=at_risk,
+            events=events,
             level=self.level,
             observed=test["observed"],
             expected=test["expected"],
