@@ -15,7 +15,7 @@ from fedsolve.config.signatures import arguments_of
 
 SPACES = (
     "attacks baselines callbacks catalogue client data diagnostics flower frank_wolfe geometry privacy robust sampling "
-    "schedules server systems tasks trackers wire"
+    "schedules server stats systems tasks trackers wire"
 )
 
 

@@ -81,7 +81,9 @@ def read_request(text: str) -> tuple[str, Any]:
         raise InvalidInput(f"analysis = {text[:80]!r} has words that {kind} does not know")
     held = {name: tuple(word) if isinstance(word, list) else word for name, word in words.items()}
     for name, word in held.items():
-        if not fits(word, hints[name], lambda x, cls: cls is Any or type(x) is cls):
+        if not fits(
+            word, hints[name], lambda x, cls: cls is Any or type(x) in (cls, int if cls is float else cls)
+        ):
             raise InvalidInput(f"analysis: {name} = {str(word)[:80]!r} is of another type")
     return kind, REQUESTS[kind](**held)
 

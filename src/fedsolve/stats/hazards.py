@@ -188,7 +188,8 @@ class CoxSums(OfTimes):
 class CoxResult(Estimates):
     """Cox's proportional hazards model over all sites.
 
-    Attributes, beside those of `Estimates`:
+    Attributes:
+        model, names, coefficients, covariance, degrees, rows, left_out, sites, notes: as of `fedsolve.stats.Estimates`.
         events: rows with one.
         log_likelihood, null_log_likelihood: of the partial likelihood, at the estimate and at 0.
         score_statistic: of the test at 0, chi-square with as many degrees of freedom as there are columns.

@@ -151,7 +151,8 @@ def _column(offset: str) -> str:
 class GlmResult(Estimates):
     """A generalised linear model over all sites.
 
-    Attributes, beside those of `Estimates`:
+    Attributes:
+        model, names, coefficients, covariance, degrees, rows, left_out, sites, notes: as of `fedsolve.stats.Estimates`.
         family, link: of the outcome.
         deviance, null_deviance: of the model, and of that with an intercept (and the offset) alone.
         dispersion: Pearson's; 1 for binomial, Poisson and negative binomial outcomes.
