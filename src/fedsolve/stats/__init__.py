@@ -7,7 +7,17 @@ from fedsolve.stats.linear_models import GlmResult, glm
 from fedsolve.stats.local_sites import describe
 from fedsolve.stats.survival import KaplanMeier, kaplan_meier
 
-__all__ = ["CoxResult", "GlmResult", "KaplanMeier", "Statistics", "cox", "describe", "glm", "kaplan_meier"]
+__all__ = [
+    "CoxResult",
+    "Estimates",
+    "GlmResult",
+    "KaplanMeier",
+    "Statistics",
+    "cox",
+    "describe",
+    "glm",
+    "kaplan_meier",
+]
 
 
 def __dir__() -> list[str]:
