@@ -255,7 +255,7 @@ def test_sites_that_differ_in_kind():
         {"x": pd.array([2, None] * 15, dtype="Int64")},
     ]
     assert re.fullmatch(
-        "it is text at client 1 and numbers at client 0: .*, or ask for x=categories",
+        "it is text at client 1 and numbers at client 0: .*, or ask for x=categories or C\\(x\\)",
         fs.stats.describe(mixed).unreported["x"],
     )
     found = fs.stats.describe(mixed, "x=categories")["x"]

@@ -44,7 +44,7 @@ def split(x, time, event, sizes=UNEVEN, **more):
 
 
 def fit(sites, **options):
-    return cox(sites, "t", "died", "a + year + c", **ONE | options)
+    return cox(sites, "t", "died", **ONE | {"terms": "a + year + c"} | options)
 
 
 def labels(sizes=UNEVEN):
@@ -225,9 +225,11 @@ REFUSED = {
     "infinite time": ({}, {"t": lambda s: s["t"] / 0.0}, "times are negative or infinite"),
     "event 2": ({}, {"died": lambda s: s["died"] * 2}, "column died: .* rows are not 0 or 1"),
     "text": ({}, {"t": lambda s: ["long"] + ["short"] * (len(s["t"]) - 1)}, "column t is text"),
+    "time as a term": ({"terms": "a + t"}, {}, "t is the outcome, and a term too"),
+    "formula as terms": ({"terms": "t ~ a"}, {}, "terms = 't ~ a' must have no '~'"),
     "ties": ({"ties": "exact"}, {}, "ties = 'exact' must be 'efron' or 'breslow'"),
     "strata": ({"strata": "a"}, {}, "strata = 'a' must be 'site' or None"),
-    "interval of strata": ({"interval": 1.0}, {}, "interval is of the grid of strata=None"),
+    "interval of strata": ({"interval": 1.0}, {}, "interval needs strata=None .--strata none.:"),
     "interval below 0": ({"strata": None, "interval": -1.0}, {}, "interval = -1.0 must be finite and > 0"),
     "short interval": ({"strata": None, "interval": 1e-9}, {}, "interval = 1e-09 is too short"),
     "single times": ({"strata": None, "min_rows": 3}, {}, "no single times .*: give an interval"),

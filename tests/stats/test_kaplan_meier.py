@@ -133,6 +133,7 @@ def test_it_is_shown_as_table_frame_and_plot():
     assert len(found.frame()) == sum(len(np.unique(time[group == g])) for g in "ABC")
     above, below = found.plot("years").axes
     assert (above.get_ylabel(), below.get_xlabel()) == ("survival", "t (years)")
+    assert found.plot("t").axes[1].get_xlabel() == "t"
     assert [line.get_label() for line in above.get_lines()] == ["A", "B", "C"]
     shown = [text.get_text() for text in below.texts]
     assert str((group == "A").sum()) in shown
@@ -147,6 +148,8 @@ def test_what_cannot_be_used_is_said_in_one_line():
         "strata = 'arm' must be": {"strata": "arm"},
         "give an interval": {"min_rows": 2},
         "none": {"groups": "none"},
+        "groups = .* must be one column": {"groups": ["arm", "only"]},
+        "groups = 'died' must be": {"groups": "died"},
     }.items():
         tables = [site | {"only": ["A"] * len(site["t"])} for site in sites]
         with pytest.raises(fs.InvalidInput, match=words) as error:

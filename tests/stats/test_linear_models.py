@@ -188,7 +188,7 @@ def test_a_result_shows_itself_and_comes_back(tmp_path):
     assert "smoker[T.yes]" in shown
     assert "exp(coefficient)" in shown
     assert "637 rows of 3 sites" in shown
-    assert "3 left out without a value (age 2, smoker 1)" in shown
+    assert "3 left out without a value or of a rare category (age 2, smoker 1)" in shown
     assert r"\toprule" in found.to_latex()
     frame = found.frame()
     np.testing.assert_allclose(frame["low"], found.intervals()[:, 0])
@@ -213,6 +213,13 @@ REFUSED = {
     "misspelt column": ({"f": "ill ~ agee"}, "unknown column 'agee': did you mean 'age'"),
     "no formula": ({"f": "ill"}, "has no terms"),
     "bad formula": ({"f": "ill ~ age +"}, "is no formula"),
+    "a dot": ({"f": "ill ~ ."}, "write the columns' names instead of '.'$"),
+    "an offset as a term": ({"f": "ill ~ offset(age)"}, "an offset is an option"),
+    "dates": (
+        {"f": "ill ~ day", "sites": shifted(day=pd.Timestamp(2020, 1, 1))},
+        "north, column day: .*datetime",
+    ),
+    "numbers as text at a site": ({"sites": of_first(age="old")}, r"text at north .* or C\(age\)"),
     "two outcomes": ({"f": "ill + visits ~ age"}, "must have one outcome"),
     "outcome as a term": ({"f": "ill ~ ill + age"}, "is the outcome, and a term too"),
     "code": ({"f": "ill ~ I(__import__('os').getpid())"}, "has no column"),

@@ -272,7 +272,9 @@ def _column(
     categories = {client: reply for client, reply in replies.items() if isinstance(reply, Categories)}
     if numbers and categories:
         text, number = names(next(iter(categories))), names(next(iter(numbers)))
-        return f"it is text at {text} and numbers at {number}: fix `decimal`, or ask for {name}=categories"
+        return (
+            f"it is text at {text} and numbers at {number}: fix it, or ask for {name}=categories or C({name})"
+        )
     if categories:
         return _of_categories(list(categories.values()), minimum)
     return _of_numbers(request, len(numbers), list(numbers.values()), minimum)

@@ -171,7 +171,7 @@ def reply_to_question(
         question, masks = request.question, request.masks
         if allowed.columns_of is None or request.kind not in allowed.analyses:
             raise InvalidInput(
-                f"no analysis {request.kind!r} is allowed here: its client_app has it not in analyses="
+                f"no analysis {request.kind!r} is allowed here: its owner may add it to analyses= of client_app"
             )
         if masks is None and allowed.sums.min_sum is not None:
             raise InvalidInput(

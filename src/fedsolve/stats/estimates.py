@@ -211,7 +211,7 @@ def about_rows(
     """Lines on the rows of a result, and its notes."""
     gone = sum(left_out.values())
     which = ", ".join(f"{name} {count:,}" for name, count in left_out.items() if count)
-    rest = f"; {gone:,} left out without a value ({which})" if gone else ""
+    rest = f"; {gone:,} left out without a value or of a rare category ({which})" if gone else ""
     return [f"{rows:,} rows of {len(sites)} sites{rest}", *(f"note: {note}" for note in notes)]
 
 

@@ -77,7 +77,7 @@ class Times(Question):
         if wrong := int((~np.isfinite(time) | (table.numbers(self.time)[rows] < 0)).sum()):
             raise InvalidInput(f"column {self.time}: {wrong:,} times are negative or infinite")
         if wrong := int(((event != 0) & (event != 1)).sum()):
-            raise InvalidInput(f"column {self.event}: {wrong:,} rows are not 0 or 1, which is an event")
+            raise InvalidInput(f"column {self.event}: {wrong:,} rows are not 0 or 1: recode an event as 1")
         check_effective_rows(table, "the event", event)
         weights = table.numbers(self.weights)[rows] if self.weights else np.ones(len(rows))
         if not ((weights > 0) & np.isfinite(weights)).all():

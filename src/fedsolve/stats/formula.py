@@ -16,7 +16,7 @@ from fedsolve.stats.design import Design, Factor, evaluate
 from fedsolve.stats.questions import Sites
 
 _STATEFUL = ("center", "scale")
-_KNOWN = "log(x), sqrt(x), exp(x), center(x), scale(x), C(x), I(x ** 2)"
+_KNOWN = "log(x), sqrt(x), exp(x), center(x), scale(x), C(x), I(x ** 2); an offset is an option"
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def read_formula(outcome: str | None, terms: Any) -> Formula:
         sides = [[(f.expr, f.eval_method.value) for f in term.factors] for term in (*left, *right)]
     except (FormulaicError, AttributeError, SyntaxError, TypeError) as error:
         why = str(error).strip().partition("\n")[0]
+        why = "write the columns' names instead of '.'" if why.startswith("The `.` operator") else why
         raise InvalidInput(f"{shown(text)} is no formula, such as 'ill ~ age + smoker': {why}") from None
     if len(left) != ("~" in text) or (left and len(left[0].factors) != 1):
         raise InvalidInput(f"{shown(text)} must have one outcome before ~, such as 'ill ~ age + smoker'")
@@ -109,7 +110,7 @@ def _text(outcome: str | None, terms: Any) -> str:
             f"terms = {of_type(terms)} must be text such as 'age + smoker', or a list of terms"
         )
     if "~" in right or (outcome is not None and "~" in outcome):
-        raise InvalidInput("give the outcome and its terms, or one formula, not both")
+        raise InvalidInput(f"terms = {shown(right)} must have no '~': the outcome is given apart from them")
     if outcome is None:
         return right
     return f"{_quoted(outcome)} ~ {right}"
@@ -186,7 +187,7 @@ def design_of(
     levels = sites.levels(asked | dict.fromkeys(further, False))
     for name in further:
         if name in levels:
-            raise InvalidInput(f"column {name} is text, and numbers are needed")
+            raise InvalidInput(f"column {name} is text, and numbers are needed: recode it (dates as days)")
     variables = {text: _coded(variable, levels) for text, variable in formula.variables.items()}
     outcome = None if formula.outcome is None else _outcome(_coded(formula.outcome, levels), levels)
     needed = tuple(dict.fromkeys([*formula.columns, *further]))

@@ -254,9 +254,10 @@ class CoxRequest:
         check_choice("ties", self.ties, ("efron", "breslow"))
         check_choice("strata", self.strata, ("site", None))
         check_range("interval", self.interval, above=0, optional=True)
-        read_formula(None, self.terms)
+        if own := {self.time, self.event}.intersection(read_formula(None, self.terms).columns):
+            raise InvalidInput(f"{min(own)} is the outcome, and a term too: leave it out of the terms")
         if self.interval is not None and self.strata is not None:
-            raise InvalidInput('interval is of the grid of strata=None: with "site" no time leaves a site')
+            raise InvalidInput("interval needs strata=None (--strata none): else no time leaves a site")
 
     def fit(self, sites: Sites) -> CoxResult:
         """Ask the sites, round after round; see `cox` for the errors."""

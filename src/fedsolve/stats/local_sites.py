@@ -46,7 +46,7 @@ class LocalSites:
             name
             for table in self.tables
             for name in columns
-            if name in ReadColumns(table) and isinstance(table.column(name), list)
+            if name in ReadColumns(table) and _is_text(table, name)
         }
         asked = {name: Describe(own) for name, own in columns.items() if own or name in texts}
         if not asked:  # `replies_to` would tell of all columns
@@ -74,6 +74,13 @@ class LocalSites:
             raise SitesChanged
         self._has_begun = True
         return added(question, replies.values())
+
+
+def _is_text(table: SiteTable, name: str) -> bool:
+    try:
+        return isinstance(table.column(name), list)
+    except InvalidInput as error:
+        raise InvalidInput(f"{table.name}, column {name}: {error}") from None
 
 
 class ReadColumns(Mapping[str, Any]):

@@ -46,7 +46,7 @@ class SiteTable:
         """A column of numbers, float64, shape (rows,)."""
         values = self.column(name)
         if isinstance(values, list):
-            raise InvalidInput(f"column {name} is text, and numbers are needed: write C({name}) in a formula")
+            raise InvalidInput(f"column {name} is text, and numbers are needed: recode it (dates as days)")
         return values
 
     def texts(self, name: str) -> np.ndarray:
@@ -152,7 +152,7 @@ def check_sums(question: Question, sums: Mapping[str, Any]) -> Sums:
         raise InvalidInput(f"it replies sums of other shapes than {shapes}")
     for name, array in arrays.items():
         if not (np.abs(array) < LARGEST).all():
-            raise InvalidInput(f"its sum {name} is not finite or above 2^70: rescale the columns")
+            raise InvalidInput(f"its sums {name!r} are not finite or above 2^70: rescale the columns")
     return arrays
 
 
@@ -209,7 +209,7 @@ def found_levels(found: Statistics, notes: list[str]) -> dict[str, tuple[str, ..
             if len(levels[name]) < 2:
                 some = ", ".join(map(repr, levels[name])) or "none"
                 raise InvalidInput(
-                    f"column {name} has fewer than two categories with enough rows ({some}): leave it out"
+                    f"column {name} has fewer than two categories of enough rows ({some}): leave it out or recode it"
                 )
     return levels
 

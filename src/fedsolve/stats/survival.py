@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from scipy.special import ndtri
 
-from fedsolve.core.errors import check_choice, check_known, check_number, check_range
+from fedsolve.core.errors import InvalidInput, check_choice, check_known, check_number, check_range, shown
 from fedsolve.report.plots import new_figure
 from fedsolve.report.style import LIGHT, styles_of
 from fedsolve.results.columns import frame
@@ -229,7 +229,8 @@ class KaplanMeier(Stored):
                 below.text(tick, i, f"{self[name].at(tick)[3]:,}", ha="center", va="center")
         below.set_yticks(range(len(self.groups)), self.groups)
         below.tick_params(axis="y", length=0, pad=20)
-        below.set(ylim=(len(self.groups) - 0.5, -0.5), xlabel=f"{self.time} ({unit})" if unit else self.time)
+        label = self.time if unit in ("", self.time) else f"{self.time} ({unit})"
+        below.set(ylim=(len(self.groups) - 0.5, -0.5), xlabel=label)
         below.set_title("at risk", loc="left", fontsize=9)
         below.spines[:].set_visible(False)
         return figure
@@ -250,6 +251,8 @@ class SurvivalRequest:
         check_choice("strata", self.strata, ("site", None))
         check_range("interval", self.interval, above=0, optional=True)
         check_number("level", self.level, above=0, below=1)
+        if not isinstance(self.groups, str | None) or self.groups in (self.time, self.event):
+            raise InvalidInput(f"groups = {shown(self.groups)} must be one column beside time and event")
 
     def fit(self, sites: Sites) -> KaplanMeier:
         """Ask the sites; see `kaplan_meier` for the errors."""
