@@ -162,7 +162,7 @@ def fail(message: str, code: int, as_json: bool) -> int:
 
 EPILOG = (
     "Exit codes: 0 success; 1 internal error; 2 invalid input (nothing is lost); "
-    "3 diverged; 4 too few clients in a federation; 130 interrupted (the last line has the resume command)."
+    "3 diverged; 4 the run of a federation failed; 130 interrupted (the last line has the resume command)."
 )
 """What every command's help ends with."""
 

@@ -209,7 +209,7 @@ def found_levels(found: Statistics, notes: list[str]) -> dict[str, tuple[str, ..
             if len(levels[name]) < 2:
                 some = ", ".join(map(repr, levels[name])) or "none"
                 raise InvalidInput(
-                    f"column {name} has fewer than two categories of enough rows ({some}): leave it out or recode it"
+                    f"column {name} has fewer than two categories of enough rows ({some}): omit or recode it"
                 )
     return levels
 
