@@ -163,7 +163,7 @@ def test_what_a_run_may_change(call, own_app, tmp_path, capsys):
     toml = tomllib.loads((tmp_path / "bounds" / "pyproject.toml").read_text())
     config = toml["tool"]["flwr"]["app"]["config"]
     known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
-    jobs = {"job", "model", "columns", "min-clients", "min-rows", "secure"}
+    jobs = {"job", "model", "columns", "analysis", "min-clients", "min-rows", "secure"}
     assert set(config) - known == {"method", "client-lr"} | jobs
     shown = ["min-replies", "quorum", "norm-bound", "max-share", "shortfall", "grace", "over-select"]
     shown += ["takeover"]

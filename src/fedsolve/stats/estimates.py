@@ -145,7 +145,13 @@ class Estimates(Stored):
         return 2 * (ndtr(size) if math.isinf(self.degrees) else stdtr(self.degrees, size))
 
     def intervals(self, level: float = 0.95) -> np.ndarray:
-        """Wald's confidence intervals, shape (columns, 2).
+        """Wald's confidence intervals.
+
+        Args:
+            level: in (0, 1).
+
+        Returns:
+            Their ends, shape (columns, 2).
 
         Raises:
             InvalidInput: a level outside (0, 1).
@@ -162,7 +168,14 @@ class Estimates(Stored):
         return float(self.coefficients[self.names.index(name)])
 
     def frame(self, level: float = 0.95) -> Any:
-        """A row for each column, as a data frame of pandas, or of polars; `InvalidInput` if neither is installed."""
+        """Give the estimates as a data frame.
+
+        Args:
+            level: of the confidence intervals, in (0, 1).
+
+        Returns:
+            A row for each column, of pandas, or of polars; `InvalidInput` if neither is installed.
+        """
         low, high = self.intervals(level).T
         columns = {"coefficient": self.coefficients, "standard_error": self.standard_errors}
         columns |= {"statistic": self.statistics, "p": self.p_values, "low": low, "high": high}
@@ -174,6 +187,9 @@ class Estimates(Stored):
         Args:
             level: of the confidence intervals, in (0, 1).
             ratios: whether coefficients and intervals are shown as exp(coefficient): odds, rate or hazard ratios.
+
+        Returns:
+            A row for each column, and below them what the rows are of.
         """
         shown = np.exp if ratios else np.asarray
         low, high = shown(self.intervals(level)).T
@@ -190,7 +206,14 @@ class Estimates(Stored):
         return Summary(self.model, head, rows, "\n".join([*self._facts(), *self._about()]))
 
     def to_latex(self, level: float = 0.95, ratios: bool = False) -> str:
-        """The table as LaTeX text, for a preamble with `\\usepackage{booktabs}`."""
+        """Give the table for LaTeX.
+
+        Args:
+            level, ratios: as of `summary`.
+
+        Returns:
+            Text for a preamble with `\\usepackage{booktabs}`.
+        """
         table = self.summary(level, ratios)
         return Summary(table.caption, table.head, table.rows, " ".join(table.note.splitlines())).latex()
 
