@@ -1,15 +1,17 @@
 """Models over a federation's rows: those of `fs.stats`, plain and under secure sums; and what owners refuse."""
 
+import json
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 import fedsolve as fs
 from fake_grid import FakeGrid
+from fedsolve.cli.main import main
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.analysis_job import from_words, read_analysis, read_request, request_json, to_words
+from fedsolve.deploy.analysis_job import from_words, read_request, request_json, to_words
 from fedsolve.deploy.client.app import client_app
-from fedsolve.deploy.evaluation_job import ANALYSIS_FILE
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.server import server_app
 from fedsolve.stats.linear_models import GlmRequest
@@ -37,7 +39,7 @@ def analyse(folder, *, app=None, tamper=None, formula=FORMULA, schema=None, clie
     config = given | {"round-seconds": 0.1} | config
     grid = FakeGrid(app or app_of(), list(clients), folder / "nodes", tamper, None, config)
     server(grid, Context(1, 1, {}, RecordDict(), config))
-    return read_analysis(folder / "run" / ANALYSIS_FILE)
+    return fs.stats.load(folder / "run")
 
 
 def test_plain_sums_give_the_bits_of_the_simulation(tmp_path, capsys):
@@ -46,6 +48,31 @@ def test_plain_sums_give_the_bits_of_the_simulation(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "fedsolve: smoker[T.yes]" in said
     assert said.count("fedsolve: sums for glm are asked of") == 4  # once at each node
+
+
+def test_its_folder_is_read_by_every_command(tmp_path, capsys):
+    """`show` prints the result; what reads runs says in one line what the folder holds."""
+    found, folder = analyse(tmp_path), str(tmp_path / "run")
+    capsys.readouterr()
+    assert main(["show", folder]) == 0
+    assert repr(found.summary()) in capsys.readouterr().out
+    assert main(["show", folder, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == found.as_plain()
+    held = "holds the result of an analysis, and no run"
+    for command in (
+        ["cite", folder],
+        ["run", "--resume", folder],
+        ["export", folder, "--to", "torch", "--out", "x.pt"],
+    ):
+        assert main(command) == 2
+        assert held in (said := capsys.readouterr().err)
+        assert said.count("\n") == 1
+    with pytest.raises(fs.InvalidInput, match=held):
+        fs.load(folder)
+    for text in ("{", '{"kind": "Other"}', '{"kind": "GlmResult"}'):
+        (tmp_path / "analysis.json").write_text(text)
+        with pytest.raises(fs.InvalidInput, match=r"analysis\.json"):
+            fs.stats.load(tmp_path)
 
 
 def test_secure_sums_give_the_same_numbers(tmp_path):

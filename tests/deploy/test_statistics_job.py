@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 import fedsolve as fs
 from deploy_small import ask
 from fake_grid import FakeGrid
+from fedsolve.cli.main import main
 from fedsolve.core.errors import Unavailable
 from fedsolve.data.column_replies import Measure
 from fedsolve.deploy.client.app import client_app
@@ -65,6 +66,11 @@ def test_they_are_those_of_the_simulation(tmp_path, capsys):
     assert "fedsolve: age: 202 rows of 4 clients, 0 missing; mean 4" in said
     assert "fedsolve: sums and counts are asked of age, smoker, ill" in said
     assert collect(tmp_path / "all", columns="") == fs.stats.describe(SITES)
+    assert main(["show", str(tmp_path / "run")]) == 0
+    assert str(tmp_path / "run" / STATISTICS_FILE) in (shown := capsys.readouterr().out)
+    assert "smoker: " in shown
+    assert main(["cite", str(tmp_path / "run")]) == 2
+    assert "holds statistics of columns, and no run" in capsys.readouterr().err
     any_rows = client_app(no_model, statistics=lambda node: SITES[node.client], min_rows=1)
     given = collect(tmp_path / "range", app=any_rows, columns="age=40:60", **{"min-rows": 1})
     assert given == fs.stats.describe(SITES, {"age": (40, 60)}, min_rows=1)

@@ -6,9 +6,8 @@ from flwr.app import Context, RecordDict
 
 import fedsolve as fs
 from fake_grid import FakeGrid
-from fedsolve.deploy.analysis_job import read_analysis, request_json
+from fedsolve.deploy.analysis_job import request_json
 from fedsolve.deploy.client.app import client_app
-from fedsolve.deploy.evaluation_job import ANALYSIS_FILE
 from fedsolve.deploy.server.server import server_app
 from fedsolve.stats.hazards import CoxRequest
 from fedsolve.stats.survival import SurvivalRequest
@@ -43,7 +42,7 @@ def analyse(folder, kind, request, *, min_rows=10, secure=False, allowed=("cox",
     config |= {"connect-seconds": 0.2, "round-seconds": 0.1, "secure": secure}
     grid = FakeGrid(app, [0, 1, 2], folder / "nodes", None, None, config)
     server(grid, Context(1, 1, {}, RecordDict(), config))
-    return read_analysis(folder / "run" / ANALYSIS_FILE)
+    return fs.stats.load(folder / "run")
 
 
 COX = CoxRequest("days", "died", "age + treated")

@@ -30,7 +30,7 @@ from fedsolve.report.table import result_rows
 from fedsolve.report.trackers import tracker
 from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import summary
-from fedsolve.results.record_files import read_history
+from fedsolve.results.record_files import ANALYSIS, STATISTICS, read_history
 from fedsolve.results.sweep import SUMMARY
 
 _SECONDS_BETWEEN = 2.0
@@ -67,6 +67,13 @@ def show_command(
 ) -> bool:
     """Print how a run, a comparison or a sweep stands, and return whether it has ended."""
     shown = Shown(metric_names(metrics), target)
+    if any((folder / file).exists() for file in (STATISTICS, ANALYSIS)):
+        from fedsolve.deploy.flower import check_flower
+
+        check_flower()
+        from fedsolve.cli.federation.jobs import show_without_run
+
+        return show_without_run(folder, as_json)
     if not (folder / CONFIG).is_file():
         _show_saved(folder, as_json, shown)
         return True

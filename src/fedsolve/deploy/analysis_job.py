@@ -37,10 +37,9 @@ from fedsolve.deploy.statistics_job import (
     wait_for_quorum,
 )
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
-from fedsolve.folders.untrusted import loads, read_bytes
+from fedsolve.folders.sealed import sealed
+from fedsolve.folders.untrusted import loads
 from fedsolve.results.columns import dumps
-from fedsolve.stats.estimates import Stored
 from fedsolve.stats.hazards import CoxRequest
 from fedsolve.stats.linear_models import GlmRequest
 from fedsolve.stats.questions import (
@@ -86,18 +85,6 @@ def read_request(text: str) -> tuple[str, Any]:
         ):
             raise InvalidInput(f"analysis: {name} = {str(word)[:80]!r} is of another type")
     return kind, REQUESTS[kind](**held)
-
-
-def read_analysis(path: Path) -> Any:
-    """The result in a file of a run's folder; `InvalidInput` for a file that is none, or is damaged."""
-    try:
-        values, _ = unsealed_values(path, read_bytes(path, LARGEST, follow=False))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    try:
-        return Stored.read(values)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
 
 
 # Questions and their sums on the wire.

@@ -48,10 +48,16 @@ from fedsolve.report.page import write_page
 from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.record_files import (
+    ANALYSIS as ANALYSIS_FILE,
+)
+from fedsolve.results.record_files import (
     FEDERATION,
     HISTORY,
     read_history,
     write_record,
+)
+from fedsolve.results.record_files import (
+    STATISTICS as STATISTICS_FILE,
 )
 
 # What a run of an app is for, by its configuration, and the folder of one that trains nothing.
@@ -59,10 +65,6 @@ from fedsolve.results.record_files import (
 
 TRAIN, EVALUATE, STATISTICS, ANALYSIS = "train", "evaluate", "statistics", "analysis"
 JOBS = (TRAIN, EVALUATE, STATISTICS, ANALYSIS)
-STATISTICS_FILE = "statistics.json"
-"""The statistics, in the folder of their run."""
-ANALYSIS_FILE = "analysis.json"
-"""The result of an analysis, in the folder of its run."""
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ def _is_array(leaf: Any) -> bool:
 
 
 CONFIG = "config.toml"
+STATISTICS, ANALYSIS = "statistics.json", "analysis.json"
+"""What a federation was asked without training, in the folder of the job."""
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 ROUNDS = "rounds.npz"
@@ -227,6 +229,9 @@ def no_record(folder: Path, otherwise: str) -> InvalidInput:
     """The error of a folder without the record of a finished run: what it holds, if that is known, or `otherwise`."""
     if not folder.is_dir():
         return InvalidInput(f"there is no folder {folder}: give the folder of a run")
+    for file, what in ((STATISTICS, "statistics of columns"), (ANALYSIS, "the result of an analysis")):
+        if (folder / file).exists():
+            return InvalidInput(f"{folder} holds {what}, and no run: `fedsolve show {folder}` prints it")
     for file, what in ((RUN.file, "run"), (SWEEP.file, "sweep")):
         if (folder / file).exists():
             return InvalidInput(

@@ -1,7 +1,7 @@
 """Statistics over sites that equal those of their tables put together: only sums over rows leave a site."""
 
 from fedsolve.data.column_statistics import Statistics
-from fedsolve.stats.estimates import Estimates
+from fedsolve.stats.estimates import Estimates, load
 from fedsolve.stats.hazards import CoxResult, cox
 from fedsolve.stats.linear_models import GlmResult, glm
 from fedsolve.stats.local_sites import describe
@@ -17,6 +17,7 @@ __all__ = [
     "describe",
     "glm",
     "kaplan_meier",
+    "load",
 ]
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
 from scipy.special import chdtrc, ndtr, ndtri, stdtr, stdtrit
 
-from fedsolve.core.errors import InvalidInput, check_known, check_number
-from fedsolve.folders.untrusted import MALFORMED
+from fedsolve.core.errors import InvalidInput, check_known, check_number, check_path
+from fedsolve.folders.sealed import LARGEST, unsealed_values
+from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.report.style import show_number
 from fedsolve.report.table import Cell, ResultTable
 from fedsolve.results.columns import frame, number, plain
+from fedsolve.results.record_files import ANALYSIS
 from fedsolve.stats.questions import Question, as_plain, from_plain
 
 
@@ -82,6 +85,30 @@ class Stored:
             return kind(**{name: _restored(value, hints[name]) for name, value in said.items()})
         except MALFORMED as error:
             raise InvalidInput(f"it is no result of an analysis, or is damaged: {error!r}") from None
+
+
+def load(path: str | Path) -> Any:
+    """Read a result that `fedsolve federate glm`, `cox` or `km` left.
+
+    Args:
+        path: the folder of the command, or its file `analysis.json`.
+
+    Returns:
+        The same as of `fedsolve.stats.glm`, `cox` or `kaplan_meier`.
+
+    Raises:
+        InvalidInput: there is no such file, or it is none of a result, or damaged.
+    """
+    file = check_path("path", path)
+    file = file / ANALYSIS if file.is_dir() else file
+    try:
+        return Stored.read(unsealed_values(file, read_bytes(file, LARGEST, follow=False))[0])
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}: give the folder of an analysis") from None
+    except InvalidInput as error:
+        raise InvalidInput(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+    except MALFORMED:
+        raise InvalidInput(f"{file} is no result of an analysis, or is damaged") from None
 
 
 def _restored(value: Any, hint: Any) -> Any:

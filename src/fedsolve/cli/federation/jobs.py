@@ -16,7 +16,6 @@ from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics import NumberStatistics, Statistics
-from fedsolve.deploy.analysis_job import read_analysis
 from fedsolve.deploy.evaluation_job import ANALYSIS, ANALYSIS_FILE, EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, read_reason
@@ -37,6 +36,7 @@ from fedsolve.results.clients import ClientMetrics, read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe
 from fedsolve.results.record_files import HISTORY, MODEL, read_history
+from fedsolve.stats.estimates import load as load_analysis
 
 T = TypeVar("T")
 _LARGEST = 2**20  # bytes of an app's pyproject.toml
@@ -127,9 +127,25 @@ def analysis_command(
 
     def look(folder: Path) -> Any:
         path = folder / ANALYSIS_FILE
-        return read_analysis(path) if path.exists() else None
+        return load_analysis(path) if path.exists() else None
 
     folder, found = _run(submitted, ANALYSIS, config, look)
+    show_analysis(folder, found, as_json, ratios)
+
+
+def show_without_run(folder: Path, as_json: bool) -> bool:
+    """Print the statistics or the analysis in a folder; whether it has any."""
+    if (folder / ANALYSIS_FILE).exists():
+        show_analysis(folder, load_analysis(folder), as_json)
+    elif (path := folder / STATISTICS_FILE).exists():
+        found = read_statistics(path)
+        emit_json(statistics_document(folder, found)) if as_json else print_statistics(folder, found)
+    else:
+        return False
+    return True
+
+
+def show_analysis(folder: Path, found: Any, as_json: bool, ratios: bool = False) -> None:
     if as_json:
         emit_json({"status": "finished", "folder": str(folder), "result": found.as_plain()})
     else:
