@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -139,6 +140,12 @@ class Design(Question):
 
     def matrix(self, table: SiteTable) -> np.ndarray:
         """The columns at a site, shape (rows, columns); `InvalidInput` for one that would reveal single rows."""
+        last, plain = (
+            table.cache.get("matrix"),
+            replace(self, shift=(0.0,) * self.size, scale=(1.0,) * self.size),
+        )
+        if last is not None and last[0] == plain != self:  # nobody needs the columns as they are any more
+            table.cache["matrix"] = self, self._scaled(table, last[1])
         return table.last("matrix", self, lambda: self._matrix(table))
 
     def _matrix(self, table: SiteTable) -> np.ndarray:
@@ -147,13 +154,16 @@ class Design(Question):
             raise InvalidInput(
                 f"{self.size} columns are more than a fifth of its rows: leave terms out, or merge categories"
             )
-        matrix = np.ones((len(rows), self.size))
+        matrix = np.empty((len(rows), self.size))
         for i, product in enumerate(self.products):
-            for factor in product:
-                matrix[:, i] *= self.values(table, factor)
+            matrix[:, i] = math.prod(self.values(table, factor) for factor in product)
         table.cached(
             ("checked", self.products, self.columns, self.categories), lambda: self._check(table, matrix)
         )
+        return self._scaled(table, matrix)
+
+    def _scaled(self, table: SiteTable, matrix: np.ndarray) -> np.ndarray:
+        table.cache.pop("squares", None)  # of this matrix, which is changed in place
         matrix -= np.array(self.shift)
         matrix /= np.array(self.scale)
         return matrix
@@ -162,7 +172,6 @@ class Design(Question):
         for name, column in zip(self.names, matrix.T, strict=True):
             check_effective_rows(table, f"column {name}", column)
         check_leverage(table, matrix, np.ones(len(matrix)), matrix.T @ matrix)
-        table.cache.pop("squares", None)  # the matrix is shifted in place
 
     def values(self, table: SiteTable, factor: Factor) -> np.ndarray:
         """A factor in the rows that count, shape (rows,); `InvalidInput` where it is not finite."""
