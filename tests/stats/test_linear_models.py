@@ -240,7 +240,7 @@ REFUSED = {
         "2 clients, and 3 are the minimum|2 sites take part",
     ),
     "constant": (
-        {"f": "ill ~ age + one", "sites": shifted(one=1.0)},
+        {"f": "ill ~ age + one", "sites": shifted(one=1234.567)},
         "column one has the same value in all rows",
     ),
     "collinear": ({"f": "ill ~ age + bmi + I(2 * age - bmi)"}, "is a combination of age, bmi"),
