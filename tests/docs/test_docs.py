@@ -233,6 +233,16 @@ def test_five_csv_files_become_a_federation_and_predictions(tmp_path, monkeypatc
         monkeypatch.delitem(sys.modules, name)
 
 
+def test_the_page_on_statistics_over_sites_runs():
+    pytest.importorskip("formulaic")
+    names: dict = {}
+    exec(blocks_of((ROOT / "docs" / "pooled-statistics.md").read_text())[0], names)
+    fitted, hazards = names["fit"], names["hazards"]
+    assert (fitted.rows, hazards.rows, names["curves"].rows) == (800, 800, 800)
+    assert np.isfinite(hazards.trends).all()
+    assert fitted["age"] > 0 < hazards["age"]
+
+
 def test_the_readme_counts_the_methods():
     from fedsolve.config.catalogue import WRAPPERS
 

@@ -222,7 +222,9 @@ class Estimates(Stored):
         low, high = shown(self.intervals(level)).T
         test = "z" if math.isinf(self.degrees) else "t"
         percent = f"{100 * level:g} %"
-        head = ["", "exp(coefficient)" if ratios else "coefficient", "standard error", test, "p"]
+        # an error stays that of the coefficient, as in the tables of R
+        heads = ("exp(coefficient)", "error of coefficient") if ratios else ("coefficient", "standard error")
+        head = ["", *heads, test, "p"]
         head += [f"{percent} from", "to"]
         numbers = (shown(self.coefficients), self.standard_errors, self.statistics, self.p_values, low, high)
         rows = []

@@ -165,7 +165,7 @@ def client_app(
         min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named, and a bin
             with fewer is joined to others, except in sums.
         max_questions: questions about a column that are answered in all experiments, >= 1; a statistic takes one, an
-            analysis one for each 50 rounds of sums over the same columns.
+            analysis one for its categories and one for each 50 rounds of sums over the same columns.
         analyses: which models and curves the server may ask sums over rows of these columns for, of "glm", "cox" and
             "kaplan_meier" (`fedsolve federate glm`). Their sums say more about rows than statistics of single columns.
         min_sum: number of clients whose sum the server may see, >= 3; the client then takes part in methods under
