@@ -10,11 +10,12 @@ import fedsolve as fs
 from fake_grid import FakeGrid
 from fedsolve.cli.main import main
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.analysis_job import from_words, read_request, request_json, to_words
+from fedsolve.deploy.analysis_job import from_words, to_words
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.server import server_app
 from fedsolve.stats.linear_models import GlmRequest
+from fedsolve.stats.questions import Request
 
 pytest.importorskip("formulaic")
 RNG = np.random.default_rng(0)
@@ -34,7 +35,7 @@ def app_of(columns=lambda node: SITES[node.client], analyses=("glm",), **words):
 
 def analyse(folder, *, app=None, tamper=None, formula=FORMULA, schema=None, clients=(0, 1, 2, 3), **config):
     server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=4, schema=schema)
-    asked = request_json("glm", GlmRequest(formula, family="binomial"))
+    asked = GlmRequest(formula, family="binomial").to_json()
     given = {"job": "analysis", "analysis": asked, "out": str(folder / "run"), "connect-seconds": 0.2}
     config = given | {"round-seconds": 0.1} | config
     grid = FakeGrid(app or app_of(), list(clients), folder / "nodes", tamper, None, config)
@@ -161,7 +162,10 @@ def test_owners_decide(tmp_path):
         app_of(analyses=("glmm",))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"glm": {"outcome": 1}}', '{"lm": {}}', '{"glm": {"n": 1}}'])
+WRONG = ('{"kind": "GlmRequest", "outcome": 1}', '{"kind": "Design"}', '{"kind": "GlmRequest", "n": 1}')
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"kind": "LmRequest"}', *WRONG])
 def test_an_analysis_from_a_configuration_is_checked(text):
     with pytest.raises((fs.InvalidInput, ValueError)):
-        read_request(text)
+        Request.from_json(text)

@@ -6,7 +6,6 @@ from flwr.app import Context, RecordDict
 
 import fedsolve as fs
 from fake_grid import FakeGrid
-from fedsolve.deploy.analysis_job import request_json
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.server.server import server_app
 from fedsolve.stats.hazards import CoxRequest
@@ -26,7 +25,7 @@ SITES = [
 ]
 
 
-def analyse(folder, kind, request, *, min_rows=10, secure=False, allowed=("cox", "kaplan_meier")):
+def analyse(folder, request, *, min_rows=10, secure=False, allowed=("cox", "kaplan_meier")):
     def no_model(node):
         raise AssertionError("statistics need no model")
 
@@ -38,7 +37,7 @@ def analyse(folder, kind, request, *, min_rows=10, secure=False, allowed=("cox",
         **({"min_sum": 3} if secure else {}),
     )
     server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=3)
-    config = {"job": "analysis", "analysis": request_json(kind, request), "out": str(folder / "run")}
+    config = {"job": "analysis", "analysis": request.to_json(), "out": str(folder / "run")}
     config |= {"connect-seconds": 0.2, "round-seconds": 0.1, "secure": secure}
     grid = FakeGrid(app, [0, 1, 2], folder / "nodes", None, None, config)
     server(grid, Context(1, 1, {}, RecordDict(), config))
@@ -53,10 +52,10 @@ BINNED = CoxRequest("days", "died", "age + treated", strata=None, interval=30.0)
 def test_coefficients_are_those_of_the_simulation(tmp_path, request_):
     words = {"strata": request_.strata, "interval": request_.interval}
     wanted = fs.stats.cox(SITES, "days", "died", "age + treated", **words)
-    found = analyse(tmp_path / "plain", "cox", request_)
+    found = analyse(tmp_path / "plain", request_)
     assert repr(found.summary()).replace("client", "site") == repr(wanted.summary()).replace("client", "site")
     assert np.array_equal(found.coefficients, wanted.coefficients)
-    secure = analyse(tmp_path / "secure", "cox", request_, secure=True)
+    secure = analyse(tmp_path / "secure", request_, secure=True)
     np.testing.assert_allclose(secure.coefficients, wanted.coefficients, rtol=1e-10)
     np.testing.assert_allclose(secure.covariance, wanted.covariance, rtol=1e-10)
     np.testing.assert_allclose(secure.trends, wanted.trends, rtol=1e-8)
@@ -64,19 +63,17 @@ def test_coefficients_are_those_of_the_simulation(tmp_path, request_):
 
 def test_curves_are_those_of_the_simulation(tmp_path):
     wanted = fs.stats.kaplan_meier(SITES, "days", "died", "arm", interval=30.0)
-    found = analyse(tmp_path, "kaplan_meier", SurvivalRequest("days", "died", "arm", 30.0))
+    found = analyse(tmp_path, SurvivalRequest("days", "died", "arm", 30.0))
     assert repr(found.summary()) == repr(wanted.summary())
     assert np.array_equal(found.at_risk, wanted.at_risk)
     one = fs.stats.kaplan_meier(SITES, "days", "died", interval=30.0)
-    secure = analyse(
-        tmp_path / "secure", "kaplan_meier", SurvivalRequest("days", "died", None, 30.0), secure=True
-    )
+    secure = analyse(tmp_path / "secure", SurvivalRequest("days", "died", None, 30.0), secure=True)
     assert np.array_equal(secure.at_risk, one.at_risk)
     assert np.array_equal(secure["all"].survival, one["all"].survival)
 
 
 def test_times_are_told_to_whom_their_owner_allows_them(tmp_path):
     with pytest.raises(fs.InvalidInput, match="tells no single times"):
-        analyse(tmp_path / "exact", "cox", CoxRequest("days", "died", "age", strata=None))
+        analyse(tmp_path / "exact", CoxRequest("days", "died", "age", strata=None))
     with pytest.raises(fs.InvalidInput, match="no analysis 'kaplan_meier' is allowed here"):
-        analyse(tmp_path / "curve", "kaplan_meier", SurvivalRequest("days", "died"), allowed=("cox",))
+        analyse(tmp_path / "curve", SurvivalRequest("days", "died"), allowed=("cox",))

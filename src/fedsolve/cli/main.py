@@ -17,7 +17,7 @@ import typer
 from fedsolve.cli.console import App, emit, fail, out_of_memory, usage
 from fedsolve.cli.datasets import data
 from fedsolve.cli.export import export
-from fedsolve.cli.federation.analyses import federate
+from fedsolve.cli.federation.commands import federate
 from fedsolve.cli.listing import cite, doctor, list_
 from fedsolve.cli.predict import predict
 from fedsolve.cli.processes import exit_process

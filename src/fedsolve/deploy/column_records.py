@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
-from fedsolve.config.signatures import fits
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.column_replies import (
     LARGEST,
@@ -23,6 +22,7 @@ from fedsolve.deploy.message import Fact, Part, Payload
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.site_names import check_site
 from fedsolve.folders.untrusted import loads
+from fedsolve.stats.questions import from_fields
 
 ACTION = "statistics"
 """By which Flower calls the client app's handler: messages are of the type `query.statistics`."""
@@ -33,13 +33,13 @@ _REQUESTS = {kind.__name__: kind for kind in get_args(Request)}
 _REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
 
 
-def columns_digest(requests: Mapping[str, Request], run_config: Mapping[str, Any]) -> bytes:
-    """What every client of a sum is asked about its columns, in 32 bytes (`request_digest` of other requests)."""
-    asked = [_to_json(requests), json.dumps(dict(run_config), sort_keys=True)]
-    return hashlib.sha256(json.dumps(asked).encode()).digest()
+def asked_digest(asked: str, run_config: Mapping[str, Any]) -> bytes:
+    """What every client of a sum is asked, as text, in 32 bytes (`request_digest` of other requests)."""
+    said = [asked, json.dumps(dict(run_config), sort_keys=True)]
+    return hashlib.sha256(json.dumps(said).encode()).digest()
 
 
-def _to_json(messages: Mapping[str, Any]) -> str:
+def columns_json(messages: Mapping[str, Any]) -> str:
     return json.dumps({name: {"kind": type(m).__name__, **asdict(m)} for name, m in messages.items()})
 
 
@@ -58,15 +58,7 @@ def _message(facts: Any, kinds: Mapping[str, type]) -> Any:
     kind = kinds.get(facts.pop("kind")) if isinstance(facts, dict) and "kind" in facts else None
     if kind is None or set(facts) != {f.name for f in fields(kind)}:
         raise InvalidInput("it has a message of another version of fedsolve")
-    types = get_type_hints(kind)
-    return kind(**{name: _value(name, value, types[name]) for name, value in facts.items()})
-
-
-def _value(name: str, value: Any, kind: Any) -> Any:
-    held = tuple(value) if isinstance(value, list) else value
-    if fits(held, kind, lambda x, cls: type(x) is cls):  # exactly: 1 is no float, True is no integer
-        return held
-    raise InvalidInput(f"its {name} is {sanitize(repr(value), 80)}, which is of another type")
+    return from_fields(kind, facts)
 
 
 def _read_requests(text: str) -> dict[str, Request]:
@@ -98,7 +90,7 @@ class ColumnsRequest(Payload):
     """
 
     NAME = "request"
-    columns: Mapping[str, Request] = field(metadata={"travels": Fact(str, _to_json, _read_requests)})
+    columns: Mapping[str, Request] = field(metadata={"travels": Fact(str, columns_json, _read_requests)})
     experiment: str = field(default="", metadata={"travels": Fact(str, is_optional=True)})
     masks: bytes | None = field(default=None, metadata={"travels": Part.OPTIONAL_BYTES})
 
@@ -109,7 +101,7 @@ class ColumnsReply(Payload):
 
     NAME, LABEL = "columns", "reply"
     client: int = field(metadata={"travels": Fact(int)})
-    columns: Replies = field(metadata={"travels": Fact(str, _to_json, _read_replies)})
+    columns: Replies = field(metadata={"travels": Fact(str, columns_json, _read_replies)})
     site: str = field(default="", metadata={"travels": Fact(str, read=check_site, is_optional=True)})
 
 

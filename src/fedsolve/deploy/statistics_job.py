@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
@@ -41,10 +41,12 @@ from fedsolve.deploy.column_records import (
     ColumnsReply,
     ColumnsRequest,
     MaskedColumns,
-    columns_digest,
+    asked_digest,
+    columns_json,
 )
 from fedsolve.deploy.evaluation_job import STATISTICS_FILE, Job, job_folder
 from fedsolve.deploy.exchange import ask, countdown, missing_clients_advice, polls, watched_engine
+from fedsolve.deploy.message import Payload
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import say
 from fedsolve.deploy.sanitize import about_request, without_folders
@@ -60,6 +62,9 @@ from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
 from fedsolve.report.style import show_number
 from fedsolve.results.columns import dumps, number
 
+T = TypeVar("T")
+Log = Callable[[str], None]
+
 # Statistics as a file of a run's folder, and in words.
 
 
@@ -68,6 +73,8 @@ SCHEMA_FILE = "schema.toml"
 QUARTILES = (0.25, 0.5, 0.75)
 _SHOWN = 8  # categories in a line
 _REFUSED = "refused: "  # how a client's refusal begins
+NAMELESS = "a node: "
+"""How the reason begins of a node that does not say who it is."""
 
 
 def statistics_json(found: Statistics) -> str:
@@ -198,28 +205,17 @@ class AllowedColumns:
                 f"statistics = {shown(self.columns_of)} must be a function of the node or None"
             )
 
-    def reply(self, node: Any, folder: Path, record: RecordDict, log: Callable[[str], None]) -> RecordDict:
+    def reply(self, node: Any, folder: Path, record: RecordDict, log: Log) -> RecordDict:
         """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients."""
         with about_request():
             if self.columns_of is None:
                 raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
             request = record_to_request(ColumnsRequest, record)
-            requests, masks = request.columns, request.masks
-            if masks is None and self.sums.min_sum is not None:
-                raise InvalidInput(
-                    f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
-                    "--secure"
-                )
-            order, summed = None, {}
-            if masks is not None:
-                summed = check_summable(requests)
-                digest = columns_digest(requests, node.run_config)
-                order = SumOrder(request.experiment, node.client, "statistics", None, digest, masks)
-                self.sums.check_order(folder, order, log)
+            requests, is_masked = request.columns, request.masks is not None
+            summed = check_summable(requests) if is_masked else {}
+            order = self.order(node, folder, request, columns_json(requests), log)
         log(f"sums and counts are asked of {', '.join(requests) or 'all columns'}")
-        columns = self.columns_of(node)
-        if not isinstance(columns, Mapping):
-            raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
+        columns = self.columns(node)
         replies = {  # of a refusal files are named, and no folders
             name: Refused(without_folders(r.reason)) if isinstance(r, Refused) else r
             for name, r in replies_to(requests, columns, self.min_rows, log).items()
@@ -228,15 +224,38 @@ class AllowedColumns:
         known = set(map(str, columns)) & replies.keys()
         with about_request():
             over = self._asked_too_often(folder / f"client-{node.client}-asked", known)
-            if over and masks is not None:
+            if over and is_masked:
                 raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
         replies |= dict.fromkeys(over, self._refused)
         if order is not None:
-            numbers = to_numbers(summed, replies)
-            words = numbers.astype("<i8").tobytes()
-            masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
-            return to_record(MaskedColumns(node.client, masked))
+            return self.masked(node, folder, order, to_numbers(summed, replies), log)
         return to_record(ColumnsReply(node.client, join_bins(replies, self.min_rows), node.site))
+
+    def order(self, node: Any, folder: Path, request: Any, asked: str, log: Log) -> SumOrder | None:
+        # what the reply to a request that asks this is masked by, None where it is read
+        if request.masks is None:
+            if self.sums.min_sum is not None:
+                raise InvalidInput(
+                    f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
+                    "--secure"
+                )
+            return None
+        digest = asked_digest(asked, node.run_config)
+        order = SumOrder(request.experiment, node.client, "statistics", None, digest, request.masks)
+        self.sums.check_order(folder, order, log)
+        return order
+
+    def columns(self, node: Any) -> Mapping[str, Any]:
+        assert self.columns_of is not None
+        columns = self.columns_of(node)
+        if not isinstance(columns, Mapping):
+            raise InvalidInput(f"statistics gave {of_type(columns)}: give a mapping from names to columns")
+        return columns
+
+    def masked(self, node: Any, folder: Path, order: SumOrder, numbers: np.ndarray, log: Log) -> RecordDict:
+        words = numbers.astype("<i8").tobytes()
+        masked = self.sums.mask(folder, order, words, Counts(0, len(numbers)), log)
+        return to_record(MaskedColumns(node.client, masked))
 
     @property
     def _refused(self) -> Refused:
@@ -377,7 +396,7 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
     def request(client: int, attempt: Any) -> RecordDict:
         return to_record(ColumnsRequest(requests, sums.experiment, attempt.order(client)))
 
-    numbers = sums.open(ACTION, width(requests), columns_digest(requests, run_config), request)
+    numbers = sums.open(ACTION, width(requests), asked_digest(columns_json(requests), run_config), request)
     found = from_numbers(requests, numbers, len(sums.clients))
     return from_sums(requests, found, len(sums.clients), job.minimum, sums.notes)
 
@@ -439,26 +458,52 @@ def plain_statistics(
     Raises:
         Unavailable: fewer nodes than the quorum, or no client that replies.
     """
-    names, population = SiteNames(), settings.population
-    replies: dict[int, Replies] = {}
+    names = SiteNames()
+
+    def read(node: int, reply: ColumnsReply) -> Replies:
+        if conflict := names.assign(reply.client, reply.site):
+            say(f"client {reply.client} keeps its number: {conflict}")
+        return reply.columns
+
+    found, notes = ask_clients(grid, settings, ACTION, ColumnsRequest(columns), (ColumnsReply, read))
+    if not found:
+        raise Unavailable(f"no client replies about its columns; {notes[-1]}")
+    replies = {client: reply for client, (_, reply) in found.items()}
+    return from_replies(columns, replies, minimum, notes, names)
+
+
+def ask_clients(
+    grid: Grid,
+    settings: Settings,
+    action: str,
+    request: Payload,
+    kind_and_read: tuple[type[Any], Callable[[int, Any], T]],
+    nodes: Sequence[int] = (),
+) -> tuple[dict[int, tuple[int, T]], list[str]]:
+    """Of each client that replies, by number, its node and what its reply says, and why others' do not count.
+
+    Args:
+        action: by which Flower calls the client app's handler.
+        kind_and_read: the class of a reply, and (node, reply) -> what it says.
+        nodes: that are asked; by default all, once enough are connected, of which each says which client it is.
+
+    Raises:
+        Unavailable: fewer nodes than the quorum.
+    """
+    (kind, read), population, replies = kind_and_read, settings.population, dict[int, tuple[int, T]]()
 
     def take(node: int, answer: RecordDict) -> bool:
-        reply = record_to_reply(ColumnsReply, answer, Expected(REPLY_BYTES, facts_bytes=0))
+        reply = record_to_reply(kind, answer, Expected(REPLY_BYTES, facts_bytes=0))
         if not 0 <= reply.client < population:
             raise InvalidInput(f"client {reply.client} is none of the {population} clients, numbered from 0")
         if reply.client in replies:
             raise InvalidInput(f"another node is client {reply.client}: give each node its own client-id")
-        replies[reply.client] = reply.columns
-        if conflict := names.assign(reply.client, reply.site):
-            say(f"client {reply.client} keeps its number: {conflict}")
-        return len(replies) == population
+        replies[reply.client] = node, read(node, reply)
+        return len(replies) == (len(nodes) or population)
 
-    nodes = wait_for_quorum(grid, settings)
-    records = {node: to_record(ColumnsRequest(columns)) for node in nodes}
-    notes = refusals(ask(grid, f"query.{ACTION}", records, settings.round_seconds, take))
-    if not replies:
-        raise Unavailable(f"no client replies about its columns; {notes[-1]}")
-    return from_replies(columns, replies, minimum, notes, names)
+    records = {node: to_record(request) for node in nodes or wait_for_quorum(grid, settings)}
+    failed = ask(grid, f"query.{action}", records, settings.round_seconds, take)
+    return dict(sorted(replies.items())), refusals(failed)
 
 
 def refusals(failed: Mapping[int, str]) -> list[str]:
@@ -466,7 +511,7 @@ def refusals(failed: Mapping[int, str]) -> list[str]:
     notes = []
     for reason in failed.values():
         own = reason.removeprefix(_REFUSED)
-        notes.append(f"{'' if own != reason else 'a node: '}{own}")
+        notes.append(f"{'' if own != reason else NAMELESS}{own}")
         say(f"does not count: {notes[-1]}")
     return notes
 

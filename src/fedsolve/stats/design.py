@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -96,21 +97,15 @@ class Design(Question):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that are needed, and those of the factors, each once."""
         of = [column for product in self.products for _, columns, _ in product for column in columns]
         return tuple(dict.fromkeys([*self.needed, *of]))
 
     @property
     def size(self) -> int:
-        """The number of columns."""
         return len(self.names)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Rows, rows left out for each of `columns`, and sums of each column of the design and of its square."""
-        return {"rows": (), "left_out": (len(self.columns),), "sum": (self.size,), "squares": (self.size,)}
-
     def sums(self, table: SiteTable) -> Sums:
-        """These over a site's rows."""
+        # rows, rows left out for each of `columns`, and sums of each column of the design and of its square
         matrix, (rows, left_out) = self.matrix(table), self.rows(table)
         moments = {"sum": matrix.sum(axis=0), "squares": np.einsum("ij,ij->j", matrix, matrix)}
         return {"rows": np.array(float(len(rows))), "left_out": left_out, **moments}
@@ -120,18 +115,17 @@ class Design(Question):
         return table.cached(("rows", self.columns, self.categories), lambda: self._rows(table))
 
     def _rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray]:
-        known, left_out, kept = dict(self.categories), [], None
+        known, left_out, kept = dict(self.categories), list[float](), np.zeros(0, bool)
         for name in self.columns:
-            is_known = name in known
             has_value = (
-                np.isin(table.texts(name), known[name]) if is_known else ~np.isnan(table.numbers(name))
+                np.isin(table.texts(name), known[name]) if name in known else ~np.isnan(table.numbers(name))
             )
-            if kept is not None and len(has_value) != len(kept):
-                raise InvalidInput(f"column {name} has {len(has_value)} rows, the others {len(kept)}")
-            before = np.ones(len(has_value), bool) if kept is None else kept
+            before = kept if left_out else np.ones(len(has_value), bool)
+            if len(has_value) != len(before):
+                raise InvalidInput(f"column {name} has {len(has_value)} rows, the others {len(before)}")
             kept = before & has_value
             left_out.append(float(before.sum() - kept.sum()))
-        rows = np.flatnonzero(np.zeros(0) if kept is None else kept)
+        rows = np.flatnonzero(kept)
         if len(rows) < table.min_rows:
             raise InvalidInput(
                 f"it has fewer than {table.min_rows} rows with a value in each column (min_rows)"
@@ -140,13 +134,14 @@ class Design(Question):
 
     def matrix(self, table: SiteTable) -> np.ndarray:
         """The columns at a site, shape (rows, columns); `InvalidInput` for one that would reveal single rows."""
-        last, plain = (
-            table.cache.get("matrix"),
-            replace(self, shift=(0.0,) * self.size, scale=(1.0,) * self.size),
-        )
-        if last is not None and last[0] == plain != self:  # nobody needs the columns as they are any more
-            table.cache["matrix"] = self, self._scaled(table, last[1])
+        held, matrix = table.cache.get("matrix", (None, None))
+        if held == self._unscaled != self:  # nobody needs the columns as they are any more
+            table.cache["matrix"] = self, self._scaled(table, matrix)
         return table.last("matrix", self, lambda: self._matrix(table))
+
+    @cached_property
+    def _unscaled(self) -> Design:
+        return replace(self, shift=(0.0,) * self.size, scale=(1.0,) * self.size)
 
     def _matrix(self, table: SiteTable) -> np.ndarray:
         rows, _ = self.rows(table)
@@ -157,9 +152,8 @@ class Design(Question):
         matrix = np.empty((len(rows), self.size))
         for i, product in enumerate(self.products):
             matrix[:, i] = math.prod(self.values(table, factor) for factor in product)
-        table.cached(
-            ("checked", self.products, self.columns, self.categories), lambda: self._check(table, matrix)
-        )
+        checked = ("checked", self.products, self.columns, self.categories)
+        table.cached(checked, lambda: self._check(table, matrix))
         return self._scaled(table, matrix)
 
     def _scaled(self, table: SiteTable, matrix: np.ndarray) -> np.ndarray:
@@ -199,9 +193,8 @@ class Design(Question):
         first = sums = sites.sums(self)
         rows, fixed = float(first["rows"]), np.array([not product for product in self.products])
         mean, shift = first["sum"] / rows, np.zeros(self.size)
-        if (sums["squares"] / rows - mean**2 < 1e-6 * mean**2)[
-            ~fixed
-        ].any():  # the difference has lost six digits
+        few_digits = sums["squares"] / rows - mean**2 < 1e-6 * mean**2  # the difference has lost six
+        if few_digits[~fixed].any():
             shift = mean
             sums = sites.sums(replace(self, shift=tuple(mean.tolist())))
         rest = sums["sum"] / rows
@@ -256,12 +249,10 @@ def effective_rows(column: np.ndarray, middle: float) -> float:
 
 def check_effective_rows(table: SiteTable, what: str, column: np.ndarray) -> None:
     """Raise `InvalidInput` if a column has more than one value and tells fewer than `min_rows` rows from the others."""
-    if table.min_rows == 1 or not len(column):
+    if table.min_rows <= 1 or not len(column):
         return
-    if (
-        effective_rows(column, float(column.mean())) >= 100 * table.min_rows
-    ):  # about 4 times that from the median
-        return
+    if effective_rows(column, float(column.mean())) >= 100 * table.min_rows:
+        return  # it is about 4 times that from the median
     if 0 < effective_rows(column, float(np.median(column))) < table.min_rows:
         raise InvalidInput(
             f"{what} tells fewer than {table.min_rows} rows from the others (min_rows): merge categories, or leave it "
@@ -288,7 +279,7 @@ def check_leverage(
         weights: of the rows, >= 0, shape (rows,).
         information: X' W X, shape (columns, columns).
     """
-    if table.min_rows == 1:
+    if table.min_rows <= 1:
         return
     size = np.sqrt(np.diag(information))
     size = np.where(size > 0, size, 1.0)

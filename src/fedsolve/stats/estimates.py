@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtrc, ndtr, ndtri, stdtr, stdtrit
@@ -16,9 +16,9 @@ from fedsolve.folders.sealed import LARGEST, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.report.style import show_number
 from fedsolve.report.table import Cell, ResultTable
-from fedsolve.results.columns import frame, number, plain
+from fedsolve.results.columns import frame
 from fedsolve.results.record_files import ANALYSIS
-from fedsolve.stats.questions import Question, as_plain, from_plain
+from fedsolve.stats.questions import Stored
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,15 +26,10 @@ class Summary(ResultTable):
     """A table that shows itself in a terminal and a notebook; the note below says what the rows are of."""
 
     def __repr__(self) -> str:
-        rows = [list(self.head), *self.texts]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                [row[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(row[1:], widths[1:], strict=True))]
-            )
-            for row in rows
-        ]
-        return "\n".join([self.caption, *lines, self.note])
+        first, *others = zip(self.head, *self.texts, strict=True)
+        columns = [[text.ljust(max(map(len, first))) for text in first]]
+        columns += [[text.rjust(max(map(len, column))) for text in column] for column in others]
+        return "\n".join([self.caption, *map("  ".join, zip(*columns, strict=True)), self.note])
 
     def _repr_html_(self) -> str:
         note = "".join(f"<p>{line}</p>" for line in self.note.splitlines())
@@ -51,40 +46,45 @@ def p_text(p: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """A number of a table; '-' for NaN."""
     return "-" if math.isnan(value) else str(value) if math.isinf(value) else show_number(value)
 
 
 def chi_square_p(statistic: float, degrees: int) -> float:
-    """The probability of a chi-square variable above a statistic; NaN without degrees of freedom."""
     return float(chdtrc(degrees, statistic)) if degrees > 0 else math.nan
 
 
-class Stored:
-    """A result that a file of a run's folder keeps."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result(Stored):
+    """What an analysis found.
 
-    KINDS: ClassVar[dict[str, type[Stored]]] = {}
+    Attributes:
+        rows: that were used.
+        left_out: rows without a value, by the first column that has none.
+        sites: that took part.
+        notes: what should be known about the result.
+    """
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        Stored.KINDS[cls.__name__] = cls
+    rows: int
+    left_out: Mapping[str, int]
+    sites: tuple[str, ...]
+    notes: tuple[str, ...]
 
-    def as_plain(self) -> dict[str, Any]:
-        """As what JSON holds, from which `read` makes an equal result."""
-        own: Any = self
-        values = {f.name: as_plain(getattr(self, f.name)) for f in fields(own)}
-        return plain({"kind": type(self).__name__} | values)
+    def summary(self) -> Summary:
+        raise NotImplementedError
 
-    @staticmethod
-    def read(said: Any) -> Any:
-        """A result from what `as_plain` gave; `InvalidInput` for anything else."""
-        try:
-            said = dict(said)
-            kind: Any = Stored.KINDS[said.pop("kind")]
-            hints = get_type_hints(kind)
-            return kind(**{name: _restored(value, hints[name]) for name, value in said.items()})
-        except MALFORMED as error:
-            raise InvalidInput(f"it is no result of an analysis, or is damaged: {error!r}") from None
+    def __repr__(self) -> str:
+        return repr(self.summary())
+
+    def _table(
+        self, title: str, head: Sequence[str], rows: Sequence[Sequence[Any]], facts: Sequence[str]
+    ) -> Summary:
+        # with lines of a kind of model below it, and what it is of
+        gone = sum(self.left_out.values())
+        which = ", ".join(f"{name} {count:,}" for name, count in self.left_out.items() if count)
+        rest = f"; {gone:,} left out without a value or of a rare category ({which})" if gone else ""
+        about = f"{self.rows:,} rows of {len(self.sites)} sites{rest}"
+        notes = [f"note: {note}" for note in self.notes]
+        return Summary(title, head, rows, "\n".join([*facts, about, *notes]))
 
 
 def load(path: str | Path) -> Any:
@@ -102,34 +102,18 @@ def load(path: str | Path) -> Any:
     file = check_path("path", path)
     file = file / ANALYSIS if file.is_dir() else file
     try:
-        return Stored.read(unsealed_values(file, read_bytes(file, LARGEST, follow=False))[0])
+        return Result.read(unsealed_values(file, read_bytes(file, LARGEST, follow=False))[0])
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror}: give the folder of an analysis") from None
-    except InvalidInput as error:
-        raise InvalidInput(str(error) if str(file) in str(error) else f"{file}: {error}") from None
-    except MALFORMED:
-        raise InvalidInput(f"{file} is no result of an analysis, or is damaged") from None
+    except MALFORMED as error:
+        why = str(error)
+        raise InvalidInput(
+            why if str(file) in why else f"{file} is no result of an analysis: {why}"
+        ) from None
 
 
-def _restored(value: Any, hint: Any) -> Any:
-    if hint is np.ndarray:
-        return np.array(_numbers(value), np.float64)
-    if isinstance(hint, type) and issubclass(hint, Question):
-        return from_plain(value, hint)
-    if isinstance(value, list):
-        inner = [part for part in get_args(hint) if part is not ...]
-        return tuple(_restored(part, inner[0] if inner else Any) for part in value)
-    if isinstance(value, dict):
-        return {name: _restored(part, get_args(hint)[-1]) for name, part in value.items()}
-    return value if hint is str else number(value)
-
-
-def _numbers(value: Any) -> Any:
-    return [_numbers(part) for part in value] if isinstance(value, list) else number(value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimates(Stored):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Estimates(Result):
     """Coefficients of a model over all sites.
 
     Attributes:
@@ -147,12 +131,8 @@ class Estimates(Stored):
     model: str
     names: tuple[str, ...]
     coefficients: np.ndarray
-    covariance: np.ndarray = field(repr=False)
+    covariance: np.ndarray
     degrees: float
-    rows: int
-    left_out: Mapping[str, int]
-    sites: tuple[str, ...]
-    notes: tuple[str, ...]
 
     @property
     def standard_errors(self) -> np.ndarray:
@@ -219,20 +199,15 @@ class Estimates(Stored):
             A row for each column, and below them what the rows are of.
         """
         shown = np.exp if ratios else np.asarray
-        low, high = shown(self.intervals(level)).T
-        test = "z" if math.isinf(self.degrees) else "t"
-        percent = f"{100 * level:g} %"
+        test, percent = "z" if math.isinf(self.degrees) else "t", f"{100 * level:g} %"
         # an error stays that of the coefficient, as in the tables of R
         heads = ("exp(coefficient)", "error of coefficient") if ratios else ("coefficient", "standard error")
-        head = ["", *heads, test, "p"]
-        head += [f"{percent} from", "to"]
-        numbers = (shown(self.coefficients), self.standard_errors, self.statistics, self.p_values, low, high)
+        numbers = (shown(self.coefficients), self.standard_errors, self.statistics, self.p_values)
         rows = []
-        for i, name in enumerate(self.names):
-            of = [float(column[i]) for column in numbers]
+        for name, *of in zip(self.names, *numbers, *shown(self.intervals(level)).T, strict=True):
             texts = [*map(number_text, of[:2]), f"{of[2]:.2f}", p_text(of[3]), *map(number_text, of[4:])]
-            rows.append([name, *map(Cell, texts, of)])
-        return Summary(self.model, head, rows, "\n".join([*self._facts(), *self._about()]))
+            rows.append([name, *map(Cell, texts, map(float, of))])
+        return self._table(self.model, ["", *heads, test, "p", f"{percent} from", "to"], rows, self._facts())
 
     def to_latex(self, level: float = 0.95, ratios: bool = False) -> str:
         """Give the table for LaTeX.
@@ -244,27 +219,10 @@ class Estimates(Stored):
             Text for a preamble with `\\usepackage{booktabs}`.
         """
         table = self.summary(level, ratios)
-        return Summary(table.caption, table.head, table.rows, " ".join(table.note.splitlines())).latex()
+        return replace(table, note=" ".join(table.note.splitlines())).latex()
 
     def _facts(self) -> Sequence[str]:
-        # lines of a kind of model below the table
         return ()
-
-    def _about(self) -> list[str]:
-        return about_rows(self.rows, self.left_out, self.sites, self.notes)
-
-    def __str__(self) -> str:
-        return repr(self.summary())
-
-
-def about_rows(
-    rows: int, left_out: Mapping[str, int], sites: Sequence[str], notes: Sequence[str]
-) -> list[str]:
-    """Lines on the rows of a result, and its notes."""
-    gone = sum(left_out.values())
-    which = ", ".join(f"{name} {count:,}" for name, count in left_out.items() if count)
-    rest = f"; {gone:,} left out without a value or of a rare category ({which})" if gone else ""
-    return [f"{rows:,} rows of {len(sites)} sites{rest}", *(f"note: {note}" for note in notes)]
 
 
 def check_not_collinear(information: np.ndarray, names: Sequence[str], where: str = "") -> None:

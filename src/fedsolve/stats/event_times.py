@@ -39,21 +39,15 @@ class Times(Question):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the design."""
         return self.design.columns
 
     @property
     def ANALYSIS(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """An owner who allows a model does not allow that times are told for a curve."""
+        # an owner who allows a model does not allow that times are told for a curve
         return "kaplan_meier" if self.counted == "all" else "cox"
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Numbers of rows, rows left out for each of `columns`, and how many leave in each part of each cell."""
-        shapes = dict.fromkeys(("rows", "events", "weight", "with_events", "at_zero", "moved"), ())
-        return shapes | {"left_out": (len(self.columns),), "leaving": (len(self.cells) << _SPLIT,)}
-
     def sums(self, table: SiteTable) -> Sums:
-        """These over a site's rows."""
+        # numbers of rows, rows left out for each of `columns`, and how many leave in each part of each cell
         keys, event, weights, moved = self.of(table)
         found = {"rows": len(event), "events": event.sum(), "with_events": event.any(), "moved": moved}
         found |= {"weight": weights @ event, "at_zero": event @ (keys == 0.0)}
@@ -95,7 +89,6 @@ class Times(Question):
         return joined, event == 1, weights, int((joined > bins).sum())
 
     def as_times(self, keys: np.ndarray) -> np.ndarray:
-        """The times with these numbers."""
         times = keys * self.interval if self.interval else (keys << _ROUNDED).view(np.float64)
         return np.array([float(f"{time:.10g}") for time in times.tolist()])
 
@@ -113,7 +106,6 @@ class OfTimes(Question):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of `times`."""
         return self.times.columns
 
 
@@ -153,12 +145,12 @@ def common_grid(sites: Sites, times: Times) -> np.ndarray:
 
 
 def at_or_after(counts: np.ndarray) -> np.ndarray:
-    """Sums from each time to the end along the first axis: over all who are at risk there."""
+    # along the first axis, over all who are at risk at each time
     return np.cumsum(counts[::-1], axis=0)[::-1]
 
 
 def about(sites: Sites, times: Times, found: Sums) -> dict[str, Any]:
-    """What a result says about its rows, and notes on their times."""
+    # what a result says about its rows
     moved = f"{found['moved']:,.0f} rows leave in a later bin than their own, which has too few (min_rows)"
     return {
         "rows": int(found["rows"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedsolve.stats.estimates import Estimates, check_not_collinear, chi_square_
 from fedsolve.stats.event_times import OfTimes, Times, about, at_or_after, common_grid
 from fedsolve.stats.formula import design_of, read_formula
 from fedsolve.stats.local_sites import local_sites
-from fedsolve.stats.questions import Sites, SiteTable, Sums, until_settled
+from fedsolve.stats.questions import Request, Sites, SiteTable, Sums
 
 _STEPS = 10  # of Newton's method: a maximum that is not reached by then lies at infinity
 _CONVERGED = 1e-16  # of the Newton decrement, the square of the next step in standard errors
@@ -146,20 +146,8 @@ class CoxSums(OfTimes):
     powers: int = 0  # of the `likelihood`
     pairs: bool = False  # whether `concordance_counts` are wanted
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the `likelihood`, of `risk_products` or of `risk_sums`, and of `concordance_counts`."""
-        p, size, k = self.times.design.size, len(self.grid), self.powers + 1
-        shapes: dict[str, tuple[int, ...]] = {"pairs": (3,)} if self.pairs else {}
-        if not size:
-            return shapes | {"log_likelihood": (), "score": (k, p), "information": (k, p, p)}
-        if self.factors:
-            return shapes | {"products": (len(self.factors[0]), p, p)}
-        plain, with_x = ("events", "weight", "predictors", "risk0"), ("covariates", "risk1")
-        ties = {"tied0": (size,), "tied1": (size, p)} if self.efron else {}
-        return shapes | dict.fromkeys(plain, (size,)) | dict.fromkeys(with_x, (size, p)) | ties
-
     def sums(self, table: SiteTable) -> Sums:
-        """These over a site's rows."""
+        # the `likelihood`, `risk_products` or `risk_sums`, and `concordance_counts`
         rows, times = table.last("cox", (self.times, self.grid), lambda: self._rows(table))
         b = np.array(self.coefficients)
         if table.min_rows > 1:  # with large coefficients the sums would be those of a single row
@@ -184,7 +172,7 @@ class CoxSums(OfTimes):
         return rows, self.times.as_times(grid)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CoxResult(Estimates):
     """Cox's proportional hazards model over all sites.
 
@@ -207,9 +195,9 @@ class CoxResult(Estimates):
     score_statistic: float
     concordance: float
     trends: np.ndarray
-    times: np.ndarray = field(repr=False)
-    cumulative_hazard: np.ndarray = field(repr=False)
-    means: np.ndarray = field(repr=False)
+    times: np.ndarray
+    cumulative_hazard: np.ndarray
+    means: np.ndarray
 
     @property
     def hazard_ratios(self) -> np.ndarray:
@@ -239,9 +227,10 @@ class CoxResult(Estimates):
 
 
 @dataclass(frozen=True)
-class CoxRequest:
+class CoxRequest(Request):
     """What is to be fitted; see `cox` for each word."""
 
+    ANALYSIS: ClassVar[str] = "cox"
     time: str
     event: str
     terms: Any
@@ -259,10 +248,6 @@ class CoxRequest:
         if self.interval is not None and self.strata is not None:
             raise InvalidInput("interval needs strata=None (--strata none): else no time leaves a site")
 
-    def fit(self, sites: Sites) -> CoxResult:
-        """Ask the sites, round after round; see `cox` for the errors."""
-        return until_settled(lambda: self._fit(sites))
-
     def _fit(self, sites: Sites) -> CoxResult:
         formula = read_formula(None, self.terms)
         formula = replace(formula, terms=((), *filter(None, formula.terms)))  # so that means are subtracted
@@ -278,7 +263,7 @@ class CoxRequest:
         grid = [] if self.strata else common_grid(sites, times).tolist()
         times = replace(times, design=_without_intercept(whole.standardised(sites)[0]))
         question = CoxSums(times, self.ties == "efron", tuple(grid))
-        if (numbers := sum(map(math.prod, question.shapes().values()))) > 2**23:
+        if (numbers := len(grid) * (5 + 3 * design.size if question.efron else 4 + 2 * design.size)) > 2**23:
             raise InvalidInput(f"{len(grid):,} times take {numbers:,} numbers of a site: give an interval")
         return self._result(sites, question, found)
 

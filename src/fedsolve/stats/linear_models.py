@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from fedsolve.stats.estimates import Estimates, check_not_collinear, number_text
 from fedsolve.stats.families import FAMILIES, LINKS, alpha_slopes, family_and_link
 from fedsolve.stats.formula import design_of, read_formula
 from fedsolve.stats.local_sites import local_sites
-from fedsolve.stats.questions import Question, Sites, SiteTable, Sums, until_settled
+from fedsolve.stats.questions import Question, Request, Sites, SiteTable, Sums
 
 ERRORS = ("model", "robust", "sites")
 _ROUNDS = 40
@@ -61,18 +61,10 @@ class GlmSums(Question):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the design."""
         return self.design.columns
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of numbers, of the score, and of matrices over the columns."""
-        p = self.design.size
-        numbers = ("rows", "weight", "outside", "extreme", "outcome", "deviance", "pearson", "loglik")
-        shapes = dict.fromkeys(numbers, ()) | {"score": (p,), "information": (p, p)}
-        return shapes | ({"products": (p, p)} if self.scores else {}) | {"alpha": (2,)}
-
     def sums(self, table: SiteTable) -> Sums:
-        """These over a site's rows; zeros where the mean of a row cannot be, and how many those rows are."""
+        # zeros where the mean of a row cannot be, and how many those rows are
         matrix = self.design.matrix(table)
         key = ("glm", self.design.columns, self.design.categories, self.outcome, self.weights, self.offset)
         y, weights, offset = table.cached((*key, self.family), lambda: self._rows(table))
@@ -85,19 +77,17 @@ class GlmSums(Question):
                 mu = family.start(y)
                 eta = link.of(mu)
             slope = link.slope(eta, mu)
+            residual = (y - mu) / slope if self.coefficients else eta - offset
             inside = family.is_inside(mu) & np.isfinite(eta) & (slope != 0) & np.isfinite(slope)
-        sums = {name: np.zeros(shape) for name, shape in self.shapes().items()}
-        sums |= {"rows": np.array(float(len(y))), "weight": weights.sum(), "outcome": weights @ y}
-        sums["outside"] = np.array(float((~inside).sum()))
+        sums = {"rows": len(y), "weight": weights.sum(), "outcome": weights @ y, "outside": (~inside).sum()}
+        rows = y, mu, slope, weights, residual
         if not inside.all():
-            return sums
-        residual = (y - mu) / slope if self.coefficients else eta - offset
-        return sums | self._sums(table, matrix, (y, mu, slope, weights), residual)
+            matrix, rows = matrix[:0], tuple(values[:0] for values in rows)
+        sums |= self._sums(table, matrix, rows)
+        return {name: np.asarray(value, np.float64) for name, value in sums.items()}
 
-    def _sums(
-        self, table: SiteTable, matrix: np.ndarray, rows: tuple[np.ndarray, ...], residual: np.ndarray
-    ) -> Sums:
-        y, mu, slope, weights = rows
+    def _sums(self, table: SiteTable, matrix: np.ndarray, rows: tuple[np.ndarray, ...]) -> dict[str, Any]:
+        y, mu, slope, weights, residual = rows
         family = FAMILIES[self.family]
         variance = family.variance(mu, self.alpha)
         working = weights * slope**2 / variance
@@ -108,15 +98,16 @@ class GlmSums(Question):
             found["products"] = weighted_squares(matrix, (working * residual) ** 2)
         elif self.scores == "sites":
             found["products"] = np.outer(found["score"], found["score"])
+        found["alpha"] = [0.0, 0.0]
         if self.family == "negative binomial":
-            found["alpha"] = np.array(alpha_slopes(y, mu, self.alpha, weights))
+            found["alpha"] = alpha_slopes(y, mu, self.alpha, weights)
         found["extreme"] = ((mu < 1e-8) | (mu > 1 - 1e-8)).sum() if self.family == "binomial" else 0
         found["deviance"] = weights @ family.deviance(y, mu, self.alpha)
         found["pearson"] = weights @ ((y - mu) ** 2 / variance)
-        at = ("saturated", self.family, self.alpha, self.dispersion)
-        saturated = table.last("saturated", at, lambda: family.saturated(y, *at[2:], weights).sum())
+        at = ("saturated", len(y), self.family, self.alpha, self.dispersion)
+        saturated = table.last("saturated", at, lambda: family.saturated(y, *at[3:], weights).sum())
         found["loglik"] = saturated - found["deviance"] / (2 * self.dispersion)
-        return {name: np.asarray(value, np.float64) for name, value in found.items()}
+        return found
 
     def _rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # outcome, weights and offset of the rows that count
@@ -147,7 +138,7 @@ def _column(offset: str) -> str:
     return offset[4:-1] if offset.startswith("log(") else offset
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GlmResult(Estimates):
     """A generalised linear model over all sites.
 
@@ -173,7 +164,7 @@ class GlmResult(Estimates):
     log_likelihood: float
     aic: float
     rounds: int
-    design: Design = field(repr=False)
+    design: Design
     offset: str
 
     def predict(self, table: Any, kind: str = "mean") -> np.ndarray:
@@ -196,7 +187,7 @@ class GlmResult(Estimates):
         eta = design.matrix(site) @ self.coefficients
         if self.offset:
             eta = eta + design.values(site, (_expression(self.offset), (_column(self.offset),), ""))
-        predicted = np.full(site.size, np.nan)
+        predicted = np.full(len(next(iter(site.values()))), np.nan)
         predicted[rows] = eta if kind == "link" else LINKS[self.link].mean(eta)
         return predicted
 
@@ -211,9 +202,10 @@ class GlmResult(Estimates):
 
 
 @dataclass(frozen=True)
-class GlmRequest:
+class GlmRequest(Request):
     """What is to be fitted; see `glm` for each word."""
 
+    ANALYSIS: ClassVar[str] = "glm"
     outcome: str
     terms: Any = None
     family: str = "gaussian"
@@ -236,14 +228,8 @@ class GlmRequest:
                 )
             check_number("alpha", self.alpha, above=0)
 
-    def fit(self, sites: Sites) -> GlmResult:
-        """Ask the sites, round after round.
-
-        Raises:
-            InvalidInput: the model has no finite estimate, or sites refuse to answer.
-            Unavailable: a site leaves in the middle.
-        """
-        return until_settled(lambda: _Fit(self, sites).result())
+    def _fit(self, sites: Sites) -> GlmResult:
+        return _Fit(self, sites).result()
 
 
 class _Fit:

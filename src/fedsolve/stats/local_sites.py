@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,95 +10,56 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_integer, of_type, shown, unknown
 from fedsolve.core.trees import columns_of
-from fedsolve.data.column_replies import Describe, Replies, join_bins, parse_columns, replies_to
+from fedsolve.data.column_replies import Describe, join_bins, parse_columns, replies_to
 from fedsolve.data.column_statistics import Minimum, Statistics, from_replies
 from fedsolve.data.federated import FederatedData
-from fedsolve.stats.questions import (
-    Question,
-    SitesChanged,
-    SiteTable,
-    Sums,
-    added,
-    check_sums,
-    found_levels,
-    who_takes_part,
-)
+from fedsolve.stats.questions import Question, Sites, SiteTable, Sums, found_levels
 
 
-@dataclass
-class LocalSites:
+class LocalSites(Sites):
     """Sites whose tables are in this process."""
 
-    tables: list[SiteTable]
-    minimum: Minimum
-
-    def __post_init__(self) -> None:
-        self.names, self.notes = [table.name for table in self.tables], list[str]()
-        self._has_begun = False
+    def __init__(self, tables: Sequence[SiteTable], minimum: Minimum) -> None:
+        super().__init__(minimum)
+        self.tables = list(tables)
 
     def levels(self, columns: Mapping[str, bool]) -> dict[str, tuple[str, ...]]:
-        """As of `Sites`, by the rules by which nodes tell of their columns."""
-        for name in columns:
-            if not any(name in ReadColumns(table) for table in self.tables):
-                raise unknown("column", name, ReadColumns(self.tables[0]))
-        texts = {
-            name
-            for table in self.tables
-            for name in columns
-            if name in ReadColumns(table) and _is_text(table, name)
-        }
-        asked = {name: Describe(own) for name, own in columns.items() if own or name in texts}
+        # by the rules by which nodes tell of their columns
+        asked = dict[str, Describe]()
+        for name, is_needed in columns.items():
+            holding = [table for table in self.tables if name in table]
+            if not holding:
+                raise unknown("column", name, self.tables[0])
+            if any([_is_text(table, name) for table in holding]) or is_needed:
+                asked[name] = Describe(is_needed)
         if not asked:  # `replies_to` would tell of all columns
             return {}
-        replies: dict[int, Replies] = {
-            i: replies_to(asked, ReadColumns(table), table.min_rows) for i, table in enumerate(self.tables)
-        }
-        return found_levels(
-            from_replies(asked, replies, self.minimum, names=lambda i: self.tables[i].name), self.notes
-        )
+        return found_levels(self.described(asked), self.notes)
 
-    def sums(self, question: Question) -> Sums:
-        """As of `Sites`."""
+    def described(self, asked: Mapping[str, Any]) -> Statistics:
+        replies = {
+            i: join_bins(replies_to(asked, table, table.min_rows), table.min_rows)
+            for i, table in enumerate(self.tables)
+        }
+        return from_replies(asked, replies, self.minimum, names=lambda i: self.tables[i].name)
+
+    def ask(self, question: Question) -> tuple[dict[str, Sums], dict[str, str]]:
         replies: dict[str, Sums] = {}
         refused: dict[str, str] = {}
         for table in self.tables:
             try:
-                replies[table.name] = check_sums(question, question.sums(table))
+                replies[table.name] = question.check(question.sums(table))
             except InvalidInput as error:
                 refused[table.name] = str(error)
         self.tables = [table for table in self.tables if table.name in replies]
-        self.names = list(replies)
-        self.notes += who_takes_part(len(replies), refused, self.minimum)
-        if refused and self._has_begun:
-            raise SitesChanged
-        self._has_begun = True
-        return added(question, replies.values())
+        return replies, refused
 
 
 def _is_text(table: SiteTable, name: str) -> bool:
     try:
-        return isinstance(table.column(name), list)
+        return isinstance(table[name], list)
     except InvalidInput as error:
         raise InvalidInput(f"{table.name}, column {name}: {error}") from None
-
-
-class ReadColumns(Mapping[str, Any]):
-    """A table's columns as numbers or texts."""
-
-    def __init__(self, table: SiteTable) -> None:
-        self._table = table
-
-    def __getitem__(self, name: str) -> Any:
-        return self._table.column(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table._columns
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._table._columns)
-
-    def __len__(self) -> int:
-        return len(self._table._columns)
 
 
 def local_sites(sites: Any, min_rows: int, min_clients: int) -> LocalSites:
@@ -195,9 +155,5 @@ def describe(
     >>> ages.rows, ages.mean, ages.minimum
     (60, 19.5, 0.0)
     """
-    requests, held = parse_columns(columns), local_sites(sites, min_rows, min_clients)
-    replies = {
-        i: join_bins(replies_to(requests, ReadColumns(table), min_rows), min_rows)
-        for i, table in enumerate(held.tables)
-    }
-    return from_replies(requests, replies, held.minimum, names=lambda i: held.tables[i].name)
+    requests = parse_columns(columns)
+    return local_sites(sites, min_rows, min_clients).described(requests)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+from dataclasses import fields
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 
 from fedsolve.config.signatures import fits
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, shown, unknown
 from fedsolve.data.column_replies import as_column_values, number_text
 from fedsolve.data.column_statistics import CategoryStatistics, Minimum, Statistics
-from fedsolve.folders.untrusted import loads
+from fedsolve.folders.untrusted import MALFORMED, loads
+from fedsolve.results.columns import number, plain
 
 T = TypeVar("T")
 Sums = dict[str, np.ndarray]
@@ -22,9 +24,73 @@ Sums = dict[str, np.ndarray]
 LARGEST = 2.0**70
 """Of a sum of one site."""
 
+# Questions, requests and results as what JSON holds.
 
-class SiteTable:
-    """A site's columns, and how few rows a number that leaves it may be of.
+
+class Stored:
+    """A dataclass of which JSON holds the fields, and the name of its class as `kind`."""
+
+    KINDS: ClassVar[dict[str, type[Stored]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Stored.KINDS[cls.__name__] = cls
+
+    def as_plain(self) -> dict[str, Any]:
+        own: Any = self
+        values = {f.name: getattr(self, f.name) for f in fields(own)}
+        values = {name: v.as_plain() if isinstance(v, Stored) else v for name, v in values.items()}
+        return plain({"kind": type(self).__name__} | values)
+
+    @classmethod
+    def read(cls, said: Any) -> Any:
+        """What gave `as_plain`; `InvalidInput` for anything else."""
+        try:
+            kind = Stored.KINDS[said["kind"]]
+            if issubclass(kind, cls):
+                return from_fields(kind, {name: value for name, value in said.items() if name != "kind"})
+            raise TypeError(kind)
+        except InvalidInput:
+            raise
+        except MALFORMED as error:
+            raise InvalidInput(f"it is damaged, or of another version of fedsolve: {error!r}") from None
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_plain())
+
+    @classmethod
+    def from_json(cls, text: str) -> Any:
+        return cls.read(loads(text))
+
+
+def from_fields(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from what JSON holds of its fields: each of its type exactly, arrays and tuples as lists."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _restored(name, value, hints[name]) for name, value in values.items()})
+
+
+def _restored(name: str, value: Any, hint: Any) -> Any:
+    if hint is np.ndarray:
+        return np.array(value, np.float64)
+    if isinstance(hint, type) and issubclass(hint, Stored):
+        return hint.read(value)
+    held = _tuples(number(value) if hint is float else value)
+    if not fits(held, hint, lambda x, cls: cls is Any or type(x) is cls):
+        raise InvalidInput(
+            f"its {name} is {shown(value)}, which is of another type: another version of fedsolve?"
+        )
+    return held
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+# A site, and what it is asked.
+
+
+class SiteTable(Mapping[str, Any]):
+    """A site's columns as numbers, float64, or lists of texts, and how few rows a number that leaves it may be of.
 
     Args:
         name: of the site.
@@ -36,164 +102,135 @@ class SiteTable:
         self.name, self.min_rows, self._columns = name, min_rows, columns
         self.cache = dict[Any, Any]()
 
-    def column(self, name: str) -> np.ndarray | list[str]:
-        """A column of numbers, float64, or of texts."""
-        if name not in self._columns:
+    def __getitem__(self, name: str) -> np.ndarray | list[str]:
+        if name not in self:
             raise unknown("column", name, self._columns)
         return self.cached(("column", name), lambda: as_column_values(self._columns[name]))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
     def numbers(self, name: str) -> np.ndarray:
-        """A column of numbers, float64, shape (rows,)."""
-        values = self.column(name)
-        if isinstance(values, list):
+        if isinstance(values := self[name], list):
             raise InvalidInput(f"column {name} is text, and numbers are needed: recode it (dates as days)")
         return values
 
     def texts(self, name: str) -> np.ndarray:
-        """A column of categories as texts, '' where one is missing, shape (rows,)."""
-        values = self.column(name)
+        # '' where one is missing
+        values = self[name]
         if isinstance(values, np.ndarray):
             values = ["" if np.isnan(x) else number_text(x) for x in values.tolist()]
         return np.array(values, str)
 
-    @property
-    def size(self) -> int:
-        """The number of rows of its first column."""
-        return len(self.column(next(iter(self._columns)))) if self._columns else 0
-
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made for a key before: the questions of one analysis need the same arrays again."""
+        # the questions of one analysis need the same arrays again
         if key not in self.cache:
             self.cache[key] = make()
         return self.cache[key]
 
     def last(self, what: str, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made for the last key; large arrays for others leave memory."""
+        # what was made for the last key; large arrays for others leave memory
         if self.cache.get(what, (None,))[0] != key:
             self.cache.pop(what, None)
             self.cache[what] = key, make()
         return self.cache[what][1]
 
 
-@dataclass(frozen=True)
-class Question:
-    """What all sites are asked; subclasses have fields of text, numbers and tuples of these."""
+class Question(Stored):
+    """What all sites are asked; subclasses are dataclasses with fields of text, numbers and tuples of these."""
 
-    KINDS: ClassVar[dict[str, type[Question]]] = {}
     ANALYSIS: ClassVar[str] = ""  # which an owner must allow; '' for one of the analysis that comes with it
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        Question.KINDS[cls.__name__] = cls
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read, in order, each once."""
         raise NotImplementedError
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each sum."""
-        raise NotImplementedError
-
     def sums(self, table: SiteTable) -> Sums:
         """The sums over a site's rows; `InvalidInput` says why the site gives none."""
         raise NotImplementedError
 
-    def to_json(self) -> str:
-        """As text, from which `from_json` makes the same question."""
-        return json.dumps(as_plain(self))
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the sums, which are those over no rows."""
+        nobody = SiteTable("", dict.fromkeys(self.columns, np.zeros(0)), 0)
+        return {name: array.shape for name, array in self.sums(nobody).items()}
 
-    @staticmethod
-    def from_json(text: str) -> Question:
-        """A question that came from outside; `InvalidInput` for one that no version of fedsolve asks."""
-        return from_plain(loads(text), Question)
-
-
-_OTHER = InvalidInput("the question is of another version of fedsolve")
-
-
-def as_plain(value: Any) -> Any:
-    """A question as what JSON holds; anything else unchanged."""
-    if isinstance(value, Question):
-        return {"kind": type(value).__name__} | {
-            f.name: as_plain(getattr(value, f.name)) for f in fields(value)
-        }
-    return value
+    def check(self, sums: Mapping[str, Any]) -> Sums:
+        """A site's reply; `InvalidInput` unless it has the shapes of the question and finite numbers."""
+        arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
+        if {name: array.shape for name, array in arrays.items()} != self.shapes:
+            raise InvalidInput(f"it replies sums of other shapes than {self.shapes}")
+        for name, array in arrays.items():
+            if not (np.abs(array) < LARGEST).all():
+                raise InvalidInput(f"its sums {name!r} are not finite or above 2^70: rescale the columns")
+        return arrays
 
 
-def from_plain(value: Any, expected: type) -> Any:
-    """A question in what JSON holds, each field of its type."""
-    made = _from_plain(value)
-    if not isinstance(made, expected):
-        raise _OTHER
-    return made
-
-
-def _from_plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_from_plain, value))
-    if not isinstance(value, dict):
-        return value
-    kind = Question.KINDS.get(value.get("kind", ""))
-    held = {name: _from_plain(part) for name, part in value.items() if name != "kind"}
-    if kind is None or set(held) != {f.name for f in fields(kind)}:
-        raise _OTHER
-    hints = get_type_hints(kind)
-    if not all(fits(part, hints[name], lambda x, cls: type(x) is cls) for name, part in held.items()):
-        raise _OTHER
-    return kind(**held)
-
-
-def check_sums(question: Question, sums: Mapping[str, Any]) -> Sums:
-    """A site's reply; `InvalidInput` unless it has the shapes of the question and finite numbers."""
-    shapes = question.shapes()
-    arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
-    if {name: array.shape for name, array in arrays.items()} != shapes:
-        raise InvalidInput(f"it replies sums of other shapes than {shapes}")
-    for name, array in arrays.items():
-        if not (np.abs(array) < LARGEST).all():
-            raise InvalidInput(f"its sums {name!r} are not finite or above 2^70: rescale the columns")
-    return arrays
-
-
-class Sites(Protocol):
-    """The sites of an analysis, wherever they are.
-
-    Attributes:
-        names: of those that take part.
-        notes: what the result is to say about them.
-    """
-
-    names: list[str]
-    notes: list[str]
-
-    def levels(self, columns: Mapping[str, bool]) -> dict[str, tuple[str, ...]]:
-        """The categories of each column that has some, by name; True for one of which they are needed."""
-        ...
-
-    def sums(self, question: Question) -> Sums:
-        """The sums over all sites that take part: `SitesChanged` if there are fewer than before."""
-        ...
+# The sites of an analysis, and an analysis.
 
 
 class SitesChanged(Exception):
     """Sites refuse a later question: the analysis begins again without them."""
 
 
-def until_settled(fit: Callable[[], T]) -> T:
-    """What an analysis finds, once all sites that take part answer all of its questions."""
-    while True:
-        with suppress(SitesChanged):
-            return fit()
+class Sites:
+    """The sites of an analysis, wherever they are.
+
+    Attributes:
+        names: of those that take part, once they have answered.
+        notes: what the result is to say about them.
+    """
+
+    def __init__(self, minimum: Minimum) -> None:
+        self.minimum, self.names, self.notes = minimum, list[str](), list[str]()
+
+    def levels(self, columns: Mapping[str, bool]) -> dict[str, tuple[str, ...]]:
+        """The categories of each column that has some, by name; True for one of which they are needed."""
+        raise NotImplementedError
+
+    def ask(self, question: Question) -> tuple[dict[str, Sums], dict[str, str]]:
+        """What sites reply, by name, and why others do not; after the first question, those that take part."""
+        raise NotImplementedError
+
+    def sums(self, question: Question) -> Sums:
+        """The sums over all sites that take part: `SitesChanged` if there are fewer than before."""
+        has_begun, (replies, refused) = bool(self.names), self.ask(question)
+        if refused or not has_begun:
+            self.names = list(replies)
+            self.notes += who_takes_part(len(replies), refused, self.minimum)
+        if refused and has_begun:
+            raise SitesChanged
+        return {
+            name: np.array(sum(reply[name] for reply in replies.values()), order="C")
+            for name in question.shapes
+        }
 
 
-def added(question: Question, replies: Iterable[Sums]) -> Sums:
-    """The sums of all sites, in their order."""
-    total = {name: np.zeros(shape) for name, shape in question.shapes().items()}
-    for reply in replies:
-        for name, array in reply.items():
-            total[name] += array
-    return total
+class Request(Stored):
+    """What an analysis is to find; subclasses are dataclasses."""
+
+    ANALYSIS: ClassVar[str]  # as owners of sites allow it
+
+    def fit(self, sites: Sites) -> Any:
+        """Ask the sites, round after round, until all that take part answer all questions.
+
+        Raises:
+            InvalidInput: there is no finite estimate, or sites refuse to answer.
+            Unavailable: a site leaves in the middle.
+        """
+        while True:
+            with suppress(SitesChanged):
+                return self._fit(sites)
+
+    def _fit(self, sites: Sites) -> Any:
+        raise NotImplementedError
 
 
 def found_levels(found: Statistics, notes: list[str]) -> dict[str, tuple[str, ...]]:
@@ -217,14 +254,8 @@ def found_levels(found: Statistics, notes: list[str]) -> dict[str, tuple[str, ..
 def who_takes_part(replied: int, refused: Mapping[str, str], minimum: Minimum) -> list[str]:
     """Notes on the sites that do not take part; `InvalidInput` if too few do."""
     reasons = [f"{name} does not take part: {why}" for name, why in refused.items()]
-    if replied < max(minimum.clients, 1):
-        few = f"{replied} sites take part, and {max(minimum.clients, 1)} are the minimum (min_clients)"
+    if replied < minimum.clients:
+        few = f"{replied} sites take part, and {minimum.clients} are the minimum (min_clients)"
         others = f"; {len(reasons) - 1} more refuse" if len(reasons) > 1 else ""
         raise InvalidInput("; ".join([few, *reasons[:1]]) + others)
     return reasons
-
-
-def left_words(name: str, why: str) -> str:
-    """Why an analysis ends when a site does not answer any more."""
-    rest = "sums without it are of another analysis: begin again"
-    return f"{name} left in the middle of the analysis: {why}; {rest}"

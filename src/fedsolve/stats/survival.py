@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,10 +13,10 @@ from fedsolve.report.plots import new_figure
 from fedsolve.report.style import LIGHT, styles_of
 from fedsolve.results.columns import frame
 from fedsolve.stats.design import Design
-from fedsolve.stats.estimates import Stored, Summary, about_rows, chi_square_p, number_text, p_text
+from fedsolve.stats.estimates import Result, Summary, chi_square_p, number_text, p_text
 from fedsolve.stats.event_times import OfTimes, Times, about, at_or_after, common_grid
 from fedsolve.stats.local_sites import local_sites
-from fedsolve.stats.questions import Sites, SiteTable, Sums, until_settled
+from fedsolve.stats.questions import Request, Sites, SiteTable, Sums
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,14 +44,8 @@ class SurvivalCounts(OfTimes):
     grid: tuple[int, ...]  # the times, by their numbers
     log_rank: bool  # whether each site is to return its `log_rank`, too
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Counts of each group at each time, and the parts of the test."""
-        g, j = len(self.levels), len(self.grid)
-        test = {"observed": (g,), "expected": (g,), "variance": (g, g)} if self.log_rank else {}
-        return {"at_risk": (g, j), "events": (g, j)} | test
-
     def sums(self, table: SiteTable) -> Sums:
-        """These over a site's rows."""
+        # counts of each group at each time, (groups, times), and the parts of the test
         keys, event, *_ = self.times.of(table)
         texts = table.texts(self.groups)[self.times.design.rows(table)[0]] if self.groups else np.array([""])
         group = np.argmax(texts == np.array(self.levels)[:, None], axis=0)
@@ -121,7 +114,7 @@ class SurvivalCurve:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class KaplanMeier(Stored):
+class KaplanMeier(Result):
     """Kaplan-Meier curves over all sites; `result[group]` is the `SurvivalCurve` of a group.
 
     Attributes:
@@ -145,10 +138,6 @@ class KaplanMeier(Stored):
     expected: np.ndarray
     statistic: float
     degrees: int
-    rows: int
-    left_out: Mapping[str, int]
-    sites: tuple[str, ...]
-    notes: tuple[str, ...]
 
     def __getitem__(self, group: str) -> SurvivalCurve:
         """The curve of a group, at the times at which rows of it leave."""
@@ -198,11 +187,7 @@ class KaplanMeier(Stored):
             rest = map(number_text, [float(expected), *self[name].median])
             rows.append([name, f"{n[0]:,.0f}", f"{d:,.0f}", *rest])
         test = f"log-rank test: chi-square {number_text(self.statistic)}, {self.degrees} df, p {p_text(self.p_value)}"
-        about = about_rows(self.rows, self.left_out, self.sites, self.notes)
-        return Summary(f"Survival by {self.time}", head, rows, "\n".join([test] * (self.degrees > 0) + about))
-
-    def __repr__(self) -> str:
-        return repr(self.summary())
+        return self._table(f"Survival by {self.time}", head, rows, [test] * (self.degrees > 0))
 
     def plot(self, unit: str = "") -> Figure:
         """Plot the curves with their intervals, and the rows at risk below.
@@ -237,9 +222,10 @@ class KaplanMeier(Stored):
 
 
 @dataclass(frozen=True)
-class SurvivalRequest:
+class SurvivalRequest(Request):
     """What is to be estimated; see `kaplan_meier` for each word."""
 
+    ANALYSIS: ClassVar[str] = "kaplan_meier"
     time: str
     event: str
     groups: str | None = None
@@ -253,10 +239,6 @@ class SurvivalRequest:
         check_number("level", self.level, above=0, below=1)
         if not isinstance(self.groups, str | None) or self.groups in (self.time, self.event):
             raise InvalidInput(f"groups = {shown(self.groups)} must be one column beside time and event")
-
-    def fit(self, sites: Sites) -> KaplanMeier:
-        """Ask the sites; see `kaplan_meier` for the errors."""
-        return until_settled(lambda: self._fit(sites))
 
     def _fit(self, sites: Sites) -> KaplanMeier:
         needed = (self.time, self.event, *([self.groups] if self.groups else []))

@@ -82,75 +82,50 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
         print_evaluation(folder, history, measured)
 
 
-def statistics_command(
-    submitted: Submitted, columns: str, min_clients: int, min_rows: int, secure: bool, as_json: bool
+def questions_command(
+    submitted: Submitted,
+    asked: Mapping[str, str],
+    min_clients: int,
+    min_rows: int,
+    secure: bool,
+    as_json: bool,
+    ratios: bool = False,
 ) -> None:
-    """Print statistics of the clients' columns.
-
-    Raises:
-        Unavailable: the run failed; its reason.
-        Interrupted: Ctrl-C; the run is stopped.
-    """
-    config = {"columns": columns, "min-clients": min_clients, "min-rows": min_rows}
-    config |= {"secure": True} if secure else {}
-    Job.of({"job": STATISTICS, **config})  # refuses here what the server would
-
-    def look(folder: Path) -> Statistics | None:
-        path = folder / STATISTICS_FILE
-        return read_statistics(path) if path.exists() else None
-
-    folder, found = _run(submitted, STATISTICS, config, look)
-    if as_json:
-        emit_json(statistics_document(folder, found))
-    else:
-        print_statistics(folder, found)
-
-
-def analysis_command(
-    submitted: Submitted, analysis: str, rules: tuple[int, int, bool], as_json: bool, ratios: bool
-) -> None:
-    """Print a model or a curve over the clients' rows.
+    """Print statistics of the clients' columns, or a model or a curve over their rows.
 
     Args:
-        analysis: as `fedsolve.deploy.analysis_job.request_json` writes it.
-        rules: minimum of clients and of rows, and whether sums are secure.
+        asked: the `columns` or the `analysis`, as a run's configuration has it.
+        secure: whether sums are secure.
         ratios: whether coefficients are printed as exp(coefficient).
 
     Raises:
         Unavailable: the run failed; its reason.
         Interrupted: Ctrl-C; the run is stopped.
     """
-    min_clients, min_rows, secure = rules
-    config = {"analysis": analysis, "min-clients": min_clients, "min-rows": min_rows}
-    config |= {"secure": True} if secure else {}
-    Job.of({"job": ANALYSIS, **config})  # refuses here what the server would
-
-    def look(folder: Path) -> Any:
-        path = folder / ANALYSIS_FILE
-        return load_analysis(path) if path.exists() else None
-
-    folder, found = _run(submitted, ANALYSIS, config, look)
-    show_analysis(folder, found, as_json, ratios)
+    job, name = (ANALYSIS, ANALYSIS_FILE) if "analysis" in asked else (STATISTICS, STATISTICS_FILE)
+    config = {**asked, "min-clients": min_clients, "min-rows": min_rows} | (
+        {"secure": True} if secure else {}
+    )
+    Job.of({"job": job, **config})  # refuses here what the server would
+    folder, _ = _run(submitted, job, config, lambda folder: (folder / name).exists() or None)
+    show_without_run(folder, as_json, ratios)
 
 
-def show_without_run(folder: Path, as_json: bool) -> bool:
+def show_without_run(folder: Path, as_json: bool, ratios: bool = False) -> bool:
     """Print the statistics or the analysis in a folder; whether it has any."""
-    if (folder / ANALYSIS_FILE).exists():
-        show_analysis(folder, load_analysis(folder), as_json)
+    if (path := folder / ANALYSIS_FILE).exists():
+        found = load_analysis(path)
+        if as_json:
+            emit_json({"status": "finished", "folder": str(folder), "result": found.as_plain()})
+        else:
+            emit(repr(found.summary(ratios=True) if ratios else found))
+            emit(f"result   {path}")
     elif (path := folder / STATISTICS_FILE).exists():
         found = read_statistics(path)
         emit_json(statistics_document(folder, found)) if as_json else print_statistics(folder, found)
     else:
         return False
     return True
-
-
-def show_analysis(folder: Path, found: Any, as_json: bool, ratios: bool = False) -> None:
-    if as_json:
-        emit_json({"status": "finished", "folder": str(folder), "result": found.as_plain()})
-    else:
-        emit(repr(found.summary(ratios=True) if ratios else found.summary()))
-        emit(f"result   {folder / ANALYSIS_FILE}")
 
 
 def _run(
