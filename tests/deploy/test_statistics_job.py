@@ -63,7 +63,7 @@ def test_they_are_those_of_the_simulation(tmp_path, capsys):
     assert found["age"].mean == pytest.approx(ages.mean(), rel=1e-14)
     assert (tmp_path / "run" / "schema.toml").read_text() == found.schema()
     said = capsys.readouterr().out
-    assert "fedsolve: age: 202 rows of 4 clients, 0 missing; mean 4" in said
+    assert re.search(r"fedsolve: age +4 +202 +0 +4\d\.", said)
     assert "fedsolve: sums and counts are asked of age, smoker, ill" in said
     assert collect(tmp_path / "all", columns="") == fs.stats.describe(SITES)
     assert main(["show", str(tmp_path / "run")]) == 0
@@ -76,10 +76,10 @@ def test_they_are_those_of_the_simulation(tmp_path, capsys):
     assert given == fs.stats.describe(SITES, {"age": (40, 60)}, min_rows=1)
     joined = collect(tmp_path / "joined", columns="age=0:120:60")
     assert joined == fs.stats.describe(SITES, {"age": (0, 120, 60)})
-    assert re.search(r"from \d+.*, quartiles \d.*, \d.*, \d.* ± \d", capsys.readouterr().out)
+    assert re.search(r"from .* 25 % +median +75 % +±\n.*age( +\d[\d.]*){11}\n", capsys.readouterr().out)
     narrow = collect(tmp_path / "narrow", columns="age=50:51")
-    assert "quartiles below 50, " in (said := capsys.readouterr().out)
-    assert re.search(r", above 50\.\d+ ± inf\n", said)  # sites with few rows there have joined bins
+    # sites with few rows there have joined bins
+    assert re.search(r" below 50 .* above 50\.\d+ +inf\n", capsys.readouterr().out)
     assert narrow["age"].quantile_bounds(0.25)[0] == -np.inf
 
 

@@ -17,7 +17,7 @@ from fedsolve.data.column_replies import Describe
 from fedsolve.data.column_statistics import Minimum
 from fedsolve.deploy.codec import record_to_request, to_record
 from fedsolve.deploy.column_records import asked_digest
-from fedsolve.deploy.evaluation_job import ANALYSIS_FILE, job_folder
+from fedsolve.deploy.evaluation_job import ANALYSIS_FILE, STATISTICS, STATISTICS_FILE, Job, job_folder
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.message import Fact, Part, Payload
 from fedsolve.deploy.run_log import say
@@ -26,11 +26,15 @@ from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.site_names import SiteNames, check_site
 from fedsolve.deploy.statistics_job import (
     NAMELESS,
+    SCHEMA_FILE,
     AllowedColumns,
     Log,
     OpenedSums,
     ask_clients,
     plain_statistics,
+    statistics,
+    statistics_json,
+    statistics_lines,
 )
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.sealed import sealed
@@ -121,7 +125,7 @@ def reply_to_question(
         question: Question = request.question
         if allowed.columns_of is None or request.kind not in allowed.analyses:
             raise InvalidInput(
-                f"no analysis {request.kind!r} is allowed here: its owner may add it to analyses= of client_app"
+                f"no analysis {request.kind!r} is allowed here: its owner may add it to analyses="
             )
         if question.ANALYSIS not in ("", request.kind):
             raise InvalidInput(f"the question is none of the analysis {request.kind!r}")
@@ -191,7 +195,7 @@ class SecureSites(Sites):
         for name, is_categorical in columns.items():
             if is_categorical and name not in known:
                 raise InvalidInput(
-                    f"column {name}: under secure sums its categories must be in the app's schema (server_app schema=)"
+                    f"column {name}: under secure sums its categories must be in the app's schema (schema=)"
                 )
         return {name: known[name] for name in columns if name in known}
 
@@ -216,25 +220,24 @@ def _has_left(name: str, why: str) -> Unavailable:
     return Unavailable(f"{name} left in the middle of the analysis: {why}; {rest}")
 
 
-def analyse(grid: Grid, settings: Settings, job: Any, run_config: Mapping[str, Any] | None = None) -> Any:
-    """A model or a curve over the clients' rows, also in the run's folder.
+def answer_questions(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> None:
+    """Statistics of the clients' columns, or a model or a curve over their rows, into the run's folder.
 
-    Args:
-        grid: Flower's grid.
-        settings: number of clients, folder, how long is waited for whom.
-        job: with the analysis, the minimum of clients, and whether its sums are secure.
-        run_config: the configuration of Flower's run, which clients of a sum compare; None for nothing.
-
-    Raises:
-        InvalidInput: the model has no finite estimate, or a column cannot be used.
-        Unavailable: too few clients take part, or one leaves in the middle.
+    Clients of a sum compare the configuration of Flower's run, `run_config`. `Unavailable` if too few clients take
+    part, or one leaves in the middle; `InvalidInput` if there is no finite estimate, or a column cannot be used.
     """
-    folder, request = Path(settings.out), Request.from_json(job.analysis)
+    folder = Path(settings.out)
     with job_folder(folder), watched_engine(grid):
-        about = grid, settings, request.ANALYSIS, job.minimum
-        sites = SecureSites(*about, run_config or {}) if job.secure else PlainSites(*about)
-        result = request.fit(sites)
-        for line in repr(result).splitlines():
+        if job.name == STATISTICS:
+            found, known = statistics(grid, settings, job, run_config), settings.schema
+            lines = statistics_lines(found)
+            files = {SCHEMA_FILE: found.schema(known), STATISTICS_FILE: statistics_json(found)}
+        else:
+            request = Request.from_json(job.analysis)
+            about = grid, settings, request.ANALYSIS, job.minimum
+            result = request.fit(SecureSites(*about, run_config) if job.secure else PlainSites(*about))
+            lines, files = repr(result).splitlines(), {ANALYSIS_FILE: sealed(dumps(result.as_plain()))}
+        for line in lines:
             say(line)
-        write_atomically(folder / ANALYSIS_FILE, sealed(dumps(result.as_plain())))
-        return result
+        for name, text in files.items():
+            write_atomically(folder / name, text)

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,6 @@ from fedsolve.data.column_replies import Refused, Replies, Request, join_bins, r
 from fedsolve.data.column_statistics import (
     MOST_CLIENTS,
     CategoryStatistics,
-    ColumnStatistics,
     Minimum,
     NumberStatistics,
     Statistics,
@@ -44,8 +43,8 @@ from fedsolve.deploy.column_records import (
     asked_digest,
     columns_json,
 )
-from fedsolve.deploy.evaluation_job import STATISTICS_FILE, Job, job_folder
-from fedsolve.deploy.exchange import ask, countdown, missing_clients_advice, polls, watched_engine
+from fedsolve.deploy.evaluation_job import Job
+from fedsolve.deploy.exchange import ask, countdown, missing_clients_advice, polls
 from fedsolve.deploy.message import Payload
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.run_log import say
@@ -59,8 +58,9 @@ from fedsolve.deploy.status import ClientStatuses
 from fedsolve.folders.files import locked, write_atomically
 from fedsolve.folders.sealed import LARGEST, sealed, unsealed_values
 from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
-from fedsolve.report.style import show_number
-from fedsolve.results.columns import dumps, number
+from fedsolve.results.columns import dumps
+from fedsolve.stats.estimates import Summary, number_text
+from fedsolve.stats.questions import from_fields
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -86,7 +86,10 @@ def statistics_json(found: Statistics) -> str:
 def read_statistics(path: Path) -> Statistics:
     try:
         data, _ = unsealed_values(path, read_bytes(path, LARGEST, follow=False))
-        columns = {name: _column(values) for name, values in data["columns"].items()}
+        columns = {
+            name: from_fields(CategoryStatistics if "other" in values else NumberStatistics, values)
+            for name, values in data["columns"].items()
+        }
         return Statistics(columns, dict(data["unreported"]), tuple(data["notes"]))
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
@@ -96,67 +99,38 @@ def read_statistics(path: Path) -> Statistics:
         raise InvalidInput(f"{path} is not a file of statistics, or is damaged: {error!r}") from None
 
 
-def _column(values: Mapping[str, Any]) -> ColumnStatistics:
-    if "other" in values:
-        return CategoryStatistics(**values)
-    given = {f.name: values[f.name] for f in fields(NumberStatistics)}
-    return NumberStatistics(**{name: _number(value) for name, value in given.items()})
-
-
-def _number(value: Any) -> Any:
-    return tuple(map(number, value)) if isinstance(value, list) else number(value)
-
-
-def summary_lines(found: Statistics) -> Iterator[str]:
+def statistics_lines(found: Statistics) -> list[str]:
+    """A table of the columns of numbers, and a line for each other column and for each reply that does not count."""
+    has_quartiles = any(getattr(column, "edges", ()) for column in found.columns.values())
+    heads = ["column", "clients", "rows", "missing", "mean", "standard deviation", "from", "to"]
+    heads += ["25 %", "median", "75 %", "±"] if has_quartiles else []
+    rows, lines = [], list[str]()
     for name, column in found.columns.items():
-        rows = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing"
-        yield f"{rows}; {_description(column)}"
-    for name, why in found.unreported.items():
-        yield f"{name} is not reported: {why}"
-    for note in found.notes:
-        yield f"note: {note}"
+        if isinstance(column, NumberStatistics):
+            counts = (column.clients, column.rows, column.missing)
+            numbers = (column.mean, column.standard_deviation, column.minimum, column.maximum)
+            quartiles = _quartiles(column) if has_quartiles else []
+            rows.append([name, *(f"{n:,}" for n in counts), *map(number_text, numbers), *quartiles])
+        else:
+            of = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing; "
+            shown = [f"{text} {n:,}" for text, n in list(column.counts.items())[:_SHOWN]]
+            shown += [f"{left} more categories"] if (left := len(column.counts) - len(shown)) > 0 else []
+            lines.append(of + ", ".join([*shown, *([f"others {column.other:,}"] if column.other else [])]))
+    lines += [f"{name} is not reported: {why}" for name, why in found.unreported.items()]
+    lines += [f"note: {note}" for note in found.notes]
+    return [*(repr(Summary("", heads, rows)).strip("\n").splitlines() if rows else ()), *lines]
 
 
-def _description(column: ColumnStatistics) -> str:
-    if isinstance(column, CategoryStatistics):
-        shown = [f"{name} {rows:,}" for name, rows in list(column.counts.items())[:_SHOWN]]
-        left = len(column.counts) - len(shown)
-        more = [f"{left} more categories"] if left else []
-        return ", ".join([*shown, *more, *([f"others {column.other:,}"] if column.other else [])])
-    mean, deviation, low, high = map(
-        number_words, (column.mean, column.standard_deviation, column.minimum, column.maximum)
-    )
-    words = f"mean {mean}, standard deviation {deviation}, from {low} to {high}"
-    if not column.edges:
-        return words
-    *quartiles, error = quartile_words(column)
-    return f"{words}, quartiles {', '.join(quartiles)} ± {error}"
-
-
-def quartile_words(column: NumberStatistics) -> list[str]:
-    """The three quartiles and how far they can be off, in words; '-' where no range was given."""
+def _quartiles(column: NumberStatistics) -> list[str]:
+    # the three and how far they can be off; '-' where no range was given
     if not column.edges:
         return ["-"] * 4
-    errors = [error for p in QUARTILES if math.isfinite(error := column.quantile(p).error)]
-    return [*(_quantile_words(column, p) for p in QUARTILES), number_words(max(errors, default=math.inf))]
-
-
-def _quantile_words(column: NumberStatistics, probability: float) -> str:
-    low, high = column.quantile_bounds(probability)
-    if math.isfinite(low) and math.isfinite(high):
-        return number_words(column.quantile(probability).value)
-    ends = [f"below {high:g}"] if math.isfinite(high) else []
-    ends += [f"above {low:g}"] if math.isfinite(low) else []
-    return "".join(ends) or "anywhere"
-
-
-def number_words(value: float) -> str:
-    """A number in a table; what is not known is infinite.
-
-    >>> number_words(0.5), number_words(float("-inf"))
-    ('0.5000', '-inf')
-    """
-    return show_number(value) if math.isfinite(value) else str(value)
+    texts, errors = list[str](), list[float]()
+    for low, high, (value, error) in ((*column.quantile_bounds(p), column.quantile(p)) for p in QUARTILES):
+        ends = [f"below {high:g}"] * math.isfinite(high) + [f"above {low:g}"] * math.isfinite(low)
+        texts.append(number_text(value) if len(ends) == 2 else "".join(ends) or "anywhere")
+        errors.append(error)
+    return [*texts, number_text(max(filter(math.isfinite, errors), default=math.inf))]
 
 
 # The columns that a client's owner allows to be asked about.
@@ -202,7 +176,7 @@ class AllowedColumns:
             raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
         if self.columns_of is not None and not callable(self.columns_of):
             raise InvalidInput(
-                f"statistics = {shown(self.columns_of)} must be a function of the node or None"
+                f"statistics = {shown(self.columns_of)} must be a function of the node, or None"
             )
 
     def reply(self, node: Any, folder: Path, record: RecordDict, log: Log) -> RecordDict:
@@ -236,8 +210,7 @@ class AllowedColumns:
         if request.masks is None:
             if self.sums.min_sum is not None:
                 raise InvalidInput(
-                    f"this client allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with "
-                    "--secure"
+                    f"it allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with --secure"
                 )
             return None
         digest = asked_digest(asked, node.run_config)
@@ -274,18 +247,13 @@ class AllowedColumns:
         return over
 
     def count_round(self, folder: Path, columns: Collection[str]) -> bool:
-        """Count a round of sums over the rows of these columns; whether it is the first that a question pays for.
-
-        Raises:
-            InvalidInput: a column was asked about too often.
-        """
+        # of sums over these columns; whether a question pays for it, `InvalidInput` if it is one too many
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             rounds, key = _counts(folder / _ROUNDS), ", ".join(sorted(columns))
             is_first = rounds.get(key, 0) % _ROUNDS_OF_A_QUESTION == 0
-            write_atomically(
-                folder / _ROUNDS, json.dumps(rounds | {key: rounds.get(key, 0) + 1}), private=True
-            )
+            rounds[key] = rounds.get(key, 0) + 1
+            write_atomically(folder / _ROUNDS, json.dumps(rounds), private=True)
         if is_first and (over := self._asked_too_often(folder, columns)):
             raise InvalidInput(f"column {min(over)}: {self._refused.reason}")
         return is_first
@@ -308,18 +276,12 @@ _ATTEMPTS = 4
 
 
 class OpenedSums:
-    """The server's side of secure sums of what clients reply to questions about their rows.
-
-    Raises:
-        Unavailable: a client is missing.
-    """
+    """The server's side of secure sums of what clients reply to questions; `Unavailable` if one is missing."""
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
         population = settings.population
         if not LEAST_SUM <= population <= MOST_CLIENTS:
-            raise InvalidInput(
-                f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients: population = {population}"
-            )
+            raise InvalidInput(f"sums are of {LEAST_SUM} to {MOST_CLIENTS:,} clients, not {population}")
         self._grid, self._settings = grid, settings
         self.experiment, self.notes = f"statistics-{secrets.token_hex(4)}", list[str]()
         statuses = ClientStatuses(population)
@@ -331,22 +293,15 @@ class OpenedSums:
 
     @property
     def names(self) -> SiteNames:
-        """Of the clients' sites."""
         return self._registry.names
 
     def open(
         self, action: str, numbers: int, asked: bytes, request: Callable[[int, Any], RecordDict]
     ) -> np.ndarray:
-        """A sum of int64, shape (numbers,), of all clients that are connected; of which they were is in `clients`.
+        """A sum of int64, shape (numbers,), of all connected clients (`clients`); `Unavailable` if too few reply.
 
-        Args:
-            action: by which Flower calls the client app's handler.
-            asked: the digest of what is asked: clients that are asked something else have masks that cancel with
-                nobody's.
-            request: (client, attempt) -> what it is sent.
-
-        Raises:
-            Unavailable: too few clients reply.
+        `request` is (client, attempt) -> what it is sent. Clients that are asked something else than `asked`, a digest,
+        have masks that cancel with nobody's.
         """
         for tries in range(1, _ATTEMPTS + 1):
             connected = self._registry.poll()
@@ -357,13 +312,8 @@ class OpenedSums:
             attempt = self._session.begin("statistics", self._sums, clients, 0, numbers, asked)
             at = {connected[client]: client for client in clients}
             records = {node: request(client, attempt) for node, client in at.items()}
-            failed = ask(
-                self._grid,
-                f"query.{action}",
-                records,
-                self._settings.round_seconds,
-                partial(_add_reply, attempt, at),
-            )
+            add, seconds = partial(_add_reply, attempt, at), self._settings.round_seconds
+            failed = ask(self._grid, f"query.{action}", records, seconds, add)
             refused = []
             for node, reason in failed.items():
                 who = self.names(at[node])
@@ -386,11 +336,7 @@ class OpenedSums:
 
 
 def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
-    """Statistics from the sum of the clients' replies, of which the server sees no client's part.
-
-    Raises:
-        Unavailable: a client is missing, or too few reply.
-    """
+    # from the sum of the clients' replies, of which the server sees no client's part
     requests, sums = check_summable(job.columns), OpenedSums(grid, settings)
 
     def request(client: int, attempt: Any) -> RecordDict:
@@ -410,32 +356,13 @@ def _add_reply(attempt: Any, clients: Mapping[int, int], node: int, answer: Reco
     return False
 
 
-def collect_statistics(
-    grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any] | None = None
-) -> Statistics:
-    """Statistics of the clients' columns, also in the run's folder, with the constants of a schema.
-
-    Args:
-        grid: Flower's grid.
-        settings: number of clients, folder, how long is waited for whom.
-        run_config: the configuration of Flower's run, which clients of a sum compare; None for nothing.
-
-    Raises:
-        Unavailable: fewer nodes than the quorum, or no client that replies.
-    """
-    folder = Path(settings.out)
-    with job_folder(folder), watched_engine(grid):
-        found = (
-            summed_statistics(grid, settings, job, run_config or {})
-            if job.secure
-            else plain_statistics(grid, settings, job.columns, job.minimum)
-        )
-        found = replace(found, notes=(*_notes_on_schema(settings.schema, found), *found.notes))
-        for line in summary_lines(found):
-            say(line)
-        write_atomically(folder / SCHEMA_FILE, found.schema(settings.schema))
-        write_atomically(folder / STATISTICS_FILE, statistics_json(found))
-        return found
+def statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
+    """Statistics of the clients' columns, with notes on the app's schema; `Unavailable` if too few clients reply."""
+    if job.secure:
+        found = summed_statistics(grid, settings, job, run_config)
+    else:
+        found = plain_statistics(grid, settings, job.columns, job.minimum)
+    return replace(found, notes=(*_notes_on_schema(settings.schema, found), *found.notes))
 
 
 def _notes_on_schema(schema: Schema | None, found: Statistics) -> Iterator[str]:
@@ -453,11 +380,7 @@ def _notes_on_schema(schema: Schema | None, found: Statistics) -> Iterator[str]:
 def plain_statistics(
     grid: Grid, settings: Settings, columns: Mapping[str, Request], minimum: Minimum
 ) -> Statistics:
-    """Statistics from each client's replies; a node says in its reply which client it is.
-
-    Raises:
-        Unavailable: fewer nodes than the quorum, or no client that replies.
-    """
+    # a node says in its reply which client it is
     names = SiteNames()
 
     def read(node: int, reply: ColumnsReply) -> Replies:
@@ -482,13 +405,8 @@ def ask_clients(
 ) -> tuple[dict[int, tuple[int, T]], list[str]]:
     """Of each client that replies, by number, its node and what its reply says, and why others' do not count.
 
-    Args:
-        action: by which Flower calls the client app's handler.
-        kind_and_read: the class of a reply, and (node, reply) -> what it says.
-        nodes: that are asked; by default all, once enough are connected, of which each says which client it is.
-
-    Raises:
-        Unavailable: fewer nodes than the quorum.
+    `kind_and_read` are the class of a reply, and (node, reply) -> what it says. All nodes are asked unless `nodes` are
+    given, once enough are connected (`Unavailable`).
     """
     (kind, read), population, replies = kind_and_read, settings.population, dict[int, tuple[int, T]]()
 

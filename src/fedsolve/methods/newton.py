@@ -267,9 +267,8 @@ def second_order(oracle: Oracle, params: Params) -> tuple[Scalar, Params, Float[
 
 
 def pack(matrix: Float[Array, "d d"]) -> Float[Array, " pairs"]:
-    """The upper triangle of a symmetric matrix, row by row."""
+    """The upper triangle of a symmetric matrix, row by row; both of a pair write their mean."""
     size = matrix.shape[0]
-    # both of a pair write their mean
     places = jnp.zeros(size * (size + 1) // 2, matrix.dtype)
     return places.at[_place(size)].set((matrix + matrix.T) / 2)
 
@@ -281,10 +280,7 @@ def unpack(upper: Float[Array, " pairs"], size: int) -> Float[Array, "d d"]:
 
 def _place(size: int) -> Array:
     # computed: as a constant it would be as large as the matrix
-    rows, columns = (
-        lax.broadcasted_iota(jnp.int32, (size, size), 0),
-        lax.broadcasted_iota(jnp.int32, (size, size), 1),
-    )
+    rows, columns = (lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
     low, high = jnp.minimum(rows, columns), jnp.maximum(rows, columns)
     return low * size - low * (low + 1) // 2 + high
 

@@ -59,7 +59,7 @@ def evaluate(expression: str, values: Sequence[np.ndarray]) -> np.ndarray:
             case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
                 return _FUNCTIONS[name](of(argument))
         raise InvalidInput(
-            f"{shown(expression)} is no arithmetic: write +, -, *, /, ** and {', '.join(_FUNCTIONS)} of columns"
+            f"{shown(expression)} is no arithmetic: use +, -, *, /, ** and {', '.join(_FUNCTIONS)}"
         )
 
     if len(expression) > _LONGEST:
@@ -117,9 +117,9 @@ class Design(Question):
     def _rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray]:
         known, left_out, kept = dict(self.categories), list[float](), np.zeros(0, bool)
         for name in self.columns:
-            has_value = (
-                np.isin(table.texts(name), known[name]) if name in known else ~np.isnan(table.numbers(name))
-            )
+            categories = known.get(name)
+            values = table.numbers(name) if categories is None else table.texts(name)
+            has_value = ~np.isnan(values) if categories is None else np.isin(values, categories)
             before = kept if left_out else np.ones(len(has_value), bool)
             if len(has_value) != len(before):
                 raise InvalidInput(f"column {name} has {len(has_value)} rows, the others {len(before)}")
@@ -128,7 +128,7 @@ class Design(Question):
         rows = np.flatnonzero(kept)
         if len(rows) < table.min_rows:
             raise InvalidInput(
-                f"it has fewer than {table.min_rows} rows with a value in each column (min_rows)"
+                f"it has fewer than {table.min_rows} rows with values in all columns (min_rows)"
             )
         return rows, np.array(left_out)
 
@@ -146,9 +146,7 @@ class Design(Question):
     def _matrix(self, table: SiteTable) -> np.ndarray:
         rows, _ = self.rows(table)
         if table.min_rows > 1 and self.size * 5 > len(rows):
-            raise InvalidInput(
-                f"{self.size} columns are more than a fifth of its rows: leave terms out, or merge categories"
-            )
+            raise InvalidInput(f"{self.size} columns are more than a fifth of its rows: leave terms out")
         matrix = np.empty((len(rows), self.size))
         for i, product in enumerate(self.products):
             matrix[:, i] = math.prod(self.values(table, factor) for factor in product)
@@ -175,10 +173,8 @@ class Design(Question):
         values = evaluate(expression, [table.numbers(name)[rows] for name in columns])
         values = np.broadcast_to(values, len(rows))
         if not np.isfinite(values).all():
-            raise InvalidInput(
-                f"{title(factor)} is not finite in some rows: they have a number that is infinite, or without that "
-                "logarithm, root or quotient"
-            )
+            why = "an infinite number, or one without that logarithm, root or quotient"
+            raise InvalidInput(f"{title(factor)} is not finite in some rows: {why}")
         return values
 
     def standardised(self, sites: Sites) -> tuple[Design, Sums]:
@@ -254,10 +250,8 @@ def check_effective_rows(table: SiteTable, what: str, column: np.ndarray) -> Non
     if effective_rows(column, float(column.mean())) >= 100 * table.min_rows:
         return  # it is about 4 times that from the median
     if 0 < effective_rows(column, float(np.median(column))) < table.min_rows:
-        raise InvalidInput(
-            f"{what} tells fewer than {table.min_rows} rows from the others (min_rows): merge categories, or leave it "
-            "out"
-        )
+        few = f"fewer than {table.min_rows} rows from the others (min_rows)"
+        raise InvalidInput(f"{what} tells {few}: merge categories, or leave it out")
 
 
 def weighted_squares(matrix: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -294,6 +288,5 @@ def check_leverage(
     leverage = weights[suspects] * ((matrix[suspects] @ directions) ** 2).sum(axis=1)
     if (leverage > _LEVERAGE).any():
         raise InvalidInput(
-            "a single row decides on a coefficient: leave out the term that tells it from the others, or clip the "
-            "column"
+            "a single row decides on a coefficient: leave out the term that does so, or clip it"
         )

@@ -243,5 +243,5 @@ def check_not_collinear(information: np.ndarray, names: Sequence[str], where: st
         if scaled[i, i] - weights @ scaled[:i, i] < 1e-10:
             of = [names[j] for j in np.flatnonzero(np.abs(weights) > 1e-6).tolist()]
             raise InvalidInput(
-                f"column {names[i]} is a combination of {', '.join(of)} over all rows{where}: leave one of them out"
+                f"column {names[i]} is a combination of {', '.join(of)} over all rows{where}: leave one out"
             )

@@ -48,6 +48,7 @@ class Family:
         has_dispersion: whether one is estimated.
         allowed: which outcomes there are, and in words.
         is_inside: which means there are.
+        ends: means of all rows at which nothing can be explained.
     """
 
     links: tuple[str, ...]
@@ -57,6 +58,7 @@ class Family:
     has_dispersion: bool
     allowed: tuple[Callable[[Array], Array], str]
     is_inside: Callable[[Array], Array]
+    ends: tuple[float, ...] = ()
 
     def start(self, y: Array) -> Array:
         """Means of rows to begin with: their outcomes, moved inside where they are at an end."""
@@ -102,10 +104,7 @@ def _is_share(m: Array) -> Array:
 
 _POSITIVE = (lambda y: y > 0), "greater than 0"
 _COUNTS = (lambda y: (y >= 0) & (y == np.floor(y))), "a whole number from 0"
-_SHARE = (
-    (lambda y: (y >= 0) & (y <= 1)),
-    "0 or 1, or a share between them with the number of trials as its weight",
-)
+_SHARE = (lambda y: (y >= 0) & (y <= 1)), "0 or 1, or a share of trials, whose number is its weight"
 
 FAMILIES = {
     "gaussian": Family(
@@ -125,6 +124,7 @@ FAMILIES = {
         False,
         _SHARE,
         _is_share,
+        (0.0, 1.0),
     ),
     "poisson": Family(
         ("log", "identity", "sqrt"),
@@ -134,6 +134,7 @@ FAMILIES = {
         False,
         _COUNTS,
         _is_positive,
+        (0.0,),
     ),
     "gamma": Family(
         ("inverse", "log", "identity"),
@@ -152,6 +153,7 @@ FAMILIES = {
         False,
         _COUNTS,
         _is_positive,
+        (0.0,),
     ),
 }
 
@@ -169,9 +171,8 @@ def alpha_slopes(y: Array, mu: Array, alpha: float, weights: Array) -> tuple[flo
 def family_and_link(family: str, link: str | None) -> tuple[str, str]:
     """A family's name as it is known, and its link: the default one for None."""
     name = family.strip().lower().replace("_", " ").replace("-", " ") if isinstance(family, str) else family
-    name = {"normal": "gaussian", "logistic": "binomial", "negativebinomial": "negative binomial"}.get(
-        name, name
-    )
+    others = {"normal": "gaussian", "logistic": "binomial", "negativebinomial": "negative binomial"}
+    name = others.get(name, name)
     if name not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     known = FAMILIES[name].links

@@ -21,23 +21,14 @@ _KNOWN = "log(x), sqrt(x), exp(x), center(x), scale(x), C(x), I(x ** 2); an offs
 
 @dataclass(frozen=True)
 class Variable:
-    """A factor of a formula before the sites are known.
+    """A factor of a formula before the sites are known."""
 
-    Attributes:
-        text: as it was written.
-        columns: that it is of.
-        expression: of `x0`, `x1`, ...; '' for categories.
-        state: "center" or "scale" if a mean over all sites is subtracted, or ''.
-        is_categorical: whether it is written `C(x)`; a column of texts is one anyway.
-        reference: the category that has no column; '' for the first.
-    """
-
-    text: str
+    text: str  # as it was written
     columns: tuple[str, ...]
-    expression: str = "x0"
-    state: str = ""
-    is_categorical: bool = False
-    reference: str = ""
+    expression: str = "x0"  # of `x0`, `x1`, ..., the columns; '' for categories
+    state: str = ""  # "center" or "scale" if a mean over all sites is subtracted
+    is_categorical: bool = False  # whether it is written `C(x)`; a column of texts is one anyway
+    reference: str = ""  # the category that has no column; '' for the first
 
 
 @dataclass(frozen=True)
@@ -50,20 +41,14 @@ class Formula:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The outcome's and those of the terms, each once."""
         own = () if self.outcome is None else self.outcome.columns
         return tuple(dict.fromkeys([*own, *(c for v in self.variables.values() for c in v.columns)]))
 
 
 def read_formula(outcome: str | None, terms: Any) -> Formula:
-    """A formula, from the outcome and its terms or from both in one text.
+    """A formula, from the outcome and its terms, or from both in one text where `terms` is None.
 
-    Args:
-        outcome: a column or an expression of columns; a whole formula where `terms` is None; None for terms alone.
-        terms: `"age + smoker"`, or a list of terms, such as `["age", "smoker", "age:smoker"]`.
-
-    Raises:
-        InvalidInput: text that is no formula, or has what no site evaluates; formulaic is not installed.
+    `outcome` None stands for terms alone; `InvalidInput` for what is no formula, or what no site evaluates.
     """
     text = _text(outcome, terms)
     try:
@@ -86,10 +71,9 @@ def read_formula(outcome: str | None, terms: Any) -> Formula:
     own = _variable(*sides[0][0]) if left else None
     used = [[factor for factor in side if factor != ("1", "literal")] for side in sides[len(left) :]]
     known = {text: _variable(text, how) for term in used for text, how in term}
-    terms_used = tuple(tuple(text for text, _ in term) for term in used)
     if own is not None and set(own.columns) & {c for v in known.values() for c in v.columns}:
         raise InvalidInput(f"{own.text} is the outcome, and a term too: leave it out of the terms")
-    return Formula(own, terms_used, known)
+    return Formula(own, tuple(tuple(text for text, _ in term) for term in used), known)
 
 
 def _text(outcome: str | None, terms: Any) -> str:
@@ -97,23 +81,17 @@ def _text(outcome: str | None, terms: Any) -> str:
         raise InvalidInput(f"outcome = {shown(outcome)} must be the name of a column, or a formula")
     if terms is None:
         if outcome is None or "~" not in outcome:
-            raise InvalidInput(
-                f"{shown(outcome)} has no terms: write a formula, such as 'ill ~ age + smoker'"
-            )
+            example = "write a formula, such as 'ill ~ age + smoker'"
+            raise InvalidInput(f"{shown(outcome)} has no terms: {example}")
         return outcome
-    if isinstance(terms, str):
-        right = terms
-    elif isinstance(terms, Sequence) and all(isinstance(term, str) and term for term in terms):
-        right = " + ".join(_quoted(term) for term in terms) or "1"
-    else:
-        raise InvalidInput(
-            f"terms = {of_type(terms)} must be text such as 'age + smoker', or a list of terms"
-        )
-    if "~" in right or (outcome is not None and "~" in outcome):
-        raise InvalidInput(f"terms = {shown(right)} must have no '~': the outcome is given apart from them")
-    if outcome is None:
-        return right
-    return f"{_quoted(outcome)} ~ {right}"
+    if isinstance(terms, list | tuple) and all(isinstance(term, str) and term for term in terms):
+        terms = " + ".join(map(_quoted, terms)) or "1"
+    if not isinstance(terms, str):
+        what = "must be text such as 'age + smoker', or a list of terms"
+        raise InvalidInput(f"terms = {of_type(terms)} {what}")
+    if "~" in terms or "~" in (outcome or ""):
+        raise InvalidInput(f"terms = {shown(terms)} must have no '~': the outcome is given apart from them")
+    return terms if outcome is None else f"{_quoted(outcome)} ~ {terms}"
 
 
 def _quoted(name: str) -> str:
@@ -126,27 +104,27 @@ def _variable(text: str, how: str) -> Variable:
     if how == "lookup":
         return Variable(text, (text,))
     tree: Any = ast.parse(text, mode="eval").body
-    called = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
-    if called == "C":
+    outer = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
+    if outer == "C":
         return _categories(text, tree)
-    state = called if called in _STATEFUL else ""
-    if called in (*_STATEFUL, "I"):
+    if outer in (*_STATEFUL, "I"):
         if len(tree.args) != 1 or tree.keywords:
-            raise InvalidInput(f"{shown(text)} must have one argument, such as {called}(age)")
+            raise InvalidInput(f"{shown(text)} must have one argument, such as {outer}(age)")
         tree = tree.args[0]
-    names = list(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
-    functions = {
-        n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-    }
-    columns = tuple(name for name in names if name not in functions)
+    nodes = list(ast.walk(tree))
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    columns = tuple(dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id not in called))
     if not columns:
         raise InvalidInput(f"{shown(text)} has no column: a formula has columns and {_KNOWN}")
-    replaced = ast.unparse(_Renamed({name: f"x{i}" for i, name in enumerate(columns)}).visit(tree))
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id in columns:
+            node.id = f"x{columns.index(node.id)}"
+    replaced = ast.unparse(tree)
     try:
         evaluate(replaced, [np.ones(1)] * len(columns))
     except InvalidInput:
         raise InvalidInput(f"{shown(text)} is not known: a formula has columns and {_KNOWN}") from None
-    return Variable(text, columns, replaced, state)
+    return Variable(text, columns, replaced, outer if outer in _STATEFUL else "")
 
 
 def _categories(text: str, call: ast.Call) -> Variable:
@@ -161,26 +139,10 @@ def _categories(text: str, call: ast.Call) -> Variable:
     raise InvalidInput(f"{shown(text)} must be C(column) or C(column, Treatment('reference'))")
 
 
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
+def design_of(formula: Formula, sites: Sites, further: Sequence[str] = ()) -> tuple[Design, Factor | None]:
+    """The columns that a formula has over all sites, and its outcome; `InvalidInput` where they cannot be used.
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.Name(self._names.get(node.id, node.id), node.ctx)
-
-
-def design_of(
-    formula: Formula, sites: Sites, further: Sequence[str] = (), intercept: bool | None = None
-) -> tuple[Design, Factor | None]:
-    """The columns that a formula has over all sites, and its outcome.
-
-    Args:
-        further: columns without which a row is left out, such as weights.
-        intercept: whether there is one; None for what the formula says. Without one, categories are coded as with it.
-
-    Raises:
-        InvalidInput: a column that sites do not have, categories of which fewer than two have enough rows, a term
-            that is not of numbers or categories.
+    Rows without a value of a `further` column, such as weights, are left out too.
     """
     categorical = {v.columns[0] for v in formula.variables.values() if v.is_categorical}
     asked = {name: name in categorical for name in formula.columns}
@@ -194,9 +156,9 @@ def design_of(
     categories = tuple((name, levels[name]) for name in sorted(set(needed) & levels.keys()))
     rows = Design((), (), categories, needed, (), ())
     variables = _with_states(rows, variables, sites)
-    names, products = _columns(formula, variables, levels, intercept)
-    ends = {"shift": (0.0,) * len(names), "scale": (1.0,) * len(names)}
-    return replace(rows, names=names, products=products, **ends), outcome
+    names, products = _columns(formula, variables, levels)
+    shift, scale = (0.0,) * len(names), (1.0,) * len(names)
+    return Design(names, products, categories, needed, shift, scale), outcome
 
 
 def _coded(variable: Variable, levels: Mapping[str, tuple[str, ...]]) -> Variable:
@@ -218,18 +180,13 @@ def _outcome(variable: Variable, levels: Mapping[str, tuple[str, ...]]) -> Facto
         return variable.expression, variable.columns, ""
     found = levels[variable.columns[0]]
     if len(found) != 2:
-        raise InvalidInput(
-            f"outcome {variable.columns[0]} has {len(found)} categories ({', '.join(map(repr, found[:5]))}): it must "
-            "have two, or be a number"
-        )
+        has = f"{len(found)} categories ({', '.join(map(repr, found[:5]))})"
+        raise InvalidInput(f"outcome {variable.columns[0]} has {has}: it must have two, or be a number")
     return "", variable.columns, found[1]
 
 
 def _columns(
-    formula: Formula,
-    variables: Mapping[str, Variable],
-    levels: Mapping[str, tuple[str, ...]],
-    intercept: bool | None,
+    formula: Formula, variables: Mapping[str, Variable], levels: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[tuple[Factor, ...], ...]]:
     # which categories a term leaves out follows from the terms before it, by formulaic, on a table of stand-ins
     import pandas as pd
@@ -242,9 +199,8 @@ def _columns(
     for text, name in stand_in.items():
         cells = ordered.get(text)
         content[name] = np.zeros(1) if cells is None else pd.Categorical(cells[:1], categories=list(cells))
-    has_intercept = () in formula.terms
     coded = [":".join(stand_in[text] for text in term) for term in formula.terms if term]
-    start = "1" if has_intercept or intercept is False else "0"
+    start = "1" if () in formula.terms else "0"
     made: Any = ModelSpec.from_spec(" + ".join([start, *coded])).get_model_matrix(pd.DataFrame(content))
     names, products = list[str](), list[tuple[Factor, ...]]()
     for scoped in (scoped for part in made.model_spec.structure for scoped in part.scoped_terms):
@@ -260,10 +216,9 @@ def _columns(
         for chosen in itertools.product(*choices):
             names.append(":".join(name for name, _ in chosen) or "Intercept")
             products.append(tuple(factor for _, factor in chosen))
-    keep = [i for i, product in enumerate(products) if product or intercept is not False]
-    if not keep:
+    if not products:
         raise InvalidInput("the model has no term: write a formula, such as 'ill ~ age + smoker'")
-    return tuple(names[i] for i in keep), tuple(products[i] for i in keep)
+    return tuple(names), tuple(products)
 
 
 def _ordered(variable: Variable, levels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

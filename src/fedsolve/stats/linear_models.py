@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, Unavailable, check_known, check_number
+from fedsolve.core.errors import InvalidInput, Unavailable, check_known, check_range
 from fedsolve.stats.design import (
     Design,
     Factor,
@@ -36,28 +36,19 @@ _LEAST_LOG_ALPHA = -18.0
 
 @dataclass(frozen=True)
 class GlmSums(Question):
-    """What is asked in a round of a generalised linear model.
-
-    Attributes:
-        outcome: what is explained.
-        weights, offset: columns, or ''.
-        alpha: of the negative binomial, variance = mean + alpha mean^2.
-        dispersion: at which the log-likelihood is.
-        coefficients: of the columns; () for the first round, in which each row's mean begins at its outcome.
-        scores: products of which scores are wanted: "robust" those of rows, "sites" those of whole sites, '' none.
-    """
+    """What is asked in a round of a generalised linear model."""
 
     ANALYSIS: ClassVar[str] = "glm"
     design: Design
     outcome: Factor
-    weights: str
+    weights: str  # weights, offset: columns, or ''
     offset: str
     family: str
     link: str
-    alpha: float = 1.0
-    dispersion: float = 1.0
-    coefficients: tuple[float, ...] = ()
-    scores: str = ""
+    alpha: float = 1.0  # of the negative binomial, variance = mean + alpha mean^2
+    dispersion: float = 1.0  # at which the log-likelihood is
+    coefficients: tuple[float, ...] = ()  # () for the first round, of means that begin at the outcomes
+    scores: str = ""  # whose products are wanted: "robust" rows', "sites" whole sites', '' none
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,14 +103,9 @@ class GlmSums(Question):
     def _rows(self, table: SiteTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # outcome, weights and offset of the rows that count
         design, family = self.design, FAMILIES[self.family]
-        y = design.values(table, self.outcome)
-        rows = design.rows(table)[0]
+        y, rows = design.values(table, self.outcome), design.rows(table)[0]
         weights = table.numbers(self.weights)[rows] if self.weights else np.ones(len(y))
-        offset = (
-            design.values(table, (_expression(self.offset), (_column(self.offset),), ""))
-            if self.offset
-            else 0.0
-        )
+        offset = design.values(table, _factor(self.offset)) if self.offset else np.zeros(len(y))
         is_allowed, words = family.allowed
         if not is_allowed(y).all():
             raise InvalidInput(f"outcome {title(self.outcome)} of the family {self.family} must be {words}")
@@ -127,15 +113,14 @@ class GlmSums(Question):
             raise InvalidInput(f"weights {self.weights} must be greater than 0 and finite")
         for what, values in {"the outcome": y, f"column {self.weights}": weights}.items():
             check_effective_rows(table, what, values)
-        return y, weights, np.broadcast_to(offset, len(y))
+        return y, weights, offset
 
 
-def _expression(offset: str) -> str:
-    return "log(x0)" if offset.startswith("log(") else "x0"
-
-
-def _column(offset: str) -> str:
-    return offset[4:-1] if offset.startswith("log(") else offset
+def _factor(offset: str) -> Factor:
+    # a column, or "log(column)"
+    if offset.startswith("log("):
+        return "log(x0)", (offset[4:-1],), ""
+    return "x0", (offset,), ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -182,11 +167,12 @@ class GlmResult(Estimates):
         """
         check_known("kind", kind, ("mean", "link"))
         [site] = local_sites([table], 1, 1).tables
-        design = replace(self.design, needed=(_column(self.offset),) if self.offset else ())
+        offset = _factor(self.offset) if self.offset else ("", (), "")
+        design = replace(self.design, needed=offset[1])
         rows, _ = design.rows(site)
         eta = design.matrix(site) @ self.coefficients
         if self.offset:
-            eta = eta + design.values(site, (_expression(self.offset), (_column(self.offset),), ""))
+            eta = eta + design.values(site, offset)
         predicted = np.full(len(next(iter(site.values()))), np.nan)
         predicted[rows] = eta if kind == "link" else LINKS[self.link].mean(eta)
         return predicted
@@ -221,12 +207,9 @@ class GlmRequest(Request):
         object.__setattr__(self, "link", link)
         check_known("errors", self.errors, ERRORS)
         read_formula(self.outcome, self.terms)
-        if self.alpha is not None:
-            if family != "negative binomial":
-                raise InvalidInput(
-                    f"alpha is of the negative binomial, and the family is {family}: leave it out"
-                )
-            check_number("alpha", self.alpha, above=0)
+        if self.alpha is not None and family != "negative binomial":
+            raise InvalidInput(f"alpha is of the negative binomial, and the family is {family}: leave it out")
+        check_range("alpha", self.alpha, above=0, optional=True)
 
     def _fit(self, sites: Sites) -> GlmResult:
         return _Fit(self, sites).result()
@@ -239,7 +222,7 @@ class _Fit:
         self.request, self.sites, self.rounds = request, sites, 0
         formula = read_formula(request.outcome, request.terms)
         offset = request.offset or ""
-        further = [name for name in (request.weights or "", _column(offset)) if name]
+        further = [*filter(None, [request.weights]), *(_factor(offset)[1] if offset else ())]
         plain, outcome = design_of(formula, sites, further)
         assert outcome is not None
         self.plain = plain
@@ -267,18 +250,20 @@ class _Fit:
         """The coefficients of standardised columns, and the sums there."""
         p = question.design.size
         first = self.ask(question, np.zeros(0))
-        self._check_outcome(first)
+        mean, family = first["outcome"] / first["weight"], FAMILIES[question.family]
+        if mean in family.ends:
+            name = f"outcome {title(question.outcome)} is {mean:g} in all rows of all sites"
+            raise InvalidInput(f"{name}: nothing can be explained")
         safe = np.zeros(p)  # the mean for all rows
         if () in question.design.products:
-            mean = first["outcome"] / first["weight"]
             safe[question.design.products.index(())] = LINKS[question.link].of(mean)
-        if first["outside"] > 0:
-            current, sums = self._halved(question, safe, np.zeros(p), math.inf)
-            check_not_collinear(sums["information"], question.design.names)
-        else:
+        toward = np.zeros(p)
+        if not first["outside"]:
             check_not_collinear(first["information"], question.design.names)
             toward = np.linalg.solve(first["information"], first["score"]) - safe
-            current, sums = self._halved(question, safe, toward, math.inf)
+        current, sums = self._halved(question, safe, toward, math.inf)
+        if first["outside"]:
+            check_not_collinear(sums["information"], question.design.names)
         step = np.zeros(p)
         for _ in range(_ROUNDS):
             step = np.linalg.lstsq(sums["information"], sums["score"], rcond=1e-16)[0]
@@ -315,7 +300,8 @@ class _Fit:
             if not sums["outside"] and float(sums["deviance"]) <= deviance + slack:
                 return tried, sums
         if math.isinf(deviance):
-            raise InvalidInput(_outside(question))
+            of = f"{question.link} link some means are impossible for the family {question.family}"
+            raise InvalidInput(f"with the {of}: choose another link")
         return start, self.ask(question, start)
 
     def _dispersion(self, sums: Sums) -> float:
@@ -323,27 +309,14 @@ class _Fit:
             return 1.0
         return float(sums["pearson"]) / (self.rows - self.design.size)
 
-    def _check_outcome(self, first: Sums) -> None:
-        mean, family = float(first["outcome"] / first["weight"]), self.question.family
-        only = {"binomial": (0.0, 1.0), "poisson": (0.0,), "negative binomial": (0.0,)}.get(family, ())
-        if mean in only:
-            raise InvalidInput(
-                f"outcome {title(self.question.outcome)} is {mean:g} in all rows of all sites: nothing can be explained"
-            )
-
     def _no_estimate(self, step: np.ndarray) -> str:
-        size = np.abs(step)
-        size[[i for i, product in enumerate(self.design.products) if not product]] = 0
-        names = [self.design.names[i] for i in np.flatnonzero(size > 0.1 * size.max())] if size.any() else []
+        size = np.abs(step) * [bool(product) for product in self.design.products]
+        names = ", ".join(self.design.names[i] for i in np.flatnonzero(size > 0.1 * size.max()))
         if self.question.family == "binomial":
-            return (
-                f"no finite estimate: the outcome is separated without an error by {', '.join(names)}: merge "
-                "categories, leave a term out, or fit a penalised model with fs.Newton"
-            )
-        return (
-            f"no finite estimate after {self.rounds} rounds; the coefficients of {', '.join(names)} still grow: leave "
-            "a term out, or choose another link"
-        )
+            why = f"no finite estimate: the outcome is separated without an error by {names}"
+            return f"{why}: merge categories, leave a term out, or fit a penalised model with fs.Newton"
+        why = f"after {self.rounds} rounds; the coefficients of {names} still grow"
+        return f"no finite estimate {why}: leave a term out, or choose another link"
 
     def result(self) -> GlmResult:
         request, question = self.request, self.question
@@ -351,13 +324,15 @@ class _Fit:
         if request.family == "negative binomial" and request.alpha is None:
             question, current, sums = self._with_alpha(current, sums)
         p, family = self.design.size, FAMILIES[request.family]
-        dispersion = self._dispersion(sums)
+        dispersion, rounds = self._dispersion(sums), self.rounds
         inverse = np.linalg.inv(sums["information"])
-        covariance = inverse * dispersion
-        rounds = self.rounds
+        covariance, notes = inverse * dispersion, [*dict.fromkeys(self.sites.notes)]
+        if sums["extreme"] > 0:
+            notes.append(f"the fitted probability of {int(sums['extreme']):,} rows is 0 or 1 to 1e-8")
         if request.errors != "model":
             products = self.ask(replace(question, scores=request.errors), current)["products"]
-            covariance = inverse @ products @ inverse * self._correction()
+            correction, note = self._robust()
+            covariance, notes = inverse @ products @ inverse * correction, [*notes, note]
         loglik, parameters = float(sums["loglik"]), p + family.has_dispersion
         if family.has_dispersion:  # as R: the deviance per unit of weight
             at = float(sums["deviance"] / sums["weight"])
@@ -374,7 +349,7 @@ class _Fit:
             rows=self.rows,
             left_out=self.left_out,
             sites=tuple(self.sites.names),
-            notes=(*dict.fromkeys(self.sites.notes), *self._remarks(sums)),
+            notes=tuple(notes),
             family=request.family,
             link=str(request.link),
             deviance=float(sums["deviance"]),
@@ -388,26 +363,16 @@ class _Fit:
             offset=request.offset or "",
         )
 
-    def _remarks(self, sums: Sums) -> list[str]:
-        notes = []
-        if sums["extreme"] > 0:
-            notes.append(f"the fitted probability of {int(sums['extreme']):,} rows is 0 or 1 to 1e-8")
-        if self.request.errors == "sites":
-            notes.append(f"standard errors are clustered by site, of {len(self.sites.names)} sites")
-        elif self.request.errors == "robust":
-            notes.append("standard errors are robust (sandwich, HC0)")
-        return notes
-
-    def _correction(self) -> float:
+    def _robust(self) -> tuple[float, str]:
+        # the factor of a sandwich covariance, and a note on it
         if self.request.errors == "robust":
-            return 1.0
-        groups, rows = len(self.sites.names), self.rows
-        if groups <= self.design.size:
-            raise InvalidInput(
-                f'errors = "sites" needs more sites than columns: {groups} sites, {self.design.size} columns; use '
-                '"robust"'
-            )
-        return groups / (groups - 1) * (rows - 1) / (rows - self.design.size)
+            return 1.0, "standard errors are robust (sandwich, HC0)"
+        groups, rows, p = len(self.sites.names), self.rows, self.design.size
+        if groups <= p:
+            few = f"{groups} sites, {p} columns"
+            raise InvalidInput(f'errors = "sites" needs more sites than columns: {few}; use "robust"')
+        factor = groups / (groups - 1) * (rows - 1) / (rows - p)
+        return factor, f"standard errors are clustered by site, of {groups} sites"
 
     def _with_alpha(self, current: np.ndarray, sums: Sums) -> tuple[GlmSums, np.ndarray, Sums]:
         # Newton's steps of both at once: their information is block diagonal (Lawless 1987)
@@ -421,7 +386,7 @@ class _Fit:
                 return question, current, sums
             if at + change < _LEAST_LOG_ALPHA:
                 raise InvalidInput(
-                    "the outcome varies no more than a Poisson one (alpha = 0): use the family poisson"
+                    "the outcome varies no more than Poisson's (alpha = 0): use the family poisson"
                 )
             part, tried = 1.0, sums
             for halving in range(_HALVINGS):
@@ -439,19 +404,12 @@ class _Fit:
             if question.offset or question.link == "inverse":
                 return math.nan
             return float(self.ask(question, np.zeros(design.size))["deviance"])
-        null = replace(
-            design, names=("Intercept",), products=((),), needed=design.columns, shift=(0.0,), scale=(1.0,)
-        )
-        question = replace(question, design=null)
+        intercept = {"names": ("Intercept",), "products": ((),), "shift": (0.0,), "scale": (1.0,)}
+        question = replace(question, design=replace(design, needed=design.columns, **intercept))
         if question.offset:
             return float(self.solve(question)[1]["deviance"])
         at = LINKS[question.link].of(sums["outcome"] / sums["weight"])
         return float(self.ask(question, np.array([at]))["deviance"])
-
-
-def _outside(question: GlmSums) -> str:
-    which = f"with the {question.link} link some means are impossible for the family {question.family}"
-    return f"{which}: choose another link"
 
 
 def glm(

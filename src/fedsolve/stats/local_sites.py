@@ -80,7 +80,7 @@ def local_sites(sites: Any, min_rows: int, min_clients: int) -> LocalSites:
         named = {str(name): table for name, table in sites.items()}
     elif isinstance(sites, str | Mapping) or not isinstance(sites, Iterable) or columns_of(sites):
         raise InvalidInput(
-            f"sites = {of_type(sites)}: give a list of tables, or a mapping from names to them"
+            f"sites = {of_type(sites)}: give a list of tables, or tables by their sites' names"
         )
     else:
         named = {f"client {i}": table for i, table in enumerate(sites)}
@@ -90,9 +90,7 @@ def local_sites(sites: Any, min_rows: int, min_clients: int) -> LocalSites:
     for name, table in named.items():
         columns = _as_columns(table)
         if columns is None:
-            raise InvalidInput(
-                f"{name}: {of_type(table)} is no table: give a data frame, or names with columns"
-            )
+            raise InvalidInput(f"{name}: {of_type(table)} is no table: give a data frame, or columns by name")
         tables.append(SiteTable(name, columns, min_rows))
     return LocalSites(tables, Minimum(min_clients, min_rows))
 

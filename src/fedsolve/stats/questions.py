@@ -74,11 +74,11 @@ def _restored(name: str, value: Any, hint: Any) -> Any:
         return np.array(value, np.float64)
     if isinstance(hint, type) and issubclass(hint, Stored):
         return hint.read(value)
-    held = _tuples(number(value) if hint is float else value)
+    if hint in (float, tuple[float, ...]):
+        value = list(map(number, value)) if isinstance(value, list) else number(value)
+    held = _tuples(value)
     if not fits(held, hint, lambda x, cls: cls is Any or type(x) is cls):
-        raise InvalidInput(
-            f"its {name} is {shown(value)}, which is of another type: another version of fedsolve?"
-        )
+        raise InvalidInput(f"its {name} is {shown(value)}, which is of another type, or another version's")
     return held
 
 
@@ -246,7 +246,7 @@ def found_levels(found: Statistics, notes: list[str]) -> dict[str, tuple[str, ..
             if len(levels[name]) < 2:
                 some = ", ".join(map(repr, levels[name])) or "none"
                 raise InvalidInput(
-                    f"column {name} has fewer than two categories of enough rows ({some}): omit or recode it"
+                    f"column {name} has fewer than two categories of enough rows ({some}): leave it out"
                 )
     return levels
 

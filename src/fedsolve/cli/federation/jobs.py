@@ -15,17 +15,15 @@ from fedsolve.cli.federation.demo import follow
 from fedsolve.cli.federation.local import FlowerCommands
 from fedsolve.cli.folders import new_folder, report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
-from fedsolve.data.column_statistics import NumberStatistics, Statistics
+from fedsolve.data.column_statistics import Statistics
 from fedsolve.deploy.evaluation_job import ANALYSIS, ANALYSIS_FILE, EVALUATE, STATISTICS, STATISTICS_FILE, Job
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.statistics_job import (
     SCHEMA_FILE,
-    number_words,
-    quartile_words,
     read_statistics,
-    summary_lines,
+    statistics_lines,
 )
 from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
 from fedsolve.folders.files import Interruptible, is_locked
@@ -122,7 +120,14 @@ def show_without_run(folder: Path, as_json: bool, ratios: bool = False) -> bool:
             emit(f"result   {path}")
     elif (path := folder / STATISTICS_FILE).exists():
         found = read_statistics(path)
-        emit_json(statistics_document(folder, found)) if as_json else print_statistics(folder, found)
+        if as_json:
+            emit_json(statistics_document(folder, found))
+        else:
+            emit(
+                "\n".join(
+                    [*statistics_lines(found), *(f"{kind:10} {at}" for kind, at in _files(folder).items())]
+                )
+            )
     else:
         return False
     return True
@@ -181,15 +186,6 @@ def print_evaluation(folder: Path, history: History, measured: Measured) -> None
         emit_rich(_metrics_table(history, clients, part, title))
         emit_rich(_clients_table(clients, part))
     emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
-
-
-def print_statistics(folder: Path, found: Statistics) -> None:
-    """A row for each column of numbers, and a line for each other column and for each reply that does not count."""
-    numbers = {name: c for name, c in found.columns.items() if isinstance(c, NumberStatistics)}
-    if numbers:
-        emit_rich(_numbers_table(numbers))
-    others = [line for line in summary_lines(found) if line.partition(":")[0] not in numbers]
-    emit("\n".join([*others, *(f"{kind:10} {path}" for kind, path in _files(folder).items())]))
 
 
 def statistics_document(folder: Path, found: Statistics) -> dict[str, Any]:
@@ -251,19 +247,6 @@ def _cell(name: str, value: float) -> str:
 
 def _with_percent(name: str) -> str:
     return f"{name} (%)" if describe(f"train_{name}").unit == "%" else name
-
-
-def _numbers_table(columns: Mapping[str, NumberStatistics]) -> Any:
-    heads = ["column", "clients", "rows", "missing", "mean", "standard deviation", "from", "to"]
-    has_quartiles = any(column.edges for column in columns.values())
-    heads += ["25 %", "median", "75 %", "±"] if has_quartiles else []
-    cells = []
-    for name, column in columns.items():
-        counts = (column.clients, column.rows, column.missing)
-        numbers = (column.mean, column.standard_deviation, column.minimum, column.maximum)
-        quartiles = quartile_words(column) if has_quartiles else []
-        cells.append([name, *(f"{n:,}" for n in counts), *map(number_words, numbers), *quartiles])
-    return narrow_table(heads, cells)
 
 
 # `fedsolve federate status`: the clients of a federation, by what the server wrote down of them.

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
-from fedsolve.deploy.analysis_job import analyse
+from fedsolve.deploy.analysis_job import answer_questions
 from fedsolve.deploy.evaluation_job import (
     ANALYSIS,
     EVALUATE,
@@ -24,7 +24,6 @@ from fedsolve.deploy.run_log import end_in_one_line, say
 from fedsolve.deploy.server.serve import Deployment, serve, with_initial
 from fedsolve.deploy.server.settings import Settings, shows_fields
 from fedsolve.deploy.signature import check_model
-from fedsolve.deploy.statistics_job import collect_statistics
 
 P = ParamSpec("P")
 AlgorithmOrMaker = Algorithm | Callable[[Mapping[str, Any]], Algorithm]
@@ -105,7 +104,7 @@ def _start(
         say(f"error: {error}")
         raise
     if deployment is None:
-        (analyse if job.name == ANALYSIS else collect_statistics)(grid, settings, job, config)
+        answer_questions(grid, settings, job, config)
     elif job.name == EVALUATE:
         evaluate_model(grid, deployment, job)
     else:
