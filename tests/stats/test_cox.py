@@ -9,6 +9,7 @@ from statsmodels.duration.hazard_regression import PHReg
 from survival_textbook import blocks_of_time, concordance, likelihood, trends
 
 import fedsolve as fs
+from fedsolve.core.errors import Unavailable
 from fedsolve.results.columns import dumps
 from fedsolve.stats.design import Design
 from fedsolve.stats.estimates import Stored
@@ -118,6 +119,33 @@ def test_bins_are_the_pooled_estimate_of_times_at_their_ends():
     ends = np.ceil(time / 0.1) * 0.1
     np.testing.assert_allclose(found.coefficients, pooled(x, ends.round(9), event, "efron")[0], atol=1e-10)
     np.testing.assert_allclose(found.times, np.unique(ends[event].round(9)), rtol=1e-9)
+
+
+def test_what_bins_change_is_said_if_asked():
+    x, time, event = table(ties=False)
+    sites = split(x, time, event)
+    binned = fit(sites, strata=None, interval=0.4, compare_exact=True)
+    exact = fit(sites, strata=None)
+    most = 100 * np.abs(np.exp(binned.coefficients - exact.coefficients) - 1).max()
+    assert binned.notes[-1] == f"hazard ratios are within {most:.2g} % of those of exact times"
+    assert most > 1
+    other = fit(sites, strata=None, interval=0.4, compare_exact=True, min_rows=7)
+    assert other.notes[-1].endswith("hazard ratios are not compared")
+
+
+@pytest.mark.parametrize("strata", [None, "site"])
+def test_rows_that_change_while_sites_are_asked_are_noticed(strata):
+    class Changing(LocalSites):
+        def ask(self, question):
+            if isinstance(question, CoxSums) and question.coefficients and any(question.coefficients):
+                shorter = [{name: column[1:] for name, column in part.items()} for part in sites]
+                self.tables = local_sites(shorter, 1, 1).tables
+            return super().ask(question)
+
+    sites = split(*table())
+    held = local_sites(sites, 1, 1)
+    with pytest.raises(Unavailable, match=r"the sites have 196 rows, and had 200: .* begin again"):
+        CoxRequest("t", "died", "a + c", strata=strata).fit(Changing(held.tables, held.minimum))
 
 
 def moved(bins, counted, fewest):

@@ -298,6 +298,25 @@ def test_a_site_does_not_tell_of_single_rows():
     assert "north does not take part: column rare" in alone.notes[0]
 
 
+@pytest.mark.parametrize("rows", [100_000, pytest.param(1_000_000, marks=pytest.mark.full)])
+def test_a_large_table(rows):
+    rng = np.random.default_rng(1)
+    x = np.stack([rng.normal(2000, 5, rows), rng.exponential(size=rows), rng.integers(0, 2, rows)], axis=1)
+    design = np.column_stack([np.ones(rows), x])
+    counts = rng.poisson(np.exp((x - x.mean(axis=0)) @ [0.05, 0.3, -0.4]))
+    reference = sm.GLM(counts, design, family=sm.families.Poisson()).fit(tol=1e-15, tol_criterion="params")
+    cuts = [rows // 20, rows // 3]
+    sites = [
+        {"year": part[:, 0], "dose": part[:, 1], "arm": part[:, 2], "visits": visits}
+        for part, visits in zip(np.split(x, cuts), np.split(counts, cuts), strict=True)
+    ]
+    found = fs.stats.glm(sites, "visits ~ year + dose + arm", family="poisson")
+    np.testing.assert_allclose(found.coefficients, reference.params, rtol=1e-8)
+    np.testing.assert_allclose(found.standard_errors, reference.bse, rtol=1e-8)
+    assert found.deviance == pytest.approx(reference.deviance, rel=1e-10)
+    assert found.rows == rows
+
+
 def test_questions_from_outside_are_checked():
     from fedsolve.stats.design import Design
     from fedsolve.stats.linear_models import GlmSums

@@ -212,7 +212,7 @@ class SecureSites(Sites):
             raise _has_left(self._sums.names(gone), "it is in one sum and not in another")
         self._clients, self.names = clients, [self._sums.names(client) for client in clients]
         who_takes_part(len(clients), {}, self.minimum)
-        return _separate(question, from_words(words))
+        return self.unchanged(_separate(question, from_words(words)))
 
 
 def _has_left(name: str, why: str) -> Unavailable:

@@ -148,10 +148,14 @@ class Design(Question):
         if table.min_rows > 1 and self.size * 5 > len(rows):
             raise InvalidInput(f"{self.size} columns are more than a fifth of its rows: leave terms out")
         matrix = np.empty((len(rows), self.size))
-        for i, product in enumerate(self.products):
-            matrix[:, i] = math.prod(self.values(table, factor) for factor in product)
         checked = ("checked", self.products, self.columns, self.categories)
-        table.cached(checked, lambda: self._check(table, matrix))
+        for i, product in enumerate(self.products):
+            matrix[:, i] = column = math.prod(self.values(table, factor) for factor in product)
+            if product and checked not in table.cache:
+                check_effective_rows(table, f"column {self.names[i]}", np.asarray(column))
+        if checked not in table.cache:
+            check_leverage(table, matrix, np.ones(len(matrix)), matrix.T @ matrix)
+            table.cache[checked] = True
         return self._scaled(table, matrix)
 
     def _scaled(self, table: SiteTable, matrix: np.ndarray) -> np.ndarray:
@@ -159,11 +163,6 @@ class Design(Question):
         matrix -= np.array(self.shift)
         matrix /= np.array(self.scale)
         return matrix
-
-    def _check(self, table: SiteTable, matrix: np.ndarray) -> None:
-        for name, column in zip(self.names, matrix.T, strict=True):
-            check_effective_rows(table, f"column {name}", column)
-        check_leverage(table, matrix, np.ones(len(matrix)), matrix.T @ matrix)
 
     def values(self, table: SiteTable, factor: Factor) -> np.ndarray:
         """A factor in the rows that count, shape (rows,); `InvalidInput` where it is not finite."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, Unavailable, check_known, check_range
+from fedsolve.core.errors import InvalidInput, check_known, check_range
 from fedsolve.stats.design import (
     Design,
     Factor,
@@ -94,7 +94,7 @@ class GlmSums(Question):
             found["alpha"] = alpha_slopes(y, mu, self.alpha, weights)
         found["extreme"] = ((mu < 1e-8) | (mu > 1 - 1e-8)).sum() if self.family == "binomial" else 0
         found["deviance"] = weights @ family.deviance(y, mu, self.alpha)
-        found["pearson"] = weights @ ((y - mu) ** 2 / variance)
+        found["pearson"] = weights @ ((y - mu) ** 2 / variance) if family.has_dispersion else 0.0
         at = ("saturated", len(y), self.family, self.alpha, self.dispersion)
         saturated = table.last("saturated", at, lambda: family.saturated(y, *at[3:], weights).sum())
         found["loglik"] = saturated - found["deviance"] / (2 * self.dispersion)
@@ -238,13 +238,7 @@ class _Fit:
 
     def ask(self, question: GlmSums, coefficients: np.ndarray) -> Sums:
         self.rounds += 1
-        sums = self.sites.sums(replace(question, coefficients=tuple(coefficients.tolist())))
-        if int(sums["rows"]) != self.rows:
-            raise Unavailable(
-                f"the sites have {int(sums['rows']):,} rows, and had {self.rows:,}: their data changed while they were "
-                "asked; begin again"
-            )
-        return sums
+        return self.sites.sums(replace(question, coefficients=tuple(coefficients.tolist())))
 
     def solve(self, question: GlmSums) -> tuple[np.ndarray, Sums]:
         """The coefficients of standardised columns, and the sums there."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 import numpy as np
 
 from fedsolve.config.signatures import fits
-from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.core.errors import InvalidInput, Unavailable, shown, unknown
 from fedsolve.data.column_replies import as_column_values, number_text
 from fedsolve.data.column_statistics import CategoryStatistics, Minimum, Statistics
 from fedsolve.folders.untrusted import MALFORMED, loads
@@ -190,6 +190,7 @@ class Sites:
 
     def __init__(self, minimum: Minimum) -> None:
         self.minimum, self.names, self.notes = minimum, list[str](), list[str]()
+        self.rows = 0.0  # over which the first question is
 
     def levels(self, columns: Mapping[str, bool]) -> dict[str, tuple[str, ...]]:
         """The categories of each column that has some, by name; True for one of which they are needed."""
@@ -207,10 +208,16 @@ class Sites:
             self.notes += who_takes_part(len(replies), refused, self.minimum)
         if refused and has_begun:
             raise SitesChanged
-        return {
-            name: np.array(sum(reply[name] for reply in replies.values()), order="C")
-            for name in question.shapes
-        }
+        return self.unchanged({name: sum(of[name] for of in replies.values()) for name in question.shapes})
+
+    def unchanged(self, sums: Mapping[str, Any]) -> Sums:
+        """Sums of one analysis; `Unavailable` if the sites have other rows than before."""
+        rows = float(sums.get("rows", self.rows))
+        if self.rows not in (0.0, rows):
+            had = f"the sites have {rows:,.0f} rows, and had {self.rows:,.0f}"
+            raise Unavailable(f"{had}: their data changed while they were asked; begin again")
+        self.rows = rows
+        return {name: np.array(array, order="C") for name, array in sums.items()}
 
 
 class Request(Stored):
@@ -226,6 +233,7 @@ class Request(Stored):
             Unavailable: a site leaves in the middle.
         """
         while True:
+            sites.rows = 0.0
             with suppress(SitesChanged):
                 return self._fit(sites)
 

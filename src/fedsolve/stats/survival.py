@@ -54,7 +54,8 @@ class SurvivalCounts(OfTimes):
         both = [np.bincount(place[of], minlength=shape[0] * shape[1]) for of in (slice(None), event)]
         leaving, events = (counts.reshape(shape).astype(float) for counts in both)
         counts = {"at_risk": at_or_after(leaving.T).T, "events": events}
-        return counts | (log_rank(**counts) if self.log_rank else {})
+        test = log_rank(**counts) if self.log_rank else {}
+        return {"rows": np.array(float(len(event)))} | counts | test
 
 
 @dataclass(frozen=True)
