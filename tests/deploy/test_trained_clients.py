@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import partial
 
 import jax
@@ -12,8 +13,10 @@ import pytest
 
 import fedsolve as fs
 from deploy_small import deploy
+from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.core.oracle import Outcome, TrainedRound
+from fedsolve.core.introspect import first_cohort
+from fedsolve.core.oracle import NeedsMore, Outcome, TrainedRound
 from fedsolve.core.wire import ring_words
 from fedsolve.deploy.client.app import client_app
 from fedsolve.deploy.run_log import ROUNDS
@@ -94,16 +97,20 @@ def test_the_same_loop_as_an_oracle(tmp_path):
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 def test_means_by_hand(tmp_path, weighting):
-    """A NumPy transcript of FedAvg and of FedNova; the local rate of the method moves nothing."""
+    """A NumPy transcript of FedAvg, FedNova and DiLoCo; the local rate of the method moves nothing."""
     p = WEIGHTS / WEIGHTS.sum() if weighting == "examples" else np.full(3, 1 / 3)
     tau = np.array([1, 2, 3])
-    plain = nova = start()["w"].astype(np.float64)
+    plain = nova = outer = start()["w"].astype(np.float64)
+    momentum = np.zeros(3)
     for round in range(1, TIMES + 1):
         moved = [0.25 * (client - plain) / round for client in range(3)]
         plain = plain + p @ np.array(moved)
         moved = np.array([0.25 * (client - nova) / round for client in range(3)])
         nova = nova + (p @ tau) * (p @ (moved / tau[:, None]))
-    for wanted, method in ((plain, fs.FedAvg), (nova, fs.FedNova)):
+        moved = p @ np.array([0.25 * (client - outer) / round for client in range(3)])
+        momentum = 0.9 * momentum + moved
+        outer = outer + 0.7 * (moved + 0.9 * momentum)
+    for wanted, method in ((plain, fs.FedAvg), (nova, fs.FedNova), (outer, fs.DiLoCo)):
         rates = [
             deployed(method(client_lr=rate, weighting=weighting), tmp_path / f"{method.__name__}{rate}")[0][
                 "w"
@@ -170,6 +177,15 @@ def test_a_secure_sum_is_the_integers_of_the_replay(tmp_path, monkeypatch):
         np.testing.assert_array_equal(ring_words(total), sum(words[1:], words[0]))
 
 
+def by_hand(counting, rounds=TIMES):
+    """FedAvg of loops that pull; `counting`: the clients that count in some rounds, in others all."""
+    w = start()["w"].astype(np.float64)
+    for round in range(1, rounds + 1):
+        here = np.array(counting.get(round, range(3)))
+        w = w + WEIGHTS[here] @ [0.25 * (client - w) / round for client in here] / WEIGHTS[here].sum()
+    return w
+
+
 # What fails: named in one line with client and round, and the round goes on without it.
 
 
@@ -222,12 +238,7 @@ def test_a_loop_that_fails(tmp_path, fault, capsys):
         tmp_path,
         lambda n: fs.flower.TrainedClient(start(), partial(train, n.client)),
     )
-    w = start()["w"].astype(np.float64)
-    for round in range(1, TIMES + 1):
-        here = np.array([0, 2]) if round == 2 else np.arange(3)
-        moved = np.array([0.25 * (client - w) / round for client in here])
-        w = w + WEIGHTS[here] @ moved / WEIGHTS[here].sum()
-    np.testing.assert_allclose(model["w"], w, rtol=2e-6)
+    np.testing.assert_allclose(model["w"], by_hand({2: [0, 2]}), rtol=2e-6)
     assert record.rounds["rejected"].tolist() == [0, 1, 0]
     reasons = [
         json.loads(line)["reasons"] for line in (tmp_path / "server" / ROUNDS).read_text().splitlines()
@@ -244,10 +255,10 @@ def test_a_loop_that_fails(tmp_path, fault, capsys):
     ("returned", "words"),
     [
         (None, "train returned None: it must return the number of examples"),
-        (0, "examples = 0 of train must be an integer from 1"),
+        (0, "examples = 0 must be an integer of at least 1"),
         ({"examples": 3, "steps": 1.5}, "steps = 1.5"),
-        ({"examples": 3, "loss": np.nan}, "a loss that is not finite"),
-        ({"examples": 3, "accuracy": "good"}, "'accuracy' = 'good'"),
+        ({"examples": 3, "loss": np.nan}, "loss = nan must be finite"),
+        ({"examples": 3, "accuracy": "good"}, "accuracy = 'good' must be a number"),
     ],
 )
 def test_what_a_loop_returns(tmp_path, returned, words):
@@ -257,12 +268,58 @@ def test_what_a_loop_returns(tmp_path, returned, words):
     assert words in str(error.value)
 
 
-def test_a_method_that_needs_more_is_refused_by_each_client(tmp_path):
-    with pytest.raises(Unavailable, match="SCAFFOLD needs the gradient, corrected by control variates"):
-        deployed(fs.SCAFFOLD(client_lr=0.1), tmp_path, repeats=0)
+def test_a_method_that_needs_more_is_refused_before_the_first_round(tmp_path):
+    """By the server, whose clients have said that they have loops of their own; a client refuses an order itself."""
+    with pytest.raises(
+        fs.InvalidInput, match=r"all 3 clients have refused: SCAFFOLD needs .*: take FedAvg: "
+    ) as error:
+        deployed(fs.SCAFFOLD(client_lr=0.1), tmp_path)
+    assert str(error.value).count("SCAFFOLD needs") == 1
+    assert "\n" not in str(error.value)
+    client = fs.flower.TrainedClient(start(), lambda model, round: 3)
+    method = client.around(fs.SCAFFOLD(client_lr=0.1))
+    broadcast = method.broadcast(method.init(start()), first_cohort(3))
+    with pytest.raises(NeedsMore, match="corrected by control variates"):
+        client.run(method, broadcast, method.enrol(broadcast, start()), TrainedRound(None, 0), 0)
     steps = lambda n: fs.flower.TrainedClient(start(), lambda model, round: 3)  # noqa: E731
     with pytest.raises(Unavailable, match=r"number of local steps: return it .* as 'steps'"):
         deployed(fs.FedNova(client_lr=0.1), tmp_path / "b", steps, repeats=0)
+
+
+def test_the_round_goes_on_without_a_loop_that_never_ends(tmp_path, monkeypatch, capsys):
+    """Client 2 in round 2, whose loop runs until this test ends: cut at the deadline, and named in one line."""
+    begun, over, threads, deliver = threading.Event(), threading.Event(), [], FakeGrid._deliver
+
+    def endless(client, model, round):
+        if client == 2 and round == 2:
+            begun.set()
+            over.wait()
+        return pull(model, round, client)
+
+    def delivered(self, message):
+        asked = message.metadata.dst_node_id, message.metadata.message_type, message.metadata.group_id
+        if asked != (103, "train", "2"):
+            return deliver(self, message)
+        threads.append(threading.Thread(target=deliver, args=(self, message)))
+        threads[0].start()
+        begun.wait()
+        return None  # it has not answered
+
+    monkeypatch.setattr(FakeGrid, "_deliver", delivered)
+    try:
+        model, record = deployed(
+            fs.FedAvg(0.1),
+            tmp_path,
+            lambda n: fs.flower.TrainedClient(start(), partial(endless, n.client)),
+            rounds=2,
+        )
+        assert threads[0].is_alive()
+    finally:
+        over.set()
+        threads[0].join()
+    np.testing.assert_allclose(model["w"], by_hand({2: [0, 1]}, rounds=2), rtol=2e-6)
+    assert record.rounds["rejected"].tolist() == [0, 1]
+    assert "fedsolve: round 2: client 2 does not count: no answer within 0.2 s\n" in capsys.readouterr().out
 
 
 def test_what_the_loop_keeps_is_there_after_a_restart(tmp_path):
@@ -288,6 +345,8 @@ def test_metrics_of_clients(tmp_path):
     """By `evaluate` of the model that is asked about; without it those that the loop returned last."""
 
     def train(client, model, round):
+        if client == 0:  # which trains a copy
+            model = {"w": model["w"].copy()}
         return pull(model, round, client) | {"loss": 1.0 + client, "accuracy": round / 4}
 
     def evaluate(model):
@@ -309,6 +368,8 @@ def test_metrics_of_clients(tmp_path):
     assert found[3].metrics["loss"].tolist() == [1.0, 2.0, 3.0]
     assert found[3].metrics["accuracy"].tolist() == [0.75] * 3
     assert np.isnan(found[0].metrics["accuracy"]).all()  # none before its first round
+    (note,) = [note for note in record.notes if "training loop" in note]
+    assert note.startswith("client 0: its training loop left the model as it was")
 
 
 # What modules have beside parameters of 32 bits in rows.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,19 @@ def test_fedavg_by_hand_and_what_is_measured():
     )
     copied = result.module()
     np.testing.assert_allclose(copied["layer"]["w"], w, rtol=2e-6)
+
+
+def test_what_the_loop_returns_is_recorded_and_a_loop_that_trains_a_copy_is_noted():
+    def train(model, round, data):
+        own = copy.deepcopy(model) if data == 1.0 else model
+        return pull(own, round, data) | {"loss": 1.0 + data, "accuracy": round / 4}
+
+    task = fs.tasks.from_training(start(), train, DATA, evaluate=["accuracy"])
+    result = fs.run(fs.FedAvg(client_lr=0.1), task, eval_every=1, **STILL)
+    np.testing.assert_array_equal(result.metrics["train_accuracy"], [np.nan, 0.25, 0.5, 0.75])
+    np.testing.assert_array_equal(result.metrics["train_loss"], [np.nan, 2.0, 2.0, 2.0])
+    (note,) = [note for note in result.history.notes if "training loop" in note]
+    assert note.startswith("client 1: its training loop left the model as it was")
 
 
 def test_float64_and_partial_cohorts():

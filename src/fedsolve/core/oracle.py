@@ -249,21 +249,15 @@ def uncorrected(delta: Params, rate_sum: Scalar | None, oracle: Oracle) -> Param
 
 
 class NeedsMore(InvalidInput):
-    """A method asks of a client what a training loop of the client's own does not tell."""
+    """A method asks of a client what a training loop of the client's own does not tell, or has not told as `name`."""
 
     about_request = True
 
-    def __init__(self, need: str) -> None:
+    def __init__(self, need: str, name: str = "") -> None:
         self.need = need
-        super().__init__(f"the method needs {need}, which a training loop of the client's own does not tell")
-
-
-class NotTold(NeedsMore):
-    """A method asks for what a training loop of the client's own may tell, and did not."""
-
-    def __init__(self, need: str, name: str) -> None:
-        super().__init__(need)
-        self.args = (f"the method needs {need}: return it from the training loop as '{name}'",)
+        remedy = f": return it from the training loop as '{name}'"
+        missing = ", which a training loop of the client's own does not tell"
+        super().__init__(f"the method needs {need}{remedy if name else missing}")
 
 
 @dataclass(frozen=True)
@@ -361,7 +355,7 @@ class TrainedRound(Oracle):
     def _told(self, name: str, what: str) -> Any:
         value = getattr(self.outcome, name, None)
         if value is None:
-            raise NotTold(what, name)
+            raise NeedsMore(what, name)
         return value
 
 

@@ -143,6 +143,9 @@ class ClientRegistry:
 
     Attributes:
         notes: what clients have noted of their problems, each once, by the first that did.
+        refuses_loops: why the method cannot run on clients with a training loop of their own, which are then refused
+            when they connect; '' if it can.
+        loops: the clients that have one.
     """
 
     def __init__(
@@ -160,6 +163,8 @@ class ClientRegistry:
         self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
         self.notes: dict[str, int] = {}
+        self.refuses_loops: Callable[[], str] = lambda: ""
+        self.loops: set[int] = set()
         self._refusals: dict[int, _Refusal] = {}
         self._starts: dict[int, str] = {}  # node -> when it was started last
         self._asked: dict[int, float] = {}  # node -> when it was asked last
@@ -404,6 +409,10 @@ class ClientRegistry:
         notes = facts.get("notes", [])
         if not isinstance(notes, list):
             raise InvalidInput(f"the notes of client {client} are no list: another version of fedsolve?")
+        if facts.get("loop") is True:
+            if why := self.refuses_loops():
+                raise InvalidInput(why)
+            self.loops.add(client)
         site = check_site(facts["site"]) if "site" in facts else ""
         return _Claim(client, site, versions, constants, [sanitize(note) for note in notes])
 

@@ -162,7 +162,8 @@ class PreparedRun(RunEvaluation):
         if dropped := recorder.total("dropped"):
             lines.append(f"{dropped} updates were not finite and left out")
         lines += rate_changes(self.algorithm, recorder.evaluations.arrays())
-        return tuple(lines)
+        notes = getattr(getattr(self.task.loss, "loops", None), "notes", {})
+        return (*lines, *(f"client {client}: {note}" for note, client in notes.items()))
 
 
 @contextmanager
@@ -171,9 +172,10 @@ def failing_plainly(loss: Any) -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError:
-        if (failure := getattr(loss, "failure", None)) is None:
+        loops = getattr(loss, "loops", None)
+        if loops is None or loops.failure is None:
             raise
-        raise failure from None
+        raise loops.failure from None
 
 
 # Making a run ready in five steps: what is asked for, where it lies, its program, its memory, its start.

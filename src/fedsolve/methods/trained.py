@@ -45,32 +45,32 @@ class TrainedLocally(SGD):
 
 
 def with_trained(algorithm: Algorithm, params: Params, run: int = 0) -> Algorithm:
-    """The method for clients with a training loop of their own: the loop in the place of its local SGD.
-
-    `InvalidInput` if the method asks for more than such a loop tells.
-    """
+    """The method for a simulation of clients with a loop of their own; `InvalidInput` if it asks for more."""
     found = support(algorithm, params)
     if found.refused:
-        error = InvalidInput(found.refused)
-        error.about_request = True  # pyright: ignore[reportAttributeAccessIssue]
-        raise error
-    return _with_loop(algorithm, found.needs, run)
+        raise InvalidInput(found.refused)
+    return with_loop(algorithm, found.needs, run)
 
 
-def _with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) -> Algorithm:
+def with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) -> Algorithm:
+    """The method with a loop of the client's own in the place of its local SGD; `NeedsMore` if that is not all."""
     inner = getattr(algorithm, "inner", None)
     if isinstance(inner, Algorithm):
-        return replace(algorithm, inner=_with_loop(inner, asks, run))
+        return replace(algorithm, inner=with_loop(inner, asks, run))
     local = getattr(algorithm, "local", None)
     if not isinstance(local, LocalSolver):
         raise NeedsMore("the gradient of each local step")
-    if type(local) is not SGD or any(
-        x is not None for x in (local.momentum, local.weight_decay, local.clip_norm)
-    ):
+    is_plain = type(local) is SGD and (local.momentum, local.weight_decay, local.clip_norm) == (None,) * 3
+    if not is_plain and name_of(algorithm) not in _OUTER:
         raise NeedsMore(f"clients that run its own solver ({_solver(local)})")
     needs = getattr(getattr(algorithm, "server_optimizer", None), "needs", None)
-    loop = TrainedLocally(local.lr, run=float(run), asks_rates=needs == "sums_gradients", asks=asks)
+    rate = local.lr if isinstance(local, SGD) else 1.0
+    loop = TrainedLocally(rate, run=float(run), asks_rates=needs == "sums_gradients", asks=asks)
     return replace(algorithm, local=loop)
+
+
+_OUTER = ("DiLoCo",)
+"""Methods that are a server's step around whatever optimiser clients have, which may then be the loop's own."""
 
 
 def _solver(local: LocalSolver) -> str:
@@ -99,22 +99,6 @@ _MODEL = {
 
 def support(algorithm: Algorithm, params: Params = _MODEL) -> Support:
     """Whether a method runs on clients with a training loop of their own, by tracing it on a model or its shapes."""
-    leaves, structure = jax.tree.flatten(params)
-    # the same of a method with other numbers: each order of a deployment brings it anew
-    key = (jax.tree.structure(algorithm), structure, *((jnp.shape(x), str(x.dtype)) for x in leaves))
-    if key not in _FOUND:
-        if len(_FOUND) >= _KEPT:
-            _FOUND.clear()
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
-        _FOUND[key] = _traced(algorithm, shapes)
-    return _FOUND[key]
-
-
-_FOUND: dict[Any, Support] = {}
-_KEPT = 64
-
-
-def _traced(algorithm: Algorithm, params: Params) -> Support:
     if why := _why_not(algorithm, params):
         return Support(f"{name_of(algorithm)} needs {why}: {_instead(algorithm, params)}")
     told = ("steps", "loss")
@@ -126,7 +110,7 @@ def _why_not(
 ) -> str:
     # What a method asks for that a loop does not tell, which tells some of `steps` and `loss`; '' for nothing.
     try:
-        method = _with_loop(algorithm)
+        method = with_loop(algorithm)
     except NeedsMore as error:
         return error.need
 

@@ -6,7 +6,8 @@ import copy
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -28,10 +29,18 @@ from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.trained import with_trained
 from fedsolve.tasks.task import Task
-from fedsolve.tasks.training_loops import LoopFailed, Told, TrainingLoop, TrainingRound, measured_by, trainee
+from fedsolve.tasks.training_loops import (
+    UNMOVED,
+    LoopFailed,
+    Told,
+    Trainee,
+    TrainingLoop,
+    TrainingRound,
+    measured_by,
+)
 
 _RUNS = count(1)
-_MODELS = 2  # whose metrics are remembered
+_MODELS = 3  # whose metrics are remembered
 
 
 class Loops:
@@ -40,76 +49,79 @@ class Loops:
     Attributes:
         initial: the model before any round.
         failure: what a loop raised in a program last; None if none did.
+        notes: what is to be said of the loops in a run's record, lines, each with the first client that it is of.
     """
 
     def __init__(
-        self,
-        loop: TrainingLoop,
-        clients: Sequence[Any],
-        evaluate: Callable[..., Any] | None,
-        test: Any,
-        folder: Path | None,
+        self, loop: TrainingLoop, data: list[Any], evaluate: Callable[..., Any] | None, folder: Path | None
     ) -> None:
-        self._loop, self._evaluate, self._folder, self._lock = loop, evaluate, folder, RLock()
-        self._data = [*clients, test]
-        self._own: tempfile.TemporaryDirectory[str] | None = None
-        self._known: dict[bytes, dict[int, Mapping[str, float]]] = {}
+        self._loop, self._data, self._evaluate, self._folder = loop, data, evaluate, folder
+        self._lock, self._own = RLock(), None
+        self._known: dict[tuple[bytes, int], Mapping[str, float]] = {}
+        self._told: dict[int, Mapping[str, float]] = {}
         self.failure: Exception | None = None
-        self.initial = jax.tree.map(np.array, loop.of.read())
-        self.buffers = loop.of.buffers
+        self.notes: dict[str, int] = {}
+        self.initial, self.buffers = jax.tree.map(np.array, loop.read()), loop.buffers
+
+    @contextmanager
+    def _alone(self, buffers: Mapping[str, np.ndarray]) -> Iterator[None]:
+        # the model in one thread's hands; what fails meanwhile is kept, since a program raises another error
+        with self._lock:
+            try:
+                self._loop.load_buffers(buffers)
+                yield
+            except Exception as error:
+                self.failure = error
+                raise
 
     def train(
-        self, params: Params, buffers: Mapping[str, np.ndarray], run: int, round: int, client: int
+        self, given: tuple[Params, Mapping[str, np.ndarray]], run: int, round: int, client: int, asks: Any
     ) -> tuple[Params, dict[str, np.ndarray], Told]:
         """One client's part of a round: the model and the buffers after it, and what the loop told."""
         folder = self._root(run) / f"client-{client}"
         folder.mkdir(parents=True, exist_ok=True)
-        with self._lock:
-            try:
-                self._loop.of.load_buffers(buffers)
-                number = TrainingRound(round + 1, folder)
-                ends, told = self._loop.run(params, number, client, self._data[client])
-                # copies: the next client trains in the same memory
-                return jax.tree.map(np.array, ends), self._loop.of.buffers, told
-            except Exception as error:
-                self.failure = error
-                raise
+        with self._alone(given[1]):
+            ends, told = self._loop.run(
+                given[0], TrainingRound(round + 1, folder), client, self._data[client]
+            )
+            if missing := [name for name in asks if getattr(told, name) is None]:
+                raise LoopFailed(
+                    f"the method needs '{missing[0]}' from the training loop, and it returned none"
+                )
+            if jax.tree.all(jax.tree.map(np.array_equal, given[0], ends)):
+                self.notes.setdefault(UNMOVED, client)
+            self._told[client] = {"loss": math.nan if told.loss is None else told.loss, **told.metrics}
+            # copies: the next client trains in the same memory
+            return jax.tree.map(np.array, ends), self._loop.buffers, told
 
     def measure(
-        self, params: Params, buffers: Mapping[str, np.ndarray], clients: np.ndarray
+        self, params: Params, buffers: Mapping[str, np.ndarray], clients: list[int]
     ) -> list[Mapping[str, float]]:
-        """The metrics of a model on the data of each of some clients; {} without `evaluate`."""
+        """The metrics of a model on the data of each of some clients; without `evaluate` what their loops last told."""
         if self._evaluate is None:
-            return [{}] * len(clients)
+            return [self._told.get(client, {}) for client in clients]
         digest = hashlib.blake2b()
         for leaf in jax.tree.leaves((params, buffers)):
             digest.update(np.asarray(leaf).tobytes())
-        with self._lock:
-            try:
-                if len(self._known) > _MODELS:
+        model = digest.digest()
+        with self._alone(buffers):
+            if missing := {client for client in clients if (model, client) not in self._known}:
+                if len(self._known) >= _MODELS * len(self._data):
                     self._known.clear()
-                known = self._known.setdefault(digest.digest(), {})
-                if not set(clients.tolist()) <= known.keys():
-                    self._loop.of.load_buffers(buffers)
-                    self._loop.of.write(params)
-                for client in sorted(set(clients.tolist()) - known.keys()):
-                    known[client] = self.evaluated(client)
-                return [known[client] for client in clients.tolist()]
-            except Exception as error:
-                self.failure = error
-                raise
+                self._loop.write(params)
+                self._known |= {(model, client): self.evaluated(client) for client in sorted(missing)}
+            return [self._known[model, client] for client in clients]
 
     def evaluated(self, client: int) -> Mapping[str, float]:
         """The metrics of the model as it is on a client's data."""
-        found = self._evaluate(self._loop.of.model, self._data[client]) if self._evaluate else {}
+        found = self._evaluate(self._loop.model, self._data[client]) if self._evaluate else {}
         return measured_by(found, 1)[1]
 
     def copy(self, params: Params, buffers: Any) -> Any:
         """The user's model with other parameters."""
-        of = trainee(copy.deepcopy(self._loop.of.model))
+        of = Trainee(copy.deepcopy(self._loop.model))
         of.write(params)
-        if buffers:
-            of.load_buffers(buffers)
+        of.load_buffers(buffers or {})
         return of.model
 
     def _root(self, run: int) -> Path:
@@ -122,7 +134,10 @@ class Loops:
 
 @dataclass(frozen=True, eq=False)
 class LoopMetric:
-    """A metric that `evaluate` returns, of each client in a batch of clients' numbers."""
+    """A metric of the loops' models, of each client in a batch of clients' numbers.
+
+    As a task's loss, "loss" also has the loops that train in place of its gradient.
+    """
 
     loops: Loops = field(repr=False)
     name: str
@@ -131,57 +146,33 @@ class LoopMetric:
     def asks(self) -> tuple[str, ...]:
         return ("buffers",) if self.loops.buffers else ()
 
-    @property
-    def failure(self) -> Exception | None:
-        return self.loops.failure
-
-    def each(self, params: Params, batch: Array, buffers: Any = None) -> Any:
+    def __call__(self, params: Params, batch: Array, buffers: Any = None) -> Any:
         def host(params: Params, batch: np.ndarray, buffers: Any) -> np.ndarray:
-            found = self.loops.measure(params, buffers, batch)
+            found = self.loops.measure(params, buffers, batch.tolist())
             return np.array([one.get(self.name, math.nan) for one in found])
 
         shape = jax.ShapeDtypeStruct(batch.shape, trees.dtype_of(params))
-        return call_host(host, shape, params, batch, buffers or {})
+        value = call_host(host, shape, params, batch, buffers or {})
+        return (value, buffers) if self.loops.buffers and self.name == "loss" else value
 
-    def __call__(self, params: Params, batch: Array, buffers: Any = None) -> Any:
-        return self.each(params, batch, buffers)
-
-
-@dataclass(frozen=True, eq=False)
-class LoopLoss(LoopMetric):
-    """The loss that `evaluate` returns, and the loops that train in place of its gradient."""
-
-    def __call__(self, params: Params, batch: Array, buffers: Any = None) -> Any:
-        value = super().each(params, batch, buffers)
-        return (value, buffers) if self.loops.buffers else value
-
-    def each(self, params: Params, batch: Array, buffers: Any = None) -> Any:
-        return self(params, batch, buffers)
+    each = __call__
 
     def training_loop(self, params: Params, buffers: Any, solver: Any, who: tuple[Any, Any, Any]) -> Outcome:
         """Where the loop of a client ends, as part of a program; who: its number, the round, whether it takes part."""
-        given = {} if buffers is None else buffers.given()
+        given = params, {} if buffers is None else buffers.given()
 
-        def host(params: Params, given: Any, run: Any, client: Any, round: Any, present: Any) -> Any:
+        def host(given: Any, run: Any, client: Any, round: Any, present: Any) -> Any:
             if not present:  # a place in the program where nobody is
-                return params, given, 1, 1, 0.0
-            ends, after, told = self.loops.train(params, given, int(run), int(round), int(client))
-            for name in solver.asks:
-                if getattr(told, name) is None:
-                    self.loops.failure = LoopFailed(
-                        f"the method needs '{name}' from the training loop, and it returned none"
-                    )
-                    raise self.loops.failure
+                return *given, 1, 1, 0.0
+            ends, after, told = self.loops.train(given, int(run), int(round), int(client), solver.asks)
             return ends, after, told.examples, told.steps or 0, told.loss or 0.0
 
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, given))
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
         number = jax.ShapeDtypeStruct((), jnp.int32)
         results = (*like, number, number, jax.ShapeDtypeStruct((), trees.dtype_of(params)))
-        ends, after, examples, steps, loss = call_host(
-            host, results, params, given, solver.run, *who, once=True
-        )
+        ends, after, examples, steps, loss = call_host(host, results, given, solver.run, *who, once=True)
         told = {n: x for n, x in (("steps", steps), ("loss", loss)) if n in solver.asks}
-        return Outcome(ends, examples, **told, buffers=after if given else None)
+        return Outcome(ends, examples, **told, buffers=None if buffers is None else after)
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,17 +180,7 @@ class LoopTask(Task):
     """A task whose clients train with a loop of the user's own."""
 
     def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method as runs of this task use it: with the loop in the place of its local SGD.
-
-        Args:
-            algorithm: the method.
-
-        Returns:
-            Another method.
-
-        Raises:
-            InvalidInput: a method that asks for more than such a loop tells.
-        """
+        # with the loop in the place of the method's local SGD
         loss: Any = self.loss
         return super().around(with_trained(algorithm, loss.loops.initial, next(_RUNS)))
 
@@ -209,7 +190,7 @@ def from_training(
     train: Callable[..., Any],
     clients: Sequence[Any],
     *,
-    evaluate: Callable[..., Mapping[str, Any]] | None = None,
+    evaluate: Callable[..., Mapping[str, Any]] | Sequence[str] = (),
     test: Any = None,
     examples: Sequence[int] | None = None,
     folder: str | Path | None = None,
@@ -229,7 +210,8 @@ def from_training(
         train: (model, round, data) -> number of examples, or a mapping, as `TrainedClient` takes it.
         clients: the data of each client, whatever `train` takes; at least one.
         evaluate: (model, data) -> metrics by name, finite floats, among them `loss`: of each client before the first
-            round and every `eval_every` rounds. It must leave the model as it is. None: the record has no losses.
+            round and every `eval_every` rounds. It must leave the model as it is. Or the names of metrics that `train`
+            returns: those of each client's last round, NaN before its first.
         test: the server's own data, as `evaluate` takes it; None for none.
         examples: of each client, >= 1: how much its metrics count in the means over all; None for alike. In training a
             client counts by what `train` returns.
@@ -251,9 +233,12 @@ def from_training(
     2
     """
     check_list("clients", clients, "the data of each client")
-    if evaluate is not None and not callable(evaluate):
-        raise InvalidInput(f"evaluate = {shown(evaluate)} must be a function of (model, data), or None")
-    if test is not None and evaluate is None:
+    named = isinstance(evaluate, list | tuple) and all(isinstance(n, str) for n in evaluate)
+    if not named and not callable(evaluate):
+        raise InvalidInput(
+            f"evaluate = {shown(evaluate)} must be a function of (model, data), or names of metrics"
+        )
+    if test is not None and named:
         raise InvalidInput("test is given and evaluate is not: give evaluate, which measures the model on it")
     sizes = [1] * len(clients) if examples is None else list(examples)
     if not clients or len(sizes) != len(clients):
@@ -261,16 +246,17 @@ def from_training(
             f"examples = {shown(examples)} of {len(clients)} clients: give a number for each, at least one"
         )
     where = None if folder is None else check_path("folder", folder)
-    loops = Loops(TrainingLoop(trainee(model), train), clients, evaluate, test, where)
-    names = [n for n in loops.evaluated(0) if n != "loss"]
+    function = evaluate if callable(evaluate) else None
+    loops = Loops(TrainingLoop(model, train), [*clients, test], function, where)
+    names = loops.evaluated(0) if callable(evaluate) else evaluate
     rows = [np.full(n, i, np.int32) for i, n in enumerate(sizes)]
     return LoopTask(
         name,
         lambda key: loops.initial,
-        LoopLoss(loops, "loss"),
+        LoopMetric(loops, "loss"),
         FederatedData.from_clients(rows),
         None if test is None else np.full(1, len(clients), np.int32),
-        {n: LoopMetric(loops, n) for n in names},
+        {n: LoopMetric(loops, n) for n in names if n != "loss"},
         batch_size=None,
         epochs=None,
         local_steps=1,

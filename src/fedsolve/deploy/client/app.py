@@ -37,6 +37,7 @@ from fedsolve.deploy.message import (
 )
 from fedsolve.deploy.method_spec import trusted_parts
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, NodeContext, states_of
+from fedsolve.deploy.oracles.trained import TrainedClient
 from fedsolve.deploy.sanitize import about_request, sanitize
 from fedsolve.deploy.server.settings import named_arguments
 from fedsolve.deploy.signature import (
@@ -259,12 +260,13 @@ def _introduce(
 ) -> RecordDict:
     # Who this client is, and which model it has where the server asks for that: statistics need none.
     facts: dict[str, Any] = {"client": node.client}
-    framework, more = "numpy", {"site": node.site}
+    framework, more = "numpy", dict[str, Any](site=node.site)
     try:
         if record.config_records.get("who", ConfigRecord()).get("model") is not False:
             with cache.borrow(run, node, anew=True) as problem:
                 facts["signature"], framework = signature(problem.params), problem.framework
                 more |= {"constants": constant_digests(problem.shared), "notes": list(problem.notes)}
+                more |= {"loop": isinstance(problem, TrainedClient)}
         facts |= {name: value for name, value in more.items() if value}
         return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
     except Exception as error:

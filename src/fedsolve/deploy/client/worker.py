@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.loss_checks import why_not_finite
-from fedsolve.core.oracle import NotTold, TrainedRound, WrappedOracle
+from fedsolve.core.oracle import TrainedRound, WrappedOracle
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.client.state import ClientState, Ledger, PrivacyBudget, StateLost
@@ -60,18 +59,21 @@ def train(
     """The message and the next state of a client; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
-    algorithm, oracle = problem.prepare(algorithm, broadcast, before, oracle, request.round)
-    with suppress(NotTold):  # of a loop that tells no number of steps none is asked
+    oracle, donated = problem.run(algorithm, broadcast, before, oracle, request.round), ()
+    if isinstance(oracle, TrainedRound):
+        donated = (3,)  # the model where the loop ended: the message is made in its memory
+    else:
         algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
     around, down = algorithm, broadcast
     if problem.beside is not None:
         around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
-    if isinstance(oracle, TrainedRound):
-        return _after_loop(algorithm, broadcast, before, oracle, request.client)
-    with problem.failing_plainly():
-        message, after, is_finite = jax.block_until_ready(_compiled(_train)(around, down, before, oracle))
+    with problem.failing_plainly(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        message, after, is_finite = jax.block_until_ready(
+            _compiled(_train, donated)(around, down, before, oracle)
+        )
         if not is_finite:
-            why = _why_not_finite_at_start(around, down, before, oracle, problem.beside)
+            why = None if donated else _why_not_finite_at_start(around, down, before, oracle, problem.beside)
             remedy = why or "lower the client's rate"
             raise InvalidInput(f"the update of client {request.client} is not finite: {remedy}")
     if problem.beside is not None:
@@ -99,26 +101,6 @@ def _compiled(function: Callable[..., Any], donated: tuple[int, ...] = ()) -> An
     return jax.jit(function, compiler_options=compiler_options(), donate_argnums=donated)
 
 
-def _after_loop(
-    algorithm: Any, broadcast: Any, before: Any, oracle: TrainedRound, client: int
-) -> tuple[Any, Any]:
-    # The message and the next state of a client whose loop has run: the model where it ends is given to the program,
-    # and numbers are looked at leaf by leaf, so that no further copy of a large model is made.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        made, after = _compiled(_message, (3,))(algorithm, broadcast, before, oracle)
-    floats = [x for x in jax.tree.leaves((made, after)) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
-    if not all(map(_compiled(trees.array_is_finite), floats)):
-        raise InvalidInput(f"the update of client {client} is not finite: lower the loop's rate")
-    return made, after
-
-
-def _message(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any]:
-    if algorithm.traits.privacy == "distributed":
-        oracle = replace(oracle, key=None)
-    return algorithm.train(broadcast, before, oracle)
-
-
 @dataclass(frozen=True)
 class _WithoutNoise(WrappedOracle):
     """An oracle whose method adds no noise in the program: its share is added afterwards, outside."""
@@ -127,6 +109,9 @@ class _WithoutNoise(WrappedOracle):
 
     def change(self, params: Any, gradient: Any) -> Any:
         return gradient
+
+    def trained(self, params: Any) -> Any:
+        return self.inner.trained(params)
 
 
 class _FirstGradient(Exception):
@@ -201,7 +186,7 @@ class Worker:
         self.problem.folder = self._states(request).loop
         with precision_of(self.problem.params):
             with about_request():
-                method = self._method(request)
+                method = self.problem.around(self._method(request))
                 check_needs(method, self.problem)
                 check_buffers(method, self.problem.buffers)
                 check_still(method, self.problem.moving_buffers)
@@ -331,6 +316,7 @@ class Worker:
         model = wire.decode(request.model, self.problem.params)
         if not algorithm.traits.personal:
             return model
+        algorithm = self.problem.around(algorithm)
         params = jax.tree.map(jnp.asarray, self.problem.initial)
         like = introspect.broadcast_shape(algorithm, params, request.population)
         if request.first_broadcast is not None:

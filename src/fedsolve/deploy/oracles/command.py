@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedsolve.core.errors import (
-    ConfidentialError,
-    InvalidInput,
-    check_number,
-    is_plain_number,
-    of_type,
-    shown,
-)
+from fedsolve.core.errors import ConfidentialError, InvalidInput, check_number, shown
 from fedsolve.core.trees import named_leaves
 from fedsolve.deploy.processes import NOT_STARTED, SIGNALLED, TIMED_OUT, run_watched
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.folders.untrusted import loads, open_regular, read_bytes
-from fedsolve.tasks.training_loops import trainee
+from fedsolve.tasks.training_loops import Trainee, check_form, form_of
 
 RECEIVED, TRAINED, RESULTS = "model.safetensors", "trained.safetensors", "results.json"
 """Files of a round's folder: the model that was received, the trained one, and what is told of the training."""
@@ -85,12 +79,11 @@ class CommandLoop:
         Returns:
             The command's results.
         """
-        own = trainee(model)
-        params, buffers, form = own.read(), own.buffers, own.form
+        own = Trainee(model)
+        params, buffers = own.read(), own.buffers
         paths, leaves = named_leaves(params)
-        sent = {
-            p: np.array(x, jax.numpy.dtype(form[p][1]), order="C") for p, x in zip(paths, leaves, strict=True)
-        }
+        kinds = [jnp.dtype(kind) for _, kind in own.form.values()]
+        sent = {p: np.asarray(x, kind, order="C") for p, x, kind in zip(paths, leaves, kinds, strict=True)}
         for left in round.folder.glob(f"{_PREFIX}*"):  # by a client that was killed
             shutil.rmtree(left, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=round.folder))
@@ -101,11 +94,15 @@ class CommandLoop:
             for place, value in places.items():
                 words = [word.replace(f"{{{place}}}", str(value)) for word in words]
             self._run(words, folder / "output.log")
-            results = _read_results(folder / RESULTS)
-            found = _read_arrays(folder / TRAINED, sent | buffers)
+            with _reading(folder / RESULTS) as path:
+                results = loads(read_bytes(path, _LONGEST, follow=False))
+                if not isinstance(results, dict) or "examples" not in results:
+                    raise ValueError("it must be an object with the number of `examples`")
+            with _reading(folder / TRAINED) as path:
+                found = _read_arrays(path, sent | buffers)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        trained = [found[p].astype(x.dtype) for p, x in zip(paths, leaves, strict=True)]
+        trained = [found[path].astype(x.dtype) for path, x in zip(paths, leaves, strict=True)]
         own.write(jax.tree.structure(params).unflatten(trained))
         own.load_buffers({name: found[name] for name in buffers})
         return results
@@ -126,43 +123,21 @@ class CommandLoop:
         raise ConfidentialError(f"{line}: {' | '.join(lines[-_LINES:]) or 'it printed nothing'}", line)
 
 
-def _read_results(path: Path) -> dict[str, float]:
+@contextmanager
+def _reading(path: Path) -> Iterator[Path]:
     try:
-        results = loads(read_bytes(path, _LONGEST, follow=False))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    if not isinstance(results, dict) or "examples" not in results:
-        raise InvalidInput(f"the command's {path.name} must be an object with the number of `examples`")
-    for name, value in results.items():
-        if not is_plain_number(value) or not math.isfinite(value):
-            where = f"'{sanitize(name)}' in the command's {path.name}"
-            raise InvalidInput(f"{where} is {of_type(value)}: write a finite number")
-    return results
+        yield path
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InvalidInput(f"the command's {path.name} cannot be used: {sanitize(reason)}") from None
 
 
 def _read_arrays(path: Path, sent: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     largest = sum(x.nbytes for x in sent.values()) + _HEADER
-    try:
-        with open_regular(path, follow=False) as file:
-            if (size := os.fstat(file.fileno()).st_size) > largest:
-                raise OSError(0, f"it has {size:,} bytes, more than {largest:,}")
-        with safe_open(path, "numpy") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise _unreadable(path, error) from None
-    for name in [*sent, *found]:
-        given, wanted = (
-            f"{x[name].shape} {x[name].dtype}" if name in x else "nothing" for x in (found, sent)
-        )
-        if given != wanted:
-            raise InvalidInput(
-                f"'{sanitize(name)}' in the command's {path.name} is {given}, in the model {wanted}"
-            )
-        if not np.isfinite(found[name]).all():
-            raise InvalidInput(f"'{name}' in the command's {path.name} is not finite")
+    with open_regular(path, follow=False) as file:
+        if (size := os.fstat(file.fileno()).st_size) > largest:
+            raise ValueError(f"it has {size:,} bytes, more than {largest:,}")
+    with safe_open(path, "numpy") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    check_form(form_of(found), form_of(sent))
     return found
-
-
-def _unreadable(path: Path, error: Exception) -> InvalidInput:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return InvalidInput(f"the command's {path.name} cannot be read: {sanitize(reason)}")

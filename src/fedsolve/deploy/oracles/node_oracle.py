@@ -75,7 +75,7 @@ class LocalProblem(ABC):
         params: a model of the right shapes and types; its values do not matter.
         exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
             parameters and step; a line search compares such losses.
-        metrics: names of what it can measure a model by.
+        metrics: names of what it can measure a model by; None where any name may be asked for.
         constants: arrays by name that all clients must share and no message has, such as frozen parameters. A client
             with others than most clients is refused.
         schemas: what the schemas say that its data were held against when it was made, by part; shared as `constants`.
@@ -90,13 +90,13 @@ class LocalProblem(ABC):
     params: Params
     num_examples: int
     exact_loss: bool = True
-    metrics: Collection[str] = ()
+    metrics: Collection[str] | None = ()
     constants: Mapping[str, np.ndarray] = MappingProxyType({})
     schemas: Mapping[str, np.ndarray] = MappingProxyType({})
     notes: Collection[str] = ()
     framework: str = "jax"
     beside: Buffers | None = None
-    folder: Path | None = None
+    folder: Path = Path(STATE_FOLDER) / "client"
     untold: str = ""
 
     @property
@@ -144,6 +144,10 @@ class LocalProblem(ABC):
         """
         yield
 
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        """The method as this client runs it; itself by default."""
+        return algorithm
+
     @abstractmethod
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> Oracle:
         """The oracle of one round.
@@ -159,11 +163,9 @@ class LocalProblem(ABC):
                 compiled engine.
         """
 
-    def prepare(
-        self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Oracle, round: int
-    ) -> tuple[Algorithm, Oracle]:
-        """The method and the round's oracle as the message is made of them: where work is due outside, after it."""
-        return algorithm, oracle
+    def run(self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Any, round: int) -> Any:
+        """A round's oracle after the local work that is done outside of the program that makes the message."""
+        return oracle
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
         """The oracle of a number of local steps, for fine-tuning before a client is evaluated."""

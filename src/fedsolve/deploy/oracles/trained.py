@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -14,23 +14,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown, unknown
-from fedsolve.core.oracle import Oracle, Outcome, TrainedRound, loop_start
+from fedsolve.core.oracle import Outcome, TrainedRound, loop_start
 from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.message import PartMetrics
-from fedsolve.deploy.oracles.node_oracle import STATE_FOLDER, LocalProblem
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.compute.clients import own_key
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import loads, read_bytes
-from fedsolve.methods.trained import with_trained
+from fedsolve.methods.trained import with_loop
 from fedsolve.tasks.training_loops import (
     TrainingLoop,
     TrainingRound,
     assign,
     measured_by,
     parameters,
-    trainee,
 )
 
 _LAST = "returned.json"
@@ -39,30 +39,16 @@ _MOST = 2**20  # bytes of it
 __all__ = ["TrainedClient", "TrainingRound", "assign", "parameters"]
 
 
-class _AnyName(Collection[str]):
-    """All names: which metrics a loop returns is known once it has run."""
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 1
-
-
 class TrainedClient(LocalProblem):
     """A client with a training loop of its own: the server's model goes in, what the loop makes of it is sent.
 
     The client sends the difference of the parameters, of those that require gradients in a module, and the buffers.
-    All methods that need no more run with it, and others are refused in one line: `fedsolve list algorithms --json` and
-    docs/methods.md say which. Wrappers (compression, secure sums, privacy, robust reductions) act on the difference.
-    The local rate of the method moves nothing: the loop has its own.
+    Methods that need more are refused when the client connects: `fedsolve list algorithms --json` and docs/methods.md
+    say which. Wrappers (compression, secure sums, privacy, robust reductions) act on the difference. The local rate of
+    the method moves nothing: the loop has its own.
 
     An exception in the loop, other shapes, types or names, or a number that is not finite end this client's part of the
-    round in one line; the round goes on without it. An endless loop ends with the round's deadline
-    (`server_app(round_seconds=)`), of which the server says that the client gave no answer.
+    round in one line; the round goes on without it, as it does at its deadline (`server_app(round_seconds=)`).
 
     Parameters in float16 or bfloat16 stay so in the model; they are sent, and summed, as float32. A difference is from
     what the loop was given, rounded to the model's types. Models on a GPU are copied once each way in a round.
@@ -103,63 +89,56 @@ class TrainedClient(LocalProblem):
     ) -> None:
         if evaluate is not None and not callable(evaluate):
             raise InvalidInput(f"evaluate = {shown(evaluate)} must be a function of the model, or None")
-        own = trainee(model)
-        self._loop, self._evaluate = TrainingLoop(own, train, examples), evaluate
-        self.framework, self.constants = own.framework, own.constants
+        self._loop, self._evaluate = TrainingLoop(model, train, examples), evaluate
+        self.framework, self.constants = self._loop.framework, self._loop.constants
         # its shapes: values are copied where a method asks for them
-        self.params = jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), own.read())
-        self._initial: Params | None = None
+        self.params = jax.tree.map(lambda x: np.broadcast_to(x.dtype.type(0), x.shape), self._loop.read())
         self.num_examples = examples or 1
-        self.metrics = _AnyName()
+        self.metrics = None  # which ones a loop returns is known once it has run
 
-    @property
-    def initial(self) -> Params:
+    @cached_property
+    def initial(self) -> Params:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The model that the loop had before its first round."""
-        if self._initial is None:
-            self._initial = jax.tree.map(np.array, self._loop.of.read())
-        return self._initial
+        return jax.tree.map(np.array, self._loop.read())
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
         """The module's buffers by name, as they are now."""
-        return self._loop.of.buffers
+        return self._loop.buffers
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`)."""
-        self._loop.of.load_buffers(buffers)
+        self._loop.load_buffers(buffers)
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> TrainedRound:
         """The client in a round, before its loop has run."""
-        return TrainedRound(
-            None, jnp.asarray(client, jnp.int32), own_key(key, client) if noise is None else noise
-        )
+        return TrainedRound(None, jnp.int32(client), own_key(key, client) if noise is None else noise)
 
-    def prepare(
-        self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Oracle, round: int
-    ) -> tuple[Algorithm, Oracle]:
-        """Run the loop: the method and the client as the message is made of them."""
-        assert isinstance(oracle, TrainedRound)
-        algorithm = with_trained(algorithm, self.params)
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        """The method with the loop in the place of its local SGD."""
+        return with_loop(algorithm)
+
+    def run(self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Any, round: int) -> TrainedRound:
+        """The client in a round after its loop has run."""
         start, _ = loop_start(algorithm.train, broadcast, state, oracle)
-        folder = self.folder or Path(STATE_FOLDER) / "client-loop"
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         start = jax.tree.map(np.asarray, start)
-        params, told = self._loop.run(start, TrainingRound(round + 1, folder), int(oracle.client))
-        self.num_examples, self.untold = told.examples, "" if told.loss is not None else "loss"
-        last = {"examples": told.examples, **told.metrics, **({} if self.untold else {"loss": told.loss})}
-        write_atomically(folder / _LAST, json.dumps(last))
-        dtype = jnp.result_type(*jax.tree.leaves(params))
-        loss = None if told.loss is None else jnp.asarray(told.loss, dtype)
+        params, told = self._loop.run(start, TrainingRound(round + 1, self.folder), int(oracle.client))
+        self.num_examples, self.untold = told.examples, "loss" if told.loss is None else ""
+        last = {"examples": told.examples, "loss": told.loss, **told.metrics}
+        write_atomically(self.folder / _LAST, json.dumps(last))
+        loss = None if told.loss is None else jnp.asarray(told.loss, trees.dtype_of(params))
         steps = None if told.steps is None else jnp.int32(told.steps)
-        return algorithm, replace(oracle, outcome=Outcome(params, jnp.int32(told.examples), steps, loss))
+        return replace(oracle, outcome=Outcome(params, jnp.int32(told.examples), steps, loss))
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Metrics by `evaluate`, else those that the loop returned last (see `LocalProblem.measure`)."""
-        if self._evaluate is None:
-            found = self._last() or dict.fromkeys(metrics, float("nan"))
-        else:
-            self._loop.of.write(params)
-            found = self._evaluate(self._loop.of.model)
+        path, found = self.folder / _LAST, dict.fromkeys(metrics, math.nan)
+        if self._evaluate is not None:
+            self._loop.write(params)
+            found = self._evaluate(self._loop.model)
+        elif path.exists():
+            found = loads(read_bytes(path, _MOST, follow=False))
         examples, values = measured_by(found, self.num_examples)
         for name in metrics:
             if name not in values:
@@ -167,8 +146,3 @@ class TrainedClient(LocalProblem):
         means = {name: values[name] for name in metrics}
         counts = {name: examples if math.isfinite(x) else 0.0 for name, x in means.items()}
         return {"train": PartMetrics(examples, means, counts)}
-
-    def _last(self) -> dict[str, Any]:
-        # What the loop returned last in this experiment; {} before its first round.
-        path = None if self.folder is None else self.folder / _LAST
-        return loads(read_bytes(path, _MOST, follow=False)) if path is not None and path.exists() else {}

@@ -10,6 +10,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -41,6 +42,7 @@ from fedsolve.engine.compute.casting import cast, run_key
 from fedsolve.engine.feedback_schedules import has_feedback, with_current_rates, with_reacting
 from fedsolve.folders.logs import bytes_of, read_all, write_all
 from fedsolve.methods.robust.reductions import FACTOR, parts_of, usual_norm
+from fedsolve.methods.trained import support
 from fedsolve.results.columns import Columns
 
 # The clients of a run, and who of them takes part in a round.
@@ -359,6 +361,13 @@ class Coordinator:
     def model(self) -> Params:
         with self.precision():
             return jax.device_get(self.algorithm.export(self.state.server))
+
+    @cached_property
+    def refuses_loops(self) -> str:
+        """Why clients cannot train by a loop of their own; '' if they can."""
+        with self.precision():
+            params = jax.eval_shape(self.algorithm.export, self.state.server)
+            return support(self.algorithm, params).refused
 
     def why_not(self, before: int, trains: bool) -> str:
         """Why this many clients cannot go on from where there were `before`; '' if they can."""

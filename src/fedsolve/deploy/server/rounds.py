@@ -29,6 +29,7 @@ from fedsolve.deploy.status import Cause, PhaseClock
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
 from fedsolve.engine.record import Recorder
 from fedsolve.results.clients import ClientMetrics
+from fedsolve.tasks.training_loops import UNMOVED
 
 # Asking a cohort for one round: who is asked, and which of the replies count.
 
@@ -143,7 +144,10 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         return self._coordinator.state.round + 1
 
     def _read(self, request: TrainRequest, answer: RecordDict) -> Accepted:
-        return read_and_validate(self._coordinator, request.client, answer)
+        reply = read_and_validate(self._coordinator, request.client, answer)
+        if reply.parts.get("delta") == 0 and request.client in self._registry.loops:
+            self._registry.notes.setdefault(UNMOVED, request.client)
+        return reply
 
 
 def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict) -> Accepted:
@@ -196,6 +200,7 @@ class FederationLoop(RecordedRounds):
         self._registry = ClientRegistry.of(
             grid, settings, checkpoint.experiment, coordinator.signature, reports.clients, self._log
         )
+        self._registry.refuses_loops = lambda: coordinator.refuses_loops
         self._names = coordinator.names = self._registry.names
         self._secure = coordinator if isinstance(coordinator, SecureCoordinator) else None
         if self._secure is not None:
