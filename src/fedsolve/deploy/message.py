@@ -126,6 +126,11 @@ class TrainRequest(Request):
     broadcast: bytes = field(metadata=_BYTES)
     tracked_state: bytes | None = field(metadata=_OPTIONAL | _OF_ONE)
 
+    def let_go(self) -> None:
+        """Drop the broadcasts once they are decoded."""
+        object.__setattr__(self, "broadcast", b"")
+        object.__setattr__(self, "first_broadcast", None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(Request):

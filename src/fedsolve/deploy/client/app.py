@@ -241,6 +241,7 @@ def client_app(
         with cache.borrow(run, node) as problem:
             with about_request():
                 request = record_to_request(kind, record, problem.buffers)
+                codec.clear_record(record)  # the numbers of a large model are the request's alone
                 if request.client != node.client:
                     raise InvalidInput(
                         f"the order is for client {request.client}, this is client {node.client}"

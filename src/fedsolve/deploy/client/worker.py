@@ -21,6 +21,7 @@ from fedsolve.core.oracle import TrainedRound, WrappedOracle
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.client.state import ClientState, Ledger, PrivacyBudget, StateLost
+from fedsolve.deploy.host import all_finite
 from fedsolve.deploy.message import (
     EvaluateReply,
     EvaluateRequest,
@@ -59,21 +60,23 @@ def train(
     """The message and the next state of a client; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
-    oracle, donated = problem.run(algorithm, broadcast, before, oracle, request.round), ()
+    oracle = problem.run(algorithm, broadcast, before, oracle, request.round)
     if isinstance(oracle, TrainedRound):
-        donated = (3,)  # the model where the loop ended: the message is made in its memory
-    else:
-        algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            # in the memory of the model where the loop ended; whether it is finite would take more in a program
+            made = _compiled(_message, (3,))(algorithm, broadcast, before, oracle)
+        if not all_finite(made):
+            raise InvalidInput(f"the update of client {request.client} is not finite: lower the loop's rate")
+        return made
+    algorithm.with_steps(int(oracle.steps))  # a method that was told another number refuses
     around, down = algorithm, broadcast
     if problem.beside is not None:
         around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
-    with problem.failing_plainly(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        message, after, is_finite = jax.block_until_ready(
-            _compiled(_train, donated)(around, down, before, oracle)
-        )
+    with problem.failing_plainly():
+        message, after, is_finite = jax.block_until_ready(_compiled(_train)(around, down, before, oracle))
         if not is_finite:
-            why = None if donated else _why_not_finite_at_start(around, down, before, oracle, problem.beside)
+            why = _why_not_finite_at_start(around, down, before, oracle, problem.beside)
             remedy = why or "lower the client's rate"
             raise InvalidInput(f"the update of client {request.client} is not finite: {remedy}")
     if problem.beside is not None:
@@ -148,10 +151,14 @@ def _first_gradient(oracle: Any, buffers: Any, params: Any, step: Any) -> Any:
     return oracle(params, step)
 
 
-def _train(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any, Any]:
+def _message(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any]:
     if algorithm.traits.privacy == "distributed":
         oracle = _WithoutNoise(oracle)
-    message, after = algorithm.train(broadcast, before, oracle)
+    return algorithm.train(broadcast, before, oracle)
+
+
+def _train(*given: Any) -> tuple[Any, Any, Any]:
+    message, after = _message(*given)
     return message, after, trees.all_finite((message, after))
 
 
@@ -247,7 +254,7 @@ class Worker:
         algorithm = self._cast(method)
         params = self.problem.params
         like = introspect.broadcast_shape(algorithm, params, request.population)
-        broadcast = wire.decode(request.broadcast, like, params)
+        broadcast = jax.tree.map(jnp.asarray, wire.decode(request.broadcast, like, params))
         sent = request.first_broadcast
         first = broadcast if sent is None else wire.decode(sent, like, params)
         before = jax.eval_shape(algorithm.enrol, first, params)
@@ -263,12 +270,20 @@ class Worker:
             self.problem.load_buffers(request.buffers)
         # Under a method that protects updates buffers stay those of the server.
         given = self.problem.buffers if protects(method) else {}
+        # of a large model there is one copy from the server at a time, none beside the reply
+        order, sent, first = self._order("train", request), None, None
+        request.let_go()
         message, after = train(self.problem, algorithm, broadcast, before, request)
+        del broadcast
         buffers = self.problem.buffers
         if given:
             check_still(method, [name for name, x in given.items() if x.tobytes() != buffers[name].tobytes()])
             buffers = {}  # those of the server
-        encoded = self._encoded(request, algorithm, message)
+        encoded = (
+            wire.encode(message)
+            if order.masks is None
+            else self.sums.masked(self.folder, order, algorithm, message, self.log)
+        )
         if is_stateful:
             # Before the reply is sent: a server that uses it asks for this state in its next order.
             states.save(request.round, after, request.last_used_round)
@@ -282,12 +297,6 @@ class Worker:
             dict(buffers),
             self.problem.untold,
         )
-
-    def _encoded(self, request: Request, method: Algorithm, message: Any) -> bytes:
-        # A message as it is sent: masked where the method asks for sums alone.
-        if request.masks is None:
-            return wire.encode(message)
-        return self.sums.masked(self.folder, self._order("train", request), method, message, self.log)
 
     def _order(self, kind: str, request: Request, *more: bytes) -> SumOrder:
         digest = request_digest(request, self.run_config, *more)

@@ -129,6 +129,7 @@ class TrainedClient(LocalProblem):
         write_atomically(self.folder / _LAST, json.dumps(last))
         loss = None if told.loss is None else jnp.asarray(told.loss, trees.dtype_of(params))
         steps = None if told.steps is None else jnp.int32(told.steps)
+        params = jax.tree.map(jnp.array, params)  # the program's own, in whose memory it makes the message
         return replace(oracle, outcome=Outcome(params, jnp.int32(told.examples), steps, loss))
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
