@@ -279,7 +279,38 @@ jax.tree_util.register_dataclass(Outcome, ["params", "examples", "steps", "loss"
 
 
 class _Begins(Exception):
-    """Raised where a method begins local work: with which model, and with which buffers."""
+    """Raised where local work begins: with which model, and with the step or the buffers there."""
+
+
+@dataclass(frozen=True)
+class _Beginning(WrappedOracle):
+    """A client whose local work ends where it begins."""
+
+    memory: Any = None
+
+    def trained(self, params: Params) -> NoReturn:
+        raise _Begins(params, None if self.memory is None else self.memory.read())
+
+    def __call__(self, params: Params, step: Scalar) -> NoReturn:
+        raise _Begins(params, step)
+
+    def remembering(self, memory: Any) -> Oracle:
+        return replace(self, memory=memory)
+
+
+def beginning_of(
+    train: Callable[[Any, Any, Oracle], Any], broadcast: Any, state: Any, oracle: Oracle
+) -> tuple[Params, Any] | None:
+    """The model that a client's local work begins with, and the step or the buffers there; None if it begins otherwise.
+
+    Args:
+        train: of the method (`Algorithm.train`).
+    """
+    try:
+        train(broadcast, state, _Beginning(oracle))
+    except _Begins as begins:
+        return begins.args
+    return None
 
 
 class _LossAlone(tuple[Any]):
@@ -310,9 +341,8 @@ class TrainedRound(Oracle):
         object.__setattr__(self, "begun", [])
 
     def trained(self, params: Params) -> Outcome:
-        """What the loop gave back; whoever asks where it begins is told."""
-        if self.outcome is None:
-            raise _Begins(params, None if self.memory is None else self.memory.read())
+        """What the loop gave back."""
+        assert self.outcome is not None
         if self.begun:
             raise NeedsMore("local work twice in a round")
         self.begun.append(params)
@@ -360,16 +390,3 @@ class TrainedRound(Oracle):
 
 
 jax.tree_util.register_dataclass(TrainedRound, ["outcome", "client", "key"], [], ["memory", "begun"])
-
-
-def loop_start(
-    train: Callable[[Any, Any, Oracle], Any], broadcast: Any, state: Any, oracle: TrainedRound
-) -> tuple[Params, Any]:
-    """The model that a client's own loop begins with, and its buffers (None if the program carries none)."""
-    # train: of the method (`Algorithm.train`), which asks its oracle once where the loop ends
-    try:
-        train(broadcast, state, replace(oracle, outcome=None))
-    except _Begins as begins:
-        params, buffers = begins.args
-        return params, buffers
-    raise NeedsMore("no local work of clients")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -121,7 +121,10 @@ class PreparedRun(RunEvaluation):
         if self.stream is not None:
             packed, state = self.stream.enter(state)
         inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
-        with failing_plainly(self.task.loss):
+        loops: Any = getattr(
+            self.task.loss, "loops", None
+        )  # what they raise leaves a program as it was raised
+        with nullcontext() if loops is None else loops.failing_plainly():
             try:
                 state, logs = compiled_advance(self.program.on_one_core)(*inputs, state, np.int32(rounds))
             except TypeError:  # a shape or type that changes is said plainly
@@ -164,18 +167,6 @@ class PreparedRun(RunEvaluation):
         lines += rate_changes(self.algorithm, recorder.evaluations.arrays())
         notes = getattr(getattr(self.task.loss, "loops", None), "notes", {})
         return (*lines, *(f"client {client}: {note}" for note, client in notes.items()))
-
-
-@contextmanager
-def failing_plainly(loss: Any) -> Iterator[None]:
-    # what a user's training loop raises inside a program leaves this block as it was raised
-    try:
-        yield
-    except jax.errors.JaxRuntimeError:
-        loops = getattr(loss, "loops", None)
-        if loops is None or loops.failure is None:
-            raise
-        raise loops.failure from None
 
 
 # Making a run ready in five steps: what is asked for, where it lies, its program, its memory, its start.

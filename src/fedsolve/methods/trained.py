@@ -6,7 +6,8 @@ that asks for anything else is refused, never run without it.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -62,7 +63,10 @@ def with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) ->
         raise NeedsMore("the gradient of each local step")
     is_plain = type(local) is SGD and (local.momentum, local.weight_decay, local.clip_norm) == (None,) * 3
     if not is_plain and name_of(algorithm) not in _OUTER:
-        raise NeedsMore(f"clients that run its own solver ({_solver(local)})")
+        plain = "SGD with momentum, weight decay or clipping"
+        raise NeedsMore(
+            f"clients with its own solver ({plain if isinstance(local, SGD) else type(local).__name__})"
+        )
     needs = getattr(getattr(algorithm, "server_optimizer", None), "needs", None)
     rate = local.lr if isinstance(local, SGD) else 1.0
     loop = TrainedLocally(rate, run=float(run), asks_rates=needs == "sums_gradients", asks=asks)
@@ -71,13 +75,6 @@ def with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) ->
 
 _OUTER = ("DiLoCo",)
 """Methods that are a server's step around whatever optimiser clients have, which may then be the loop's own."""
-
-
-def _solver(local: LocalSolver) -> str:
-    if isinstance(local, SGD):
-        return "SGD with momentum, weight decay or clipping"
-    factory = getattr(getattr(local, "transformation", None), "factory", None)
-    return type(local).__name__ if factory is None else f"optax.{getattr(factory, '__name__', 'optimiser')}"
 
 
 class Support(NamedTuple):
@@ -95,38 +92,29 @@ _MODEL = {
     "bias": jax.ShapeDtypeStruct((32,), jnp.float32),
 }
 """Of which methods run that compress, or that divide a model by its leaves."""
+_MAY = ("steps", "loss")  # what a loop may return beside the number of examples
 
 
 def support(algorithm: Algorithm, params: Params = _MODEL) -> Support:
     """Whether a method runs on clients with a training loop of their own, by tracing it on a model or its shapes."""
     if why := _why_not(algorithm, params):
         return Support(f"{name_of(algorithm)} needs {why}: {_instead(algorithm, params)}")
-    told = ("steps", "loss")
-    return Support("", tuple(x for x in told if _why_not(algorithm, params, {*told} - {x})))
+    return Support("", tuple(x for x in _MAY if _why_not(algorithm, params, [y for y in _MAY if y != x])))
 
 
-def _why_not(
-    algorithm: Algorithm, params: Params, told: frozenset[str] | set[str] = frozenset({"steps", "loss"})
-) -> str:
-    # What a method asks for that a loop does not tell, which tells some of `steps` and `loss`; '' for nothing.
-    try:
-        method = with_loop(algorithm)
-    except NeedsMore as error:
-        return error.need
-
-    def message(params: Params) -> Any:
+def _why_not(algorithm: Algorithm, params: Params, told: Sequence[str] = _MAY) -> str:
+    # What a method asks for that a loop does not tell, which tells some of what it may; '' for nothing.
+    def message(method: Any, params: Params) -> Any:
         broadcast = method.broadcast(method.init(params), introspect.first_cohort(_population(algorithm)))
-        dtype = trees.dtype_of(params)
-        loss = jnp.ones((), dtype) if "loss" in told else None
-        steps = jnp.int32(2) if "steps" in told else None
-        client = method.enrol(broadcast, params)
+        values = {"steps": jnp.int32(2), "loss": jnp.ones((), trees.dtype_of(params))}
         # a model that is not that of the broadcast: what is known of one is not taken for the other
         ends = jax.tree.map(jnp.ones_like, params)
-        round = TrainedRound(Outcome(ends, jnp.int32(3), steps, loss), jnp.int32(0), jax.random.key(0))
-        return method.train(broadcast, client, round)
+        outcome = Outcome(ends, jnp.int32(3), **{name: values[name] for name in told})
+        round = TrainedRound(outcome, jnp.int32(0), jax.random.key(0))
+        return method.train(broadcast, method.enrol(broadcast, params), round)
 
     try:
-        jax.eval_shape(message, params)
+        jax.eval_shape(partial(message, with_loop(algorithm)), params)
     except NeedsMore as error:
         return error.need
     return ""
@@ -149,12 +137,7 @@ def _instead(algorithm: Algorithm, params: Params) -> str:
             return f"take {name_of(inner)}"
         inner = getattr(inner, "inner", None)
     rule = getattr(algorithm, "server_optimizer", None)
-    if not isinstance(rule, ServerOptimizer) or getattr(rule, "needs", None) == "searches":
+    searches = getattr(rule, "needs", None) == "searches"
+    if not isinstance(rule, ServerOptimizer) or searches or _why_not(FedOpt(SGD(0.1), rule), params):
         return "take FedAvg"
-    plain = FedOpt(SGD(0.1), rule)
-    if _why_not(plain, params):
-        return "take FedAvg"
-    set_to = {f.name: repr(getattr(rule, f.name)) for f in fields(rule)}  # pyright: ignore[reportArgumentType]
-    usual = {f.name: repr(f.default) for f in fields(rule)}  # pyright: ignore[reportArgumentType]
-    told = ", ".join(f"{name}={value}" for name, value in set_to.items() if value != usual[name])
-    return f"take FedOpt(client.SGD(0.1), server.{type(rule).__name__}({told})), with such steps in the loop"
+    return f"take FedOpt with its server optimiser, server.{type(rule).__name__}, and such steps in the loop"

@@ -6,12 +6,10 @@ import copy
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import jax
@@ -24,7 +22,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, check_path, shown
 from fedsolve.core.oracle import Outcome
 from fedsolve.core.types import Params
-from fedsolve.core.xla.host_calls import call_host
+from fedsolve.core.xla.host_calls import HostCalls, call_host
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.trained import with_trained
@@ -36,43 +34,31 @@ from fedsolve.tasks.training_loops import (
     Trainee,
     TrainingLoop,
     TrainingRound,
-    measured_by,
+    told_by,
 )
 
 _RUNS = count(1)
 _MODELS = 3  # whose metrics are remembered
 
 
-class Loops:
+class Loops(HostCalls):
     """The loops of a task's clients on one machine, one after another, and what they are measured by.
 
     Attributes:
         initial: the model before any round.
-        failure: what a loop raised in a program last; None if none did.
         notes: what is to be said of the loops in a run's record, lines, each with the first client that it is of.
     """
 
     def __init__(
         self, loop: TrainingLoop, data: list[Any], evaluate: Callable[..., Any] | None, folder: Path | None
     ) -> None:
+        super().__init__()
         self._loop, self._data, self._evaluate, self._folder = loop, data, evaluate, folder
-        self._lock, self._own = RLock(), None
+        self._own: tempfile.TemporaryDirectory[str] | None = None
         self._known: dict[tuple[bytes, int], Mapping[str, float]] = {}
         self._told: dict[int, Mapping[str, float]] = {}
-        self.failure: Exception | None = None
         self.notes: dict[str, int] = {}
         self.initial, self.buffers = jax.tree.map(np.array, loop.read()), loop.buffers
-
-    @contextmanager
-    def _alone(self, buffers: Mapping[str, np.ndarray]) -> Iterator[None]:
-        # the model in one thread's hands; what fails meanwhile is kept, since a program raises another error
-        with self._lock:
-            try:
-                self._loop.load_buffers(buffers)
-                yield
-            except Exception as error:
-                self.failure = error
-                raise
 
     def train(
         self, given: tuple[Params, Mapping[str, np.ndarray]], run: int, round: int, client: int, asks: Any
@@ -80,7 +66,8 @@ class Loops:
         """One client's part of a round: the model and the buffers after it, and what the loop told."""
         folder = self._root(run) / f"client-{client}"
         folder.mkdir(parents=True, exist_ok=True)
-        with self._alone(given[1]):
+        with self.running():
+            self._loop.load_buffers(given[1])
             ends, told = self._loop.run(
                 given[0], TrainingRound(round + 1, folder), client, self._data[client]
             )
@@ -90,7 +77,7 @@ class Loops:
                 )
             if jax.tree.all(jax.tree.map(np.array_equal, given[0], ends)):
                 self.notes.setdefault(UNMOVED, client)
-            self._told[client] = {"loss": math.nan if told.loss is None else told.loss, **told.metrics}
+            self._told[client] = told.metrics
             # copies: the next client trains in the same memory
             return jax.tree.map(np.array, ends), self._loop.buffers, told
 
@@ -104,18 +91,19 @@ class Loops:
         for leaf in jax.tree.leaves((params, buffers)):
             digest.update(np.asarray(leaf).tobytes())
         model = digest.digest()
-        with self._alone(buffers):
+        with self.running():
             if missing := {client for client in clients if (model, client) not in self._known}:
                 if len(self._known) >= _MODELS * len(self._data):
                     self._known.clear()
+                self._loop.load_buffers(buffers)
                 self._loop.write(params)
                 self._known |= {(model, client): self.evaluated(client) for client in sorted(missing)}
             return [self._known[model, client] for client in clients]
 
     def evaluated(self, client: int) -> Mapping[str, float]:
         """The metrics of the model as it is on a client's data."""
-        found = self._evaluate(self._loop.model, self._data[client]) if self._evaluate else {}
-        return measured_by(found, 1)[1]
+        assert self._evaluate is not None
+        return told_by(self._evaluate(self._loop.model, self._data[client]), 1, "evaluate").metrics
 
     def copy(self, params: Params, buffers: Any) -> Any:
         """The user's model with other parameters."""

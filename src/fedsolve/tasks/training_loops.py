@@ -18,7 +18,6 @@ import numpy as np
 from fedsolve.core.errors import (
     InvalidInput,
     check_integer,
-    check_number,
     check_same,
     is_plain_number,
     of_type,
@@ -68,28 +67,33 @@ class LoopFailed(InvalidInput):
 
 
 class Told(NamedTuple):
-    """What a training loop returned: numbers of examples and local steps, its loss, further metrics."""
+    """What a training loop or an evaluation returned: numbers of examples and local steps, metrics, also `loss`."""
 
     examples: int
     steps: int | None
-    loss: float | None
-    metrics: Mapping[str, float]
+    metrics: dict[str, float]
+
+    @property
+    def loss(self) -> float | None:
+        return self.metrics.get("loss")
 
 
-Form = dict[str, tuple[tuple[int, ...], str]]
-"""Shape and type of each parameter by its path."""
+Form = dict[str, str]
+"""Type and shape of each parameter, such as "float32[2, 3]", by its path."""
 
 
 def form_of(named: Mapping[str, Any]) -> Form:
-    return {name: (tuple(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in named.items()}
+    return {name: f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named.items()}
+
+
+def type_in(form: str) -> np.dtype[Any]:
+    return jnp.dtype(form.partition("[")[0])
 
 
 def check_form(given: Form, wanted: Form) -> None:
     """Raise `InvalidInput` if a model came back from a loop with other names, shapes or types."""
     for name in [*wanted, *given]:
-        now, before = (
-            f"{form[name][1]}{list(form[name][0])}" if name in form else "nothing" for form in (given, wanted)
-        )
+        now, before = (form.get(name, "nothing") for form in (given, wanted))
         if now != before:
             raise InvalidInput(f"the model came back with {now} as '{name}', where it had {before}")
 
@@ -238,9 +242,8 @@ class TrainingLoop(Trainee):
 
     def _from(self, start: Params, ends: Params) -> Params:
         # where numbers of 16 bits trained: as far from the start as from its rounded values, which the loop was given
-        def leaf(end: np.ndarray, begin: Any, form: tuple[Any, str]) -> np.ndarray:
-            kind = jnp.dtype(form[1])
-            if kind.itemsize >= 4:
+        def leaf(end: np.ndarray, begin: Any, form: str) -> np.ndarray:
+            if (kind := type_in(form)).itemsize >= 4:
                 return end
             return np.asarray(begin) + (end - np.asarray(begin).astype(kind).astype(end.dtype))
 
@@ -248,40 +251,27 @@ class TrainingLoop(Trainee):
         return structure.unflatten(map(leaf, leaves, jax.tree.leaves(start), self._form.values()))
 
 
-def told_by(result: Any, examples: int | None = None) -> Told:
-    """What a training loop returned, checked.
+def told_by(result: Any, examples: int | None = None, of: str = "train") -> Told:
+    """What a training loop or an evaluation returned, checked.
 
-    >>> told_by({"examples": 8, "steps": 2, "loss": 0.5, "accuracy": 1})
-    Told(examples=8, steps=2, loss=0.5, metrics={'accuracy': 1.0})
+    >>> told_by({"examples": 8, "steps": 2, "accuracy": 1})
+    Told(examples=8, steps=2, metrics={'accuracy': 1.0})
     """
-    given = {"examples": examples}
-    if result is not None:
-        given |= result if isinstance(result, Mapping) else {"examples": result}
-    given = {name: _scalar(value) for name, value in given.items()}
-    if given["examples"] is None:
+    given = result if isinstance(result, Mapping) else {"examples": result}
+    given = {name: _scalar(value) for name, value in given.items() if value is not None}
+    if "examples" not in given and examples is None:
         raise InvalidInput(
             f"train returned {shown(result)}: it must return the number of examples, or a mapping with 'examples', "
             "unless TrainedClient(examples=) says so"
         )
-    count = check_integer("examples", given.pop("examples"), 1, bits=31)
-    steps = check_integer("steps", given.pop("steps", None), 1, bits=31, none="unknown")
-    loss = None if (loss := given.pop("loss", None)) is None else check_number("loss", loss)
-    return Told(count, steps, loss, {name: _number(name, value) for name, value in given.items()})
-
-
-def measured_by(result: Any, examples: int) -> tuple[int, dict[str, float]]:
-    """Over how many examples, and which metrics by name: what `evaluate` returned, checked."""
-    if not isinstance(result, Mapping):
+    if of == "evaluate" and not isinstance(result, Mapping):
         raise InvalidInput(f"evaluate returned {shown(result)}: it must return metrics by name")
-    told, loss = told_by({"examples": examples, **result, "loss": None}), _scalar(result.get("loss"))
-    return told.examples, {**told.metrics, **({} if loss is None else {"loss": _number("loss", loss)})}
-
-
-def _number(name: str, value: Any) -> float:
-    # which may be infinite or none, as metrics are
-    if not is_plain_number(value):
-        raise InvalidInput(f"{name} = {shown(value)} must be a number")
-    return float(value)
+    count = check_integer("examples", given.pop("examples", examples), 1, bits=31)
+    steps = check_integer("steps", given.pop("steps", None), 1, bits=31, none="unknown")
+    for name, value in given.items():
+        if not is_plain_number(value):
+            raise InvalidInput(f"{name} = {shown(value)} must be a number")
+    return Told(count, steps, {name: float(value) for name, value in given.items()})
 
 
 def _scalar(value: Any) -> Any:

@@ -7,8 +7,10 @@ no arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import getLogger
+from threading import RLock
 from typing import Any
 
 import jax
@@ -47,6 +49,36 @@ def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
 
 def to_words(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
+
+
+class HostCalls:
+    """What functions of the host that programs call have in common: one runs at a time, and what it raises is kept."""
+
+    def __init__(self) -> None:
+        self._lock, self._failure = RLock(), None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except Exception as error:
+            self._failure = error
+            raise
+
+    @contextmanager
+    def failing_plainly(self) -> Iterator[None]:
+        """What a function raises inside a compiled program leaves this block as it was raised.
+
+        The block must wait for the program's results (`jax.block_until_ready`).
+        """
+        self._failure = None
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
 
 
 def call_host(function: Callable[..., Any], results: Any, *arguments: Any, once: bool = False) -> Any:

@@ -17,7 +17,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.loss_checks import why_not_finite
-from fedsolve.core.oracle import TrainedRound, WrappedOracle
+from fedsolve.core.oracle import TrainedRound, WrappedOracle, beginning_of
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.client.state import ClientState, Ledger, PrivacyBudget, StateLost
@@ -117,32 +117,16 @@ class _WithoutNoise(WrappedOracle):
         return self.inner.trained(params)
 
 
-class _FirstGradient(Exception):
-    """Raised by the first gradient that local work asks for: at which model, of which step."""
-
-
-@dataclass(frozen=True)
-class _StopAtFirstGradient(WrappedOracle):
-    """An oracle that ends local work where it begins."""
-
-    def __call__(self, params: Any, step: Any) -> Any:
-        raise _FirstGradient(params, step)
-
-    def remembering(self, memory: Any) -> _StopAtFirstGradient:
-        return self
-
-
 def _why_not_finite_at_start(
     algorithm: Any, broadcast: Any, before: Any, oracle: Any, buffers: Any
 ) -> str | None:
     # What is not finite at the model that local work begins from; None where all is, or it begins otherwise.
-    try:
-        with jax.disable_jit():  # the model is then an array, also inside a loop
-            algorithm.train(broadcast, before, _StopAtFirstGradient(oracle))
-    except _FirstGradient as began:
-        loss, gradient = _compiled(_first_gradient)(oracle, buffers, *began.args)
-        return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
-    return None
+    with jax.disable_jit():  # the model is then an array, also inside a loop
+        began = beginning_of(algorithm.train, broadcast, before, oracle)
+    if began is None:
+        return None
+    loss, gradient = _compiled(_first_gradient)(oracle, buffers, *began)
+    return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
 
 
 def _first_gradient(oracle: Any, buffers: Any, params: Any, step: Any) -> Any:

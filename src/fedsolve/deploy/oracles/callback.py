@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,13 +17,13 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.types import Params, Scalar
-from fedsolve.core.xla.host_calls import is_wide, narrow, shape_of_words, to_words, widen
+from fedsolve.core.xla.host_calls import HostCalls, is_wide, narrow, shape_of_words, to_words, widen
 
 SMALL = 1 << 18
 """Entries of an array that is worth a copy. Measured: an array costs about 0.1 ms a call, a copy of 1 MB less."""
 
 
-class Host:
+class Host(HostCalls):
     """Functions of the host, (params, words) -> result, that compiled programs call by name.
 
     A program holds this object's `number` alone, an array of shape (1,), and looks it up at each call
@@ -35,34 +33,11 @@ class Host:
     """
 
     def __init__(self, functions: Mapping[str, Callable[[Any, np.ndarray], Any]]) -> None:
+        super().__init__()
         number = next(_NUMBERS)
         self.number = np.full(1, number, np.uint32)
-        self._functions, self._lock = functions, Lock()
-        self._failure: Exception | None = None
+        self.functions = functions
         _HOSTS[number] = self
-
-    @contextmanager
-    def running(self) -> Iterator[Mapping[str, Callable[[Any, np.ndarray], Any]]]:
-        try:
-            with self._lock:
-                yield self._functions
-        except Exception as error:
-            self._failure = error
-            raise
-
-    @contextmanager
-    def failing_plainly(self) -> Iterator[None]:
-        """What a function raises inside a compiled program leaves this block as it was raised.
-
-        The block must wait for the program's results (`jax.block_until_ready`).
-        """
-        self._failure = None
-        try:
-            yield
-        except jax.errors.JaxRuntimeError:
-            if self._failure is None:
-                raise
-            raise self._failure from None
 
 
 _NUMBERS = count()
@@ -108,14 +83,15 @@ class HostFunction:
         shapes = [jax.ShapeDtypeStruct((), trees.dtype_of(params)), *(flat if gradient else [])]
         wide = [is_wide(x) for x in flat]
 
-        def host(sent: list[Array], words: Array) -> list[np.ndarray]:
+        def run(sent: list[Array], words: Array) -> list[np.ndarray]:
             given = np.asarray(words)
-            with _HOSTS[int(given[0])].running() as functions:
+            host = _HOSTS[int(given[0])]
+            with host.running():
                 views = [self.view(x, was) for x, was in zip(sent, wide, strict=True)]
-                result = functions[self.name](tree.unflatten(packing.unpack(views)), given[1:])
+                result = host.functions[self.name](tree.unflatten(packing.unpack(views)), given[1:])
                 return [to_words(x) for x in results(packing, result)]
 
-        words_back = io_callback(host, [shape_of_words(s) for s in shapes], [narrow(x) for x in flat], words)
+        words_back = io_callback(run, [shape_of_words(s) for s in shapes], [narrow(x) for x in flat], words)
         return [widen(x, s) for x, s in zip(words_back, shapes, strict=True)]
 
 

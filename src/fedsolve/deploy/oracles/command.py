@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -22,7 +21,7 @@ from fedsolve.core.trees import named_leaves
 from fedsolve.deploy.processes import NOT_STARTED, SIGNALLED, TIMED_OUT, run_watched
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.folders.untrusted import loads, open_regular, read_bytes
-from fedsolve.tasks.training_loops import Trainee, check_form, form_of
+from fedsolve.tasks.training_loops import Trainee, check_form, form_of, type_in
 
 RECEIVED, TRAINED, RESULTS = "model.safetensors", "trained.safetensors", "results.json"
 """Files of a round's folder: the model that was received, the trained one, and what is told of the training."""
@@ -82,7 +81,7 @@ class CommandLoop:
         own = Trainee(model)
         params, buffers = own.read(), own.buffers
         paths, leaves = named_leaves(params)
-        kinds = [jnp.dtype(kind) for _, kind in own.form.values()]
+        kinds = map(type_in, own.form.values())
         sent = {p: np.asarray(x, kind, order="C") for p, x, kind in zip(paths, leaves, kinds, strict=True)}
         for left in round.folder.glob(f"{_PREFIX}*"):  # by a client that was killed
             shutil.rmtree(left, ignore_errors=True)

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown, unknown
-from fedsolve.core.oracle import Outcome, TrainedRound, loop_start
+from fedsolve.core.oracle import Outcome, TrainedRound, beginning_of
 from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.message import PartMetrics
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
@@ -29,8 +29,8 @@ from fedsolve.tasks.training_loops import (
     TrainingLoop,
     TrainingRound,
     assign,
-    measured_by,
     parameters,
+    told_by,
 )
 
 _LAST = "returned.json"
@@ -120,13 +120,12 @@ class TrainedClient(LocalProblem):
 
     def run(self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Any, round: int) -> TrainedRound:
         """The client in a round after its loop has run."""
-        start, _ = loop_start(algorithm.train, broadcast, state, oracle)
+        began = beginning_of(algorithm.train, broadcast, state, oracle)
         self.folder.mkdir(parents=True, exist_ok=True)
-        start = jax.tree.map(np.asarray, start)
+        start = jax.tree.map(np.asarray, began[0])
         params, told = self._loop.run(start, TrainingRound(round + 1, self.folder), int(oracle.client))
         self.num_examples, self.untold = told.examples, "loss" if told.loss is None else ""
-        last = {"examples": told.examples, "loss": told.loss, **told.metrics}
-        write_atomically(self.folder / _LAST, json.dumps(last))
+        write_atomically(self.folder / _LAST, json.dumps({"examples": told.examples, **told.metrics}))
         loss = None if told.loss is None else jnp.asarray(told.loss, trees.dtype_of(params))
         steps = None if told.steps is None else jnp.int32(told.steps)
         params = jax.tree.map(jnp.array, params)  # the program's own, in whose memory it makes the message
@@ -140,10 +139,10 @@ class TrainedClient(LocalProblem):
             found = self._evaluate(self._loop.model)
         elif path.exists():
             found = loads(read_bytes(path, _MOST, follow=False))
-        examples, values = measured_by(found, self.num_examples)
+        told = told_by(found, self.num_examples, "evaluate")
         for name in metrics:
-            if name not in values:
-                raise unknown("metric that the client's loop returns", name, values)
-        means = {name: values[name] for name in metrics}
-        counts = {name: examples if math.isfinite(x) else 0.0 for name, x in means.items()}
-        return {"train": PartMetrics(examples, means, counts)}
+            if name not in told.metrics:
+                raise unknown("metric that the client's loop returns", name, told.metrics)
+        means = {name: told.metrics[name] for name in metrics}
+        counts = {name: told.examples if math.isfinite(x) else 0.0 for name, x in means.items()}
+        return {"train": PartMetrics(told.examples, means, counts)}

@@ -12,6 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput, check_integer, of_type
@@ -58,7 +59,16 @@ class TrainerLoop(ABC):
         """
 
 
-def advance(schedule: Any, steps: int) -> None:
+def _part(base: type, **hooks: Callable[..., None]) -> Any:
+    # a callback of a Trainer that takes part in these of its events
+    return type("Part", (base,), {name: staticmethod(hook) for name, hook in hooks.items()})()
+
+
+def _examples(data: Any) -> dict[str, int]:
+    return {"examples": len(data)} if hasattr(data, "__len__") else {}
+
+
+def _advance(schedule: Any, steps: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that the optimiser has not stepped yet
         for _ in range(steps):
@@ -108,7 +118,7 @@ class HuggingFaceLoop(TrainerLoop):
         self._own = trainer.optimizer, trainer.lr_scheduler
 
     def __call__(self, model: Any, round: Any, data: Any = None) -> dict[str, Any]:
-        from transformers import set_seed  # pyright: ignore[reportMissingImports]
+        from transformers import TrainerCallback, set_seed  # pyright: ignore[reportMissingImports]
 
         trainer, before, told = self.trainer, int(round) - 1, {}
         if model is not trainer.model:
@@ -119,50 +129,39 @@ class HuggingFaceLoop(TrainerLoop):
             ended = trainer.evaluation_loop(batches, "Loss", True, metric_key_prefix="train")
             told["loss"] = ended.metrics["train_loss"]
         set_seed(trainer.args.seed + before * (self.epochs or 1))
-        part = _hugging_face_part(self, before)
+        part = _part(TrainerCallback, on_train_begin=partial(self._begin, before), on_step_end=self._step)
         trainer.add_callback(part)
         try:
             ended = trainer.train()
         finally:
             trainer.remove_callback(part)
             trainer.optimizer, trainer.lr_scheduler = self._own
-        if hasattr(trainer.train_dataset, "__len__"):
-            told["examples"] = len(trainer.train_dataset)
-        return told | {"steps": trainer.state.global_step, "training_loss": ended.training_loss}
+        told |= {"steps": trainer.state.global_step, "training_loss": ended.training_loss}
+        return _examples(trainer.train_dataset) | told
 
     def evaluate(self, model: Any, data: Any = None) -> dict[str, float]:
         values = self.trainer.evaluate(data).items()
         found = {name.removeprefix("eval_"): x for name, x in values if name.startswith("eval_")}
         return {n: float(x) for n, x in found.items() if not n.endswith(("runtime", "_per_second", "_time"))}
 
-
-def _hugging_face_part(loop: HuggingFaceLoop, before: int) -> Any:
-    # what a Trainer calls back in a round after so many others
-    from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
-
-    class Part(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **found: Any) -> None:
-            schedule, batches = found["lr_scheduler"], found["train_dataloader"]
-            length = loop.steps or (loop.epochs or 1) * math.ceil(
-                len(batches) / args.gradient_accumulation_steps
+    def _begin(self, before: int, args: Any, state: Any, control: Any, **found: Any) -> None:
+        # in a round after so many others
+        schedule, batches = found["lr_scheduler"], found["train_dataloader"]
+        accumulated = args.gradient_accumulation_steps
+        self._length = self.steps or (self.epochs or 1) * math.ceil(len(batches) / accumulated)
+        by_metric = "metrics" in inspect.signature(schedule.step).parameters
+        anew = self.restart_schedule or self._own[1] is not None or by_metric
+        begin = 0 if anew else before * self._length
+        is_over = begin + self._length > state.max_steps
+        if is_over and (begin == 0 or args.lr_scheduler_type not in _ENDLESS):
+            raise InvalidInput(
+                f"the Trainer's {state.max_steps} steps end in this round, which has {self._length} after {begin}: set "
+                "num_train_epochs (or max_steps) to those of all rounds"
             )
-            by_metric = "metrics" in inspect.signature(schedule.step).parameters
-            anew = loop.restart_schedule or loop._own[1] is not None or by_metric
-            begin = 0 if anew else before * length
-            if begin + length > state.max_steps and (begin == 0 or args.lr_scheduler_type not in _ENDLESS):
-                raise InvalidInput(
-                    f"the Trainer's {state.max_steps} steps end in this round, which has {length} after {begin}: set "
-                    "num_train_epochs (or max_steps) to those of all rounds"
-                )
-            advance(schedule, begin)
+        _advance(schedule, begin)
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
-            control.should_training_stop |= state.global_step == loop.steps
-
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
-            control.should_training_stop |= state.epoch == loop.epochs
-
-    return Part()
+    def _step(self, args: Any, state: Any, control: Any, **found: Any) -> None:
+        control.should_training_stop |= state.global_step == self._length
 
 
 @dataclass
@@ -208,11 +207,10 @@ class LightningLoop(TrainerLoop):
                 raise InvalidInput(f"validation_step logs {', '.join(found)}, not loss = '{self.loss}'")
             told["loss"] = found[self.loss]
         trainer, base = self._trainer()
-        trainer.callbacks.append(_lightning_part(base, self, int(round) - 1))
+        begin = partial(self._begin, int(round) - 1)
+        trainer.callbacks.append(_part(base, on_train_start=begin, on_train_batch_end=self._step))
         trainer.fit(model, batches, self.val_dataloaders)
-        examples: Any = getattr(batches, "dataset", None)
-        told |= {"examples": len(examples)} if hasattr(examples, "__len__") else {}
-        return told | {"steps": trainer.global_step}
+        return _examples(getattr(batches, "dataset", None)) | told | {"steps": trainer.global_step}
 
     def evaluate(self, model: Any, data: Any = None) -> dict[str, float]:
         batches = self.val_dataloaders if data is None else data
@@ -236,26 +234,18 @@ class LightningLoop(TrainerLoop):
             )
         return trainer, base
 
+    def _begin(self, before: int, trainer: Any, module: Any) -> None:
+        # in a round after so many others
+        an_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        self._length = self.steps or (self.epochs or 1) * an_epoch
+        if (whole := trainer.estimated_stepping_batches) < self._length:
+            raise InvalidInput(
+                f"the Trainer's {whole} steps end in a round, which has {self._length}: set max_epochs (or max_steps) "
+                "to those of all rounds"
+            )
+        for config in [] if self.restart_schedule else trainer.lr_scheduler_configs:
+            done = before * self._length // (an_epoch if config.interval == "epoch" else 1)
+            _advance(config.scheduler, 0 if config.reduce_on_plateau else done // config.frequency)
 
-def _lightning_part(base: Any, loop: LightningLoop, before: int) -> Any:
-    # what a Trainer calls back in a round after so many others
-    class Part(base):
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            an_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-            length = loop.steps or (loop.epochs or 1) * an_epoch
-            if (whole := trainer.estimated_stepping_batches) < length:
-                raise InvalidInput(
-                    f"the Trainer's {whole} steps end in a round, which has {length}: set max_epochs (or max_steps) to "
-                    "those of all rounds"
-                )
-            for config in [] if loop.restart_schedule else trainer.lr_scheduler_configs:
-                done = before * length // (an_epoch if config.interval == "epoch" else 1)
-                advance(config.scheduler, 0 if config.reduce_on_plateau else done // config.frequency)
-
-        def on_train_batch_end(self, trainer: Any, *found: Any) -> None:
-            trainer.should_stop |= trainer.global_step == loop.steps
-
-        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            trainer.should_stop |= trainer.current_epoch + 1 == loop.epochs
-
-    return Part()
+    def _step(self, trainer: Any, *found: Any) -> None:
+        trainer.should_stop |= trainer.global_step == self._length

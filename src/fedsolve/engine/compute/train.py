@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 
 from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.oracle import TrainedRound, loop_start
+from fedsolve.core.oracle import TrainedRound, beginning_of
 from fedsolve.core.types import Scalar, Traced, module, reductions, replace
 from fedsolve.core.xla.products import with_client_products
 from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle
@@ -353,7 +353,7 @@ def _after_loop(
 ) -> TrainedRound:
     # a client whose local work is a training loop of its own, once that has run
     begins = TrainedRound(None, number, key)
-    start, buffers = loop_start(algorithm.train, broadcast, before, begins)
+    start, buffers = beginning_of(algorithm.train, broadcast, before, begins)
     solver = algorithm.local  # pyright: ignore[reportAttributeAccessIssue] (of a wrapper the inner method's)
     outcome = loop(start, buffers, solver, (number, round_of(broadcast), present))
     return replace(begins, outcome=outcome)
