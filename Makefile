@@ -80,6 +80,7 @@ clean:           ## remove the environment and caches, but not runs/
 
 .venv/.families: .venv/.dev
 	@$(PIP) torchvision || echo "torchvision is not available here: its models are skipped"
+	@$(PIP) optuna || echo "Optuna is not available here: its example is skipped"
 	@$(PIP) transformers accelerate peft lightning || echo "transformers and lightning are not available here: their models and Trainers are skipped"
 	@$(BIN)/python -c 'import torchvision' 2> /dev/null || \
 	  { echo "torchvision does not fit this PyTorch: its models are skipped"; $(BIN)/python -m pip uninstall -q -y torchvision; }

@@ -16,12 +16,13 @@ from cli_small import SMALL
 
 import fedsolve as fs
 from fedsolve.cli import runs as sweeps
-from fedsolve.cli.configuration.config import parse
+from fedsolve.cli.configuration.config import parse, to_toml
 from fedsolve.cli.configuration.prepare import prepare_sweep
 from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.cli.progress import Lines
 from fedsolve.engine import progress
 from fedsolve.engine.progress import Progress
+from fedsolve.engine.sweep_grid import Search
 from fedsolve.folders import run_folder
 from fedsolve.report import page as running
 from fedsolve.results.sweep import SELECTIONS, Selection, load
@@ -51,7 +52,7 @@ def test_a_sweep_leaves_its_tables_pictures_and_page(call):
     assert found.grid == {"client_lr": (0.01, 0.1, 1.0), "server_lr": (0.1, 1.0)}
     at = ", ".join(f"{k} = {v:g}" for k, v in found.best_settings.items())
     assert f"best: {at}, with training loss {found.score.min():.4f}" in ended.out
-    assert "share of the grid within 5 % of the best: " in ended.out
+    assert "share of settings within 5 % of the best: " in ended.out
     assert "page     s/page.html" in ended.out
     assert call("show", "s").out == ended.out
     assert found.settings["task.num_clients"] == 4
@@ -111,6 +112,62 @@ def test_the_saved_configuration_sweeps_again_with_the_same_bits(call, no_pictur
     assert typed.code == 0, typed.err
     assert (load("other").grid, load("other").seeds) == ({"psi.weight": (0.5,)}, (4, 1))
     assert load("other").selection.metric == "validation_accuracy"
+
+
+def test_a_random_search_with_halving(call, no_pictures, monkeypatch):
+    """The library's bits; interrupted between its stops it goes on to the same; its file asks for it again."""
+    ranges = (
+        "--grid",
+        "client_lr=0.01:1:log",
+        "--grid",
+        "server_lr=1,0.1",
+        "--grid",
+        "weighting=uniform,examples",
+    )
+    search = ("--search", "random", "--trials", "6", "--halving", "2", "--search-seed", "3")
+    args = ("sweep", "digits", "FedAvg", *SMALL, *PAIRS, *ranges, *search, "--eval-every", "1")
+
+    def interrupt(self, progress):
+        if progress.done >= 12:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "_SECONDS_BETWEEN", 0.0)
+        patch.setattr(Lines, "advance", interrupt)
+        ended = call(*args, "--out", "s")
+    assert ended.code == 130
+    assert (
+        "FedAvg on digits, 6 at random: client_lr x server_lr x weighting x seed 0, into s: 6 runs of 3"
+        in ended.err
+    )
+    table = tomllib.loads(Path("s/config.toml").read_text())["sweep"]
+    assert table == {
+        "grid": {"client_lr": "0.01:1:log", "server_lr": [1, 0.1], "weighting": ["uniform", "examples"]},
+        "search": "random", "trials": 6, "search_seed": 3, "halving": 2,
+        "seeds": [0], "select": "train_loss:1", "parallel_trials": 2,
+    }  # fmt: skip
+    assert call("show", "s").code == 0
+    document = call("sweep", "--resume", "s", "--json").document
+    found, task = load("s"), fs.tasks.digits(num_clients=4, model="softmax")
+    expected = fs.sweep(
+        "FedAvg", task, {"client_lr": "0.01:1:log", "server_lr": [1.0, 0.1], "weighting": ["uniform", "examples"]},
+        search="random", trials=6, search_seed=3, halving=2, rounds=3, clients_per_round=2, eval_every=1,
+        parallel_trials=2,
+    )  # fmt: skip
+    assert (found.points, dict(found.search)) == (expected.points, dict(expected.search))
+    assert sorted(found.stopped.tolist()) == [-1, 1, 1, 1, 2, 2]
+    for name, values in expected.metrics.items():
+        np.testing.assert_array_equal(found.metrics[name], values)
+    assert document["search"]["trials"] == 6
+    assert [r["stopped"] for r in document["ranking"]] == [None, 2, 2, 1, 1, 1]
+    assert any("search_seed = 3" in note for note in document["notes"])
+    assert "stopped after round\xa02" in Path("s/page.html").read_text()
+    assert call("show", "s", "--json").document == document
+    again = prepare_sweep(parse(tomllib.loads(Path("s/config.toml").read_text()), "s"))
+    assert (
+        again.options().search
+        == prepare_sweep(parse(tomllib.loads(to_toml(again.config)), "s")).options().search
+    )
 
 
 @pytest.mark.full
@@ -242,6 +299,12 @@ CALLS = [
     ((*SWEEP, "--select", "test_acuracy:3"), "'test_acuracy': did you mean 'test_accuracy'?"),
     ((*SWEEP, "--select", "recovery-error"), "unknown metric of the selection 'recovery_error'"),
     ((*SWEEP, "--select", "validation-accuracy"), "needs examples held out of training: give --validation 0.1"),
+    ((*SWEEP, "--trials", "6"), "search = 'grid', trials = 6: give trials, such as 60, to a random search alone"),
+    ((*SWEEP, "--search", "random"), "search = 'random', trials = None: give trials"),
+    ((*SWEEP, "--search", "radnom"), "sweep.search = 'radnom' must be 'grid' or 'random'"),
+    ((*SWEEP, "--search", "random", "--trials", "99"), "trials = 99: there are about 6 different settings"),
+    ((*SWEEP, "--halving", "1"), "sweep.halving = 1 must be >= 2"),
+    ((*SWEEP, "--halving", "7"), "halving = 7 of 6 settings, evaluated every 1 of 3 rounds: take more settings"),
     ((*SWEEP, "--validation", "1.5"), "sweep.validation = 1.5 must be < 1"),
     ((*SWEEP, "--parallel-trials", "0"), "sweep.parallel_trials = 0 must be >= 1"),
     ((*SWEEP, "--rounds", "0"), "run.rounds = 0 must be >= 1"),
@@ -262,6 +325,7 @@ AXES = [
     ("client_lr=-1:1:7log", "a log axis needs values > 0, not -1"),
     ("client_lr=1:x:7log", "'x' is not a finite number"),
     ("client_lr=1:2", "is not a range: write a:b:Nlog"),
+    ("client_lr=1e-3:1:log", "a random search also draws a:b:log"),
     ("client_lr=1:2:3exp", "is not a range: write a:b:Nlog"),
     ("client_lr=1:2:1", "1 values from 1 to 2 is not a range"),
     ("client_lr=1:2:0log", "0 values from 1 to 2 is not a range"),
@@ -360,11 +424,12 @@ def test_the_commands_are_understood(call, monkeypatch):
     asked = []
     monkeypatch.setattr(sweeps, "sweep_command", lambda config, *a: asked.append(prepare_sweep(config)) or 0)
     lines = re.findall(r"^    (fedsolve sweep .*)$", PAGE, re.MULTILINE)
-    assert len(lines) == 3
-    for line in lines[:2]:
+    assert len(lines) == 4
+    for line in lines[:3]:
         ended = call(*shlex.split(line)[1:])
         assert ended.code == 0, ended.err
-    assert [len(p.grid["client_lr"]) for p in asked] == [7, 3]
+    assert [len(p.grid["client_lr"]) for p in asked] == [7, 3, len("1e-3:1:log")]
+    assert asked[2].options().search == Search(kind="random", trials=60, halving=3)
     assert asked[0].section.seeds == [0, 1, 2, 3, 4]
     assert asked[1].section.validation == 0.1
 

@@ -144,7 +144,7 @@ def test_diverged_trials_are_left_out(monkeypatch):
     found = fs.sweep("FedAvg", quartic_task(), {"client_lr": rates}, parallel_trials=2, **OPTIONS)
     assert (found.diverged[:, 0] == -1).nonzero()[0].tolist() == [1, 4]
     assert sizes[:5] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
-    assert sizes[-3:] == [[4, 1]] * 3
+    assert sizes[-3:] == [[1, 4]] * 3
 
 
 @pytest.mark.full

@@ -17,6 +17,7 @@ NEEDS = {
     "hugging_face_lora": "transformers",
     "torchvision_model": "torchvision",
     "batch_normalisation": "flax, equinox",
+    "optuna_search": "optuna",
     "training_loop/torch_loop": "flwr, sklearn, torch",
     "training_loop/hugging_face": "accelerate, flwr, transformers",
     "training_loop/lightning_module": "flwr, lightning, sklearn",
@@ -54,6 +55,13 @@ def hugging_face_lora(out, folder):
 def torchvision_model(out, folder):
     assert float(re.search(r"unseen digits: (\S+) %", out)[1]) > 75
     assert (folder / "runs" / "resnet.pt").is_file()
+
+
+def optuna_search(out, folder):
+    best = [float(x) for x in re.findall(r"best training loss (\S+)", out)]
+    assert len(best) == 4
+    assert best == sorted(best, reverse=True)
+    assert float(re.search(r"with other seeds: training loss (\S+)", out)[1]) < 0.2
 
 
 def own_method(out, folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,3 +37,26 @@ def make_sweep(
     return SweepRecord(
         label, task, grid, tuple(seeds), rounds, metrics, diverged, selection, **(fields | changes)
     )
+
+
+def make_search(stops=(60, 20), trials=12, **changes):
+    """Every fourth setting of the same as if drawn at random, of which every third stopped after a round of `stops`."""
+    whole = make_sweep(**changes)
+    chosen = list(range(0, 4 * trials, 4))
+    points = [whole.points[i] for i in chosen]
+    found = whole.at_settings(chosen, {axis: tuple(p[axis] for p in points) for axis in whole.grid})
+    ranges = {axis: "1e-3:1:log" for axis in whole.grid}
+    about = {"kind": "random", "trials": trials, "seed": 0, "ranges": ranges, "halving": 3}
+    return stop(replace(found, search=about), {i: stops[i % len(stops)] for i in range(1, trials, 3)})
+
+
+def stop(sweep, stops):
+    """The same with some settings stopped, which have no numbers from then on; those that diverged are left."""
+    stopped = np.full(len(sweep.points), -1, np.int32)
+    metrics = {name: values.copy() for name, values in sweep.metrics.items()}
+    for setting, last in stops.items():
+        if (sweep.diverged[setting] < 0).all():
+            stopped[setting] = last
+            for values in metrics.values():
+                values[setting][:, sweep.rounds > last] = np.nan
+    return replace(sweep, metrics=metrics, stopped=stopped, search=dict(sweep.search) | {"halving": 3})

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from sweep_made_up import make_sweep
+from sweep_made_up import make_search, make_sweep
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.sealed import unsealed
@@ -37,6 +37,25 @@ def test_a_sweep_comes_back_with_the_same_arrays(tmp_path, grid, dtype):
     kinds = [[type(v) for v in values] for values in back.grid.values()]
     assert kinds == [[type(v) for v in values] for values in sweep.grid.values()]
     np.testing.assert_array_equal(back.scores, sweep.scores)
+
+
+def test_a_random_search_comes_back_with_its_settings_and_stops(tmp_path):
+    search = make_search()
+    back = load(save(search, tmp_path))
+    assert (back.points, back.search, back.best) == (search.points, search.search, search.best)
+    assert "12 at random: client_lr x server_lr, 3 seeds" in repr(back)
+    np.testing.assert_array_equal(back.stopped, search.stopped)
+    rows = parquet.read_table(tmp_path / "sweep.parquet").to_pylist()
+    assert [r["stopped"] for r in rows[::3]] == search.stopped.tolist()
+    assert [(r["client_lr"], r["server_lr"]) for r in rows[::3]] == [tuple(p.values()) for p in search.points]
+    # an axis without a value for each setting is none of them
+    text = (tmp_path / "sweep.json").read_text()
+    values = json.loads(text)["grid"]["server_lr"]
+    (tmp_path / "sweep.json").write_text(
+        json.dumps(json.loads(text) | {"grid": {"a": values, "b": values[1:]}})
+    )
+    with pytest.raises(InvalidInput):
+        load(tmp_path)
 
 
 def test_the_lanes_are_rows_that_another_program_reads(tmp_path):

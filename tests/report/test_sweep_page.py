@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from sweep_made_up import HALVES, make_sweep
+from sweep_made_up import HALVES, make_search, make_sweep
 
 from fedsolve.engine.sweep_result import Sweep
 from fedsolve.report.sweep_page import pictures, sweep_html, write_sweep_page
@@ -115,6 +115,31 @@ def test_a_row_says_the_range_and_where_it_diverged():
     one = make_sweep({"client_lr": (0.1, 30.0)}, seeds=(4,))
     assert [row_texts(one, row)[2:] for row in setting_rows(one)][1] == ["diverged, from round 34"]
     assert len(setting_table(sweep, 1).rows) == 1
+
+
+def test_a_search_with_halving_on_its_page(tmp_path):
+    """Stopped settings come after those that ended, the last ones first, and before the diverged ones."""
+    search = make_search(limit=0.1)
+    kinds = ["diverged" if r["diverged"] else r["stopped"] or "ended" for r in setting_rows(search)]
+    assert kinds == sorted(
+        kinds, key=lambda k: (k != "ended", k == "diverged", -k if isinstance(k, int) else 0)
+    )
+    assert set(kinds) == {"ended", 60, 20, "diverged"}
+    row = next(r for r in setting_rows(search) if r["stopped"] == 60)
+    assert (row["score"], row["diverged"], row["round"]) == (None, 0, None)
+    assert row_texts(search, row)[-2:] == ["stopped after round 60", ""]
+    (page,) = write_sweep_page(tmp_path, search, draw=False)
+    text = page.read_text()
+    assert "12 settings (12 at random: client_lr × server_lr)" in text
+    assert text.count("stopped after round") == (search.stopped >= 0).sum()
+    assert text.count("1e-3:1:log") == 2
+    assert f"<dd>{(search.stopped >= 0).sum()} settings</dd>" in text
+    about = outcome_lines(search)[1]
+    assert about.startswith("share of settings within 5 % of the best: not known; ")
+    assert about.endswith(f", {(search.stopped >= 0).sum()} were stopped early")
+    captions = " ".join(text for text, _ in pictures(search).values())
+    assert "circles were stopped early" in captions
+    assert "Grey: settings that were stopped early" in captions
 
 
 def test_the_outcome_in_words():

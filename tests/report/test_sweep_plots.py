@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sweep_made_up import HALVES, make_sweep
+from sweep_made_up import HALVES, make_search, make_sweep, stop
 
 from fedsolve.core.errors import Diverged, InvalidInput
 from fedsolve.report.sweep_plots import best_over_grid, heat_map, pairs, sensitivity, share_within
@@ -81,6 +81,53 @@ def test_the_map_takes_the_best_over_other_axes():
     score = sweep.score.reshape(2, 2, 2)
     assert cells(axes)[(1, 0)] == f"{score[0, :, 1].min():.3g}"
     assert "best over adaptivity τ" in axes.get_title("left").replace("\n", " ")
+
+
+def test_settings_that_stopped_are_marked_with_their_last_round():
+    sweep = stop(
+        make_sweep({"client_lr": (0.01, 0.1), "server_lr": (0.1, 0.2, 9.0)}), {0: 20, 1: 60, 4: 20, 5: 20}
+    )
+    found = cells(heat_map(sweep, "server_lr", "client_lr").axes[0])
+    assert [found[x, y] for y in (0, 1) for x in (0, 1, 2)] == [
+        "stop.\n20", "stop.\n60", f"{sweep.score[2]:.3g}", f"{sweep.score[3]:.3g}", "stop.\n20", "div."
+    ]  # fmt: skip
+    # the best over the other axis: of those that ended, and where there is none the mark
+    assert (
+        lines(best_over_grid(sweep, "client_lr").axes[0])["FedAdam"].get_ydata().tolist()
+        == sweep.score[2:4].tolist()
+    )
+    assert [t.get_text() for t in best_over_grid(sweep, "server_lr").axes[0].texts] == ["stop."]
+    grey = [line for line in sensitivity(sweep).axes[0].lines if line.get_color() == "0.75"]
+    np.testing.assert_array_equal(
+        [line.get_ydata() for line in grey], sweep.metrics["train_loss"][[0, 1, 4]].mean(axis=1)
+    )
+
+
+def test_a_random_search_is_drawn_as_dots():
+    """Rings for the best, hollow dots for what stopped and crosses for what diverged, each at its own place."""
+    search = make_search(limit=0.1)
+    axes = heat_map(search, "server_lr", "client_lr").axes[0]
+    at = np.array([[p["server_lr"], p["client_lr"]] for p in search.points])
+    stopped = search.stopped >= 0
+    lost = ~np.isfinite(search.score) & ~stopped
+    assert 0 < lost.sum() < 12 - stopped.sum()
+    hollow, crosses, ring, dots = (c.get_offsets() for c in axes.collections)
+    np.testing.assert_array_equal(hollow, at[stopped])
+    np.testing.assert_array_equal(crosses, at[lost])
+    np.testing.assert_array_equal(ring, at[[search.best]])
+    np.testing.assert_array_equal(
+        dots, at[np.argsort(search.score, kind="stable")][: 12 - stopped.sum() - lost.sum()]
+    )
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    along = best_over_grid(search, "client_lr").axes[0]
+    line = lines(along)["FedAdam"]
+    assert line.get_linestyle() == "None"
+    shown = np.isfinite(line.get_ydata())
+    assert sorted(line.get_ydata()[shown]) == pytest.approx(sorted(search.score[np.isfinite(search.score)]))
+    assert {t.get_text() for t in along.texts} == {"○", "×"}
+    assert along.get_xlim() == (min(at[:, 1]), max(at[:, 1]))
+    with pytest.raises(InvalidInput, match="no scores by row and column"):
+        search.matrix("server_lr", "client_lr")
 
 
 def test_colours_follow_the_rule():

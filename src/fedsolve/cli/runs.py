@@ -52,7 +52,7 @@ from fedsolve.report.plots import load_meanwhile
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders, read_failure
-from fedsolve.results.sweep import SUMMARY, SweepRecord, load, require_parquet, save
+from fedsolve.results.sweep import SUMMARY, SweepRecord, axes_text, load, require_parquet, save
 
 
 class Outcome(NamedTuple):
@@ -239,12 +239,13 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
 def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
     label, trials = prepared.method.shown, folder / TRIAL_FOLDERS
     if not as_json:
-        sizes = " x ".join(f"{len(values)} {axis}" for axis, values in prepared.grid.items())
         seeds = prepared.section.seeds
         assert isinstance(seeds, list)
         several = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-        runs = math.prod(map(len, prepared.grid.values())) * len(seeds)
+        drawn = prepared.section.trials or 0
+        runs = (drawn or math.prod(map(len, prepared.grid.values()))) * len(seeds)
         rounds = f"{runs:,} runs of {prepared.config.run.rounds:,} rounds"
+        sizes = axes_text(prepared.grid, drawn)
         say(f"{label} on {prepared.config.task}, {sizes} x {several}, into {folder}: {rounds}")
     with open_display([label], None) as display:
         display.begin(label)

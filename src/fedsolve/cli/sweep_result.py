@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from fedsolve.cli.configuration.config import Config
-from fedsolve.cli.configuration.prepare import command_as_written, prepare_sweep
+from fedsolve.cli.configuration.prepare import command_as_written, prepare_sweep, search_of
 from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
 from fedsolve.cli.console import emit, emit_json, emit_rich
 from fedsolve.cli.folders import TRIAL_FOLDERS, can_draw, how_to_resume
 from fedsolve.core.errors import Diverged
+from fedsolve.engine.sweep_grid import check_grid
 from fedsolve.engine.sweep_rounds import results_so_far
 from fedsolve.folders.files import is_locked
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.page import SoFar, written_meanwhile
 from fedsolve.report.sweep_page import PAGE, write_page, write_sweep_page
 from fedsolve.report.sweep_plots import edges, outcome_lines, rule_text, setting_rows, setting_table
-from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, Selection, SweepRecord, load, summary
+from fedsolve.results.sweep import CURVES, SUMMARY, TRIALS, Selection, SweepRecord, load, points_of, summary
 
 
 def print_sweep(
@@ -52,13 +52,14 @@ def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
         return None
     run, section = config.run, config.sweep
     seeds = section.seeds if isinstance(section.seeds, list) else []
-    grid = {axis: tuple(None if v == "none" else v for v in values) for axis, values in section.grid.items()}
+    search = search_of(section)
+    grid = check_grid(section.axes, len(seeds), search)
     # the rounds at which a sweep evaluates: every `eval_every`, and the last
     rounds = np.unique([*range(0, run.rounds, run.eval_every or run.rounds), run.rounds])
-    shape = (math.prod(map(len, grid.values())), len(seeds), len(rounds))
-    metrics, diverged, seconds = results_so_far(folder / TRIAL_FOLDERS, shape)
-    # shape (settings, seeds, rounds): an evaluation counts once all trials have come to it or have diverged
-    seen = ~np.isnan(metrics["train_loss"]) | (diverged >= 0)[..., None]
+    shape = (len(points_of(grid, search.kind)), len(seeds), len(rounds))
+    metrics, diverged, stopped, seconds = results_so_far(folder / TRIAL_FOLDERS, shape)
+    # shape (settings, seeds, rounds): an evaluation counts once all trials have come to it or have ended
+    seen = ~np.isnan(metrics["train_loss"]) | ((diverged >= 0) | (stopped[:, None] >= 0))[..., None]
     count = int(np.cumprod(seen.all((0, 1))).sum())
     if not count:
         return None
@@ -72,6 +73,8 @@ def sweep_so_far(config: Config, folder: Path) -> SweepRecord | None:
         diverged=diverged,
         selection=Selection.parse(section.select or ""),
         seconds=seconds,
+        search=search.record(section.grid),
+        stopped=stopped,
     )
 
 
@@ -126,7 +129,7 @@ def _document(folder: Path, found: SweepRecord, command: str) -> dict[str, Any]:
     return {
         "status": "diverged" if failure else "finished",
         "folder": str(folder),
-        **{name: facts[name] for name in ("task", "label", "grid", "seeds", "selection")},
+        **{name: facts[name] for name in ("task", "label", "grid", "search", "seeds", "selection")},
         "rounds": int(found.rounds[-1]),
         "best": None if best is None else best | {"command": command},
         "share_within_5_percent": facts["share_within_5_percent"],

@@ -1,4 +1,4 @@
-"""A sweep: every setting of a grid with every seed, as one compiled program that runs trials side by side."""
+"""A sweep: settings of a grid or at random with every seed, as one compiled program that runs trials side by side."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import jax
 
+from fedsolve.config.build import build
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.checks.methods import check_rates
@@ -24,12 +25,11 @@ from fedsolve.engine.resolve import check_methods, choose_sampling
 from fedsolve.engine.run import check_outside
 from fedsolve.engine.simulated_time import with_versions
 from fedsolve.engine.sweep_grid import (
+    Search,
     SweepOptions,
     build_methods,
-    by_name,
     check_grid,
     check_seeds,
-    check_size,
     selection_of,
 )
 from fedsolve.engine.sweep_result import Sweep
@@ -52,6 +52,7 @@ def _identity(
         **prepared.identity,
         "algorithm": prepared.label,
         "grid": describe(axes),
+        "search": describe(options.search),
         "methods": digest(describe(methods)),
         "seed": list(options.seeds),
         "rounds": prepared.rounds,
@@ -71,6 +72,7 @@ def _prepare_trials(
     for method in methods:
         check_rates(cast(method, first.dtype), first.rounds)
     prepared = prepare(methods[0], task, first, label)
+    options.search.stops(len(methods), prepared.rounds, prepared.eval_every)
     _check_evaluations(len(methods) * len(options.seeds), prepared.rounds, prepared.eval_every)
     steps = prepared.program.work.equal_steps
     cast_methods = [in_run(m.with_steps(steps), task, prepared.dtype) for m in methods]
@@ -112,6 +114,10 @@ def sweep(
     task: Task,
     grid: Mapping[str, Sequence[Any]],
     *,
+    search: Literal["grid", "random"] = "grid",
+    trials: int | None = None,
+    search_seed: int = 0,
+    halving: int | None = None,
     seeds: int | Sequence[int] = 1,
     select: Selection | str | None = None,
     validation: float | None = None,
@@ -123,7 +129,7 @@ def sweep(
     progress: Callable[[Progress], None] | bool | None = None,
     **options: Unpack[SweepKeywords],
 ) -> Sweep:
-    """Run every setting of a grid with every seed, and select the best setting.
+    """Run settings of a grid, or drawn at random, with every seed, and select the best setting.
 
     Each trial (a setting with a seed) is the run that `fedsolve.run` would do alone, to rounding. Settings see the
     same cohorts, shuffles and start; seeds do not. A trial that diverges is marked, and changes no other.
@@ -131,8 +137,18 @@ def sweep(
     Args:
         algorithm: a name of the catalogue, or a function of the grid's axes that gives the method.
         task: the problem.
-        grid: axis -> values; all combinations are run, the last axis fastest.
+        grid: axis -> values; all combinations are run, the last axis fastest. A random search draws from the values,
+            or from a range as text: "0:0.9" uniform, "1e-3:1:log" log-uniform, "1:8:int" and "1:64:logint" integers,
+            each between its ends and with them, numbers to 6 digits.
         **options: those of a run, as `fedsolve.engine.options.RunOptions` has them, without seed and devices.
+        search: "grid" for all combinations, or "random" for `trials` different settings, which depend on chance.
+        trials: number of settings of a random search, at least 1.
+        search_seed: at least 0; a random search draws from it alone, and repeats bit for bit with it.
+        halving: factor eta, at least 2, of successive halving (Jamieson and Talwalkar 2016); None runs all to the end.
+            Stop k of K = floor(log_eta n) is the first evaluation after at least rounds / eta^(K - k + 1) rounds: of n
+            settings floor(n / eta^k) go on, the best by `select` (its mean over the same share of the rounds so far,
+            and over seeds), none that diverged. Those that come to the end, of which `best` is one, have the bits of a
+            sweep without halving and with as many `parallel_trials`.
         seeds: how many (0, 1, ...), or which.
         select: how the best setting is chosen, such as "train_loss:100" or a name of
             `fedsolve.results.sweep.SELECTIONS`; by default the least training loss, its mean over the last tenth of
@@ -140,7 +156,8 @@ def sweep(
         validation: share of every client's examples, in (0, 1), that is held out of training and evaluated as
             `validation_loss` and so on; None holds out nothing.
         diagnostics: instead of the task's and the method's.
-        parallel_trials: trials side by side in one program; default what fits the memory and is fast; at least 1.
+        parallel_trials: trials side by side in one program; default what fits the memory and is fast, with halving at
+            most the settings after the second stop; at least 1.
         out: folder that keeps what is finished, so that the sweep can be interrupted and resumed; at the end what
             `Sweep.save` writes and a page, if pyarrow is installed.
         resume: continue what `out` holds.
@@ -153,9 +170,9 @@ def sweep(
         (`Sweep.best_settings`).
 
     Raises:
-        InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, a selection
-            whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more than
-            `fedsolve.engine.sweep_grid.MOST_TRIALS` settings x seeds.
+        InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, no such range, a
+            selection whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more
+            than `fedsolve.engine.sweep_grid.MOST_TRIALS` settings x seeds.
         Interrupted: Ctrl-C, after what is done was kept in `out`.
     """
     check_outside(task, out, label)
@@ -163,12 +180,13 @@ def sweep(
     plan = SweepOptions(
         run=run,
         seeds=check_seeds(seeds),
+        search=Search(kind=search, trials=trials, seed=search_seed, halving=halving),
         selection=selection_of(select, run.rounds),
         validation=validation,
         diagnostics=diagnostics,
         parallel_trials=parallel_trials,
     )
-    make = by_name(algorithm) if isinstance(algorithm, str) else algorithm
+    make = (lambda **settings: build(algorithm, settings)) if isinstance(algorithm, str) else algorithm
     found = run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
     if out is not None and importlib.util.find_spec("pyarrow"):
         found.save(out)
@@ -190,9 +208,8 @@ def run_sweep(
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
     check_alone("a sweep")
     check_outside(task, out, label)
-    axes = check_grid(grid)
-    check_size([len(values) for values in axes.values()], len(options.seeds))
-    methods = build_methods(make, axes)
+    axes = check_grid(grid, len(options.seeds), options.search)
+    methods = build_methods(make, axes, options.search.kind)
     _check_clock(options, methods)
     task = task if options.validation is None else task.hold_out(options.validation)
     check_methods(methods, choose_sampling(options.run, task), task)
@@ -220,4 +237,6 @@ def run_sweep(
         settings=settings | {"validation": options.validation, SENT: sizes[0] if len(sizes) == 1 else None},
         seconds=rounds.results.seconds,
         notes=(*rounds.notes, *options.selection.notes(options.run.rounds)),
+        search=options.search.record(grid),
+        stopped=rounds.results.stopped,
     )

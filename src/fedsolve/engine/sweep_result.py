@@ -26,12 +26,12 @@ class Sweep(SweepRecord, Labelled):
     """A finished sweep of one method; a notebook shows it as a table of its best settings.
 
     `sweep[i]` is the sweep of setting `i` of `points` alone, and `sweep[sweep.best]` that of the best one. Settings are
-    the product of the grid's axes, the last axis fastest. A trial is a setting with a seed.
+    the product of the grid's axes, the last axis fastest, or as they were drawn. A trial is a setting with a seed.
 
     Attributes:
         label: the method's name.
         task: the task's name.
-        grid: axis -> its values, in order.
+        grid: axis -> its values, in order; of a random search the value of each setting.
         seeds: of the trials, shape (seeds,).
         rounds: rounds done at each evaluation, shape (evaluations,), 0 first.
         metrics: name -> values, shape (settings, seeds, evaluations), NaN once a trial has diverged. They include the
@@ -40,6 +40,8 @@ class Sweep(SweepRecord, Labelled):
         selection: the selection criterion of the best setting.
         settings: the other settings of the runs, as plain data.
         seconds: wall time of the whole sweep, with compilation.
+        search: of a random search its `kind`, `trials`, `seed` and `ranges`; `halving` if there was.
+        stopped: the round after which halving stopped a setting, -1 if it did not, shape (settings,).
         notes: remarks, such as that the grid ran in parts, or that the best setting lies at its edge.
     """
 

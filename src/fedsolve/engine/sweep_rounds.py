@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsolve.core import trees
 from fedsolve.core.errors import Interrupted
-from fedsolve.engine.compute.layout import batches_at_once, free_bytes
+from fedsolve.engine.compute.layout import Need, batches_at_once, check_memory, free_bytes
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
 from fedsolve.engine.progress import Progress, tell_compiling
@@ -35,20 +35,22 @@ from fedsolve.results.columns import plain
 class TrialResults:
     """Results by trial while a sweep grows, of shape (settings, seeds, evaluations).
 
-    Metrics are NaN where nothing was seen, `diverged` -1 where a trial has not. `batches` are done; `rounds` counts
-    those of the batches under way.
+    Metrics are NaN where nothing was seen, `diverged` and `stopped` (by setting) -1 where that has not happened.
+    `batches` are done; `rounds` counts those of the batches under way.
     """
 
     shape: tuple[int, int, int]
     dtype: Any
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     diverged: np.ndarray = field(init=False)
+    stopped: np.ndarray = field(init=False)
     batches: int = 0
     rounds: int = 0
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.diverged = np.full(self.shape[:2], -1, np.int32)
+        self.stopped = np.full(self.shape[0], -1, np.int32)
 
     def put(self, batch: TrialBatch, evaluation: int, values: dict[str, np.ndarray]) -> None:
         # metrics of a batch's trials, each of shape (L, S), at one evaluation
@@ -65,26 +67,33 @@ class TrialResults:
 
 def results_so_far(
     folder: Path, shape: tuple[int, int, int]
-) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
-    # the metrics of all trials, where they diverged, and the seconds, as a sweep of a shape last kept them
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, float]:
+    # the metrics of all trials, where they diverged and stopped, and the seconds, as a sweep of a shape last kept them
     path = folder / SWEEP.file
     header, arrays = mapped_arrays(path, "checkpoint")
     try:
         metrics = {name: arrays[f"['metrics']['{name}']"] for name in header.manifest["metrics"]}
         diverged, seconds = arrays["['diverged']"], float(header.manifest["seconds"])
+        stopped = np.array(header.manifest.get("stopped", [-1] * shape[0]))
     except MALFORMED as error:
         raise corrupt(path, "checkpoint", f"it is of no sweep: {error}") from None
     if diverged.shape != shape[:2] or {x.shape for x in metrics.values()} != {shape}:
         raise corrupt(path, "checkpoint", "it is of another sweep")
-    return metrics, diverged, seconds
+    return metrics, diverged, stopped, seconds
 
 
 class SweepStore:
     """The checkpoint of one sweep, or nothing where no folder was given."""
 
     def __init__(self, folder: RunFolder | None) -> None:
+        # of the sweep that is resumed: the trials side by side, which decide its bits, and the batches at once, which
+        # share a state in the file; those under way where some of its trials had ended; batches that are done, rounds
+        # of those under way, and seconds. None, [] and zeros of a new one.
         self._folder = folder
-        self._manifest = {} if folder is None else folder.manifest() or {}
+        manifest = self._manifest = {} if folder is None else folder.manifest() or {}
+        self.trials, self.at_once = manifest.get("lanes"), manifest.get("at_once")
+        self.running = [TrialBatch(*map(np.array, batch)) for batch in manifest.get("running", ())]
+        self.done = tuple(manifest.get(name, 0) for name in ("blocks", "rounds", "seconds"))
 
     @classmethod
     @contextlib.contextmanager
@@ -101,30 +110,6 @@ class SweepStore:
     def due(self) -> bool:
         return self._folder is not None and self._folder.due
 
-    @property
-    def trials(self) -> int | None:
-        # trials side by side of the sweep that is resumed, which decide its bits; None for a new one
-        return self._manifest.get("lanes")
-
-    @property
-    def at_once(self) -> int | None:
-        # batches at once of the sweep that is resumed, which share a state in the file; None for a new one
-        return self._manifest.get("at_once")
-
-    @property
-    def running(self) -> list[TrialBatch]:
-        # the batches under way of the sweep that is resumed, where some of its trials had diverged; else none
-        return [
-            TrialBatch(np.array(settings), np.array(seeds))
-            for settings, seeds in self._manifest.get("running", ())
-        ]
-
-    @property
-    def done(self) -> tuple[int, int, float]:
-        # batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros
-        manifest = self._manifest
-        return (manifest["blocks"], manifest["rounds"], manifest["seconds"]) if manifest else (0, 0, 0.0)
-
     def restore(self, results: TrialResults, states: list[RunState]) -> list[RunState]:
         # fill the results when resuming; the states of the batches under way, of the shapes of `states`
         if self._folder is None or not self._manifest:
@@ -134,6 +119,7 @@ class SweepStore:
         saved = load_tree(self._folder.path, like)
         results.metrics = {name: np.array(saved["metrics"][name]) for name in empty}  # in their order
         results.diverged = np.array(saved["diverged"])
+        results.stopped = np.array(self._manifest.get("stopped", results.stopped))
         return saved["states"]
 
     def save(self, results: TrialResults, running: Sequence[RunningBatch], layout: dict[str, int]) -> None:
@@ -146,6 +132,7 @@ class SweepStore:
             "seconds": results.seconds,
             **layout,
             "metrics": list(results.metrics),
+            "stopped": results.stopped.tolist(),
             "running": [
                 [b.settings.tolist(), b.seeds.tolist()] for b in (current.batch for current in running)
             ],
@@ -181,10 +168,12 @@ class SweepRounds(Rounds):
         self.rounds, self.eval_every, self.trials = prepared.rounds, prepared.eval_every, trials
         shape = (len(trials.methods), len(trials.seeds), len(trials.evaluated))
         self.results = TrialResults(shape, prepared.dtype)
-        self._selection, self._store, self._progress = options.selection, store, progress
-        self._batches, self._notes = trials.batches(store.trials or options.parallel_trials)
-        self._at_once = store.at_once or self._batches_in_memory()
+        self._selection, self._search, self._store = options.selection, options.search, store
+        self._progress = progress
         self._evaluated = trials.evaluated.tolist()
+        self._stops = options.search.stops(shape[0], self.rounds, self.eval_every)
+        self._batches, self._notes = trials.batches(store.trials or options.parallel_trials, self._stops)
+        self._at_once = store.at_once or self._batches_in_memory()
         self._running: list[RunningBatch] = []
         self._is_compiled = False
 
@@ -269,10 +258,23 @@ class SweepRounds(Rounds):
 
     def evaluate(self) -> str:
         self._evaluate(self._next, self._pool)
+        if self.results.rounds in self._stops:
+            self._go_on_with(self._stops[self.results.rounds])
         if self.results.rounds == self.rounds:
-            for batch in self._together:
-                self.results.end(batch, self.rounds)
+            for current in self._running:
+                self.results.end(current.batch, self.rounds)
         return ""
+
+    def _go_on_with(self, count: int) -> None:
+        # the best settings so far, of those that have not diverged with any seed; the others stop
+        results, upto, rule = self.results, self._next + 1, self._selection
+        seen = results.metrics[rule.metric][..., :upto]
+        score = rule.so_far(np.array(self._evaluated[:upto]), seen, self.rounds)
+        order = np.argsort(score, kind="stable")[: np.isfinite(score).sum()]
+        results.stopped[order[count:]] = results.rounds
+        self._running = in_fewest_batches(self._running, order[:count].tolist())
+        if not len(order):
+            results.rounds = self.rounds
 
     def due(self, over: bool) -> bool:
         # whether enough time has passed since the last saving; batches that are done wait for the next one
@@ -292,7 +294,10 @@ class SweepRounds(Rounds):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._notes, *self.trials.prepared.remarks)))
+        stopped = self.results.stopped[self.results.stopped >= 0]
+        saved = int((self.rounds - stopped).sum()) * self.results.shape[1]
+        searched = self._search.notes(saved, self._all_trial_rounds)
+        return tuple(dict.fromkeys((*self._notes, *self.trials.prepared.remarks, *searched)))
 
     def how_to_resume(self) -> str:
         return self._store.how_to_resume(self._trial_rounds, self._all_trial_rounds)
@@ -325,6 +330,9 @@ class SweepRounds(Rounds):
         # how many batches lie in memory together: all, where their states are little
         trials = sum(len(batch.settings) * len(batch.seeds) for batch in self._batches)
         states = trials * trees.nbytes(self.trials.prepared.state)
+        if self._stops:  # all settings are compared
+            check_memory([Need("the states of all trials", states, "fewer trials, or no halving")], 0)
+            return len(self._batches)
         return len(self._batches) if _SHARE * states < free_bytes() else batches_at_once()
 
 
@@ -344,29 +352,30 @@ def _each(
     return list(pool.map(lambda current: context.copy().run(in_thread, current), running))
 
 
-def in_fewest_batches(running: Sequence[RunningBatch]) -> list[RunningBatch]:
-    # the trials that have not diverged, in batches of the same shape; one batch stays where all have
+def in_fewest_batches(running: Sequence[RunningBatch], best: Sequence[int] = ()) -> list[RunningBatch]:
+    # the trials that have not diverged, of the best settings if there are such, in batches of the same shape; one
+    # batch stays where all have
     alike: dict[Any, list[RunningBatch]] = {}
     for current in running:
         program = jax.tree.structure((current.algorithms, current.diagnostics))
         alike.setdefault((program, tuple(current.batch.seeds.tolist())), []).append(current)
-    packed = [batch for group in alike.values() for batch in _packed(group)]
+    packed = [batch for group in alike.values() for batch in _packed(group, best)]
     return packed or [running[0]]
 
 
-def _packed(group: list[RunningBatch]) -> list[RunningBatch]:
-    # the same of batches of one program and the same seeds
-    live = np.stack([_live_columns(current) for current in group])
-    needed = int(live.sum(0).max())
-    if needed == len(group):
-        return group
-    # of each column the batches, those with a live one first
-    first = np.argsort(~live, axis=0, kind="stable")
-    return [group[0].with_columns(group, source) for source in first[:needed]]
+def _packed(group: list[RunningBatch], best: Sequence[int]) -> list[RunningBatch]:
+    # the same of batches of one program and the same seeds: columns move, which changes none of their bits
+    columns = np.flatnonzero([_live_columns(current, best) for current in group])
+    width = len(group[0].batch.settings)
+    needed = -(-len(columns) // width)
+    if not needed or (needed == len(group) and not len(best)):
+        return group if needed else []
+    filled = np.pad(columns, (0, needed * width - len(columns)), mode="edge").reshape(needed, width)
+    return [group[0].with_columns(group, some) for some in filled]
 
 
-def _live_columns(current: RunningBatch) -> np.ndarray:
-    # which columns hold a trial that has not diverged; a setting that fills a batch up counts once
-    live = np.zeros(len(current.batch.settings), bool)
-    live[np.unique(current.batch.settings, return_index=True)[1]] = True
-    return live & (np.asarray(current.states.failed) < 0).any(0)
+def _live_columns(current: RunningBatch, best: Sequence[int]) -> np.ndarray:
+    # which columns hold a trial that goes on; a setting that fills a batch up counts once
+    settings = current.batch.settings
+    first = np.isin(np.arange(len(settings)), np.unique(settings, return_index=True)[1])
+    return first & (current.failed < 0).any(axis=1) & (np.isin(settings, best) if len(best) else True)

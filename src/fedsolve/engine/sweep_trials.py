@@ -211,13 +211,15 @@ class Trials:
         last = self.prepared.rounds
         return np.unique([*range(0, last, self.prepared.eval_every), last])
 
-    def batches(self, trials: int | None) -> tuple[list[TrialBatch], tuple[str, ...]]:
+    def batches(self, trials: int | None, stops: dict[int, int]) -> tuple[list[TrialBatch], tuple[str, ...]]:
         # all trials in batches, those of one program together, and what is to be said of it
         programs: dict[Any, list[int]] = {}
         for i, pair in enumerate(zip(self.methods, self.diagnostics, strict=True)):
             programs.setdefault(jax.tree.structure(pair), []).append(i)
         prepared, total = self.prepared, len(self.methods) * len(self.seeds)
         most, note = parallel_trials(trials, total, prepared.params, prepared.program.chunk, prepared.state)
+        if trials is None and stops:  # narrow: the few that go on fill their batches
+            most = min(most, [*stops.values()][:2][-1])
         batches = [b for settings in programs.values() for b in plan_batches(settings, len(self.seeds), most)]
         return batches, (*prepared.remarks, *([note] if note else []))
 
@@ -314,18 +316,12 @@ class RunningBatch:
         ]
         return {name: np.array([one[name] for one in trials]).reshape(shape) for name in trials[0]}
 
-    def with_columns(self, batches: Sequence[RunningBatch], source: np.ndarray) -> RunningBatch:
-        # a batch whose column l, a setting with its trials, is that of `batches[source[l]]`
-        columns = np.arange(len(source))
-
-        def picked(axis: int, *each: Any) -> Any:
-            stacked = np.stack([np.asarray(x) for x in each])
-            return jnp.array(np.moveaxis(stacked, axis + 1, 1)[source, columns].swapaxes(0, axis))
-
+    def with_columns(self, batches: Sequence[RunningBatch], columns: np.ndarray) -> RunningBatch:
+        # a batch of some columns, each a setting with its trials, counted through all of the batches
         def of(axis: int, trees: list[Any]) -> Any:
-            return jax.tree.map(lambda *each: picked(axis, *each), *trees)
+            return jax.tree.map(lambda *x: jnp.array(np.concatenate(x, axis).take(columns, axis)), *trees)
 
-        settings = np.stack([b.batch.settings for b in batches])[source, columns]
+        settings = np.concatenate([b.batch.settings for b in batches])[columns]
         return dataclasses.replace(
             self,
             batch=TrialBatch(settings, self.batch.seeds),

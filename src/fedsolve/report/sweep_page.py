@@ -44,7 +44,7 @@ from fedsolve.report.table import ResultTable, full_name, metric_head, target_te
 from fedsolve.results.history import first_as_good, mean_and_deviation
 from fedsolve.results.metrics import describe
 from fedsolve.results.record_files import PAGE as PAGE
-from fedsolve.results.sweep import SweepRecord
+from fedsolve.results.sweep import SweepRecord, axes_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,19 +59,23 @@ def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
     """
     drawn: dict[str, tuple[str, Figure]] = {}
     alive = bool(np.isfinite(sweep.score).any())
+    stopped = bool((sweep.stops >= 0).any())
+    lost = "“div.”: the setting diverged, with all seeds or with the stated number."
+    lost += " “stop.”: stopped after the stated round." if stopped else ""
     for x, y in pairs(sweep)[:_MAPS]:
-        caption = (
-            f"Score by {y} and {x}; brighter is better. "
-            + ("The frame is the best setting. " if alive else "")
-            + "“div.”: the setting diverged, with all seeds or with the stated number."
-        )
+        caption = f"Score by {y} and {x}; brighter is better. "
+        caption += f"The {'ring' if sweep.drawn else 'frame'} is the best setting. " if alive else ""
+        caption += "Crosses diverged, circles were stopped early." if sweep.drawn else lost
         drawn[f"map-{y}-{x}"] = (caption, heat_map(sweep, x, y))
     long = [axis for axis, values in sweep.grid.items() if len(values) > 1]
     for axis in long if len(long) > 1 and alive else []:
         caption = f"The best score over all other axes at each {axis}, and that setting's range over seeds."
+        if sweep.drawn:
+            caption = f"The score of each setting by {axis}, and its range over seeds; × diverged, ○ was stopped early."
         drawn[f"best-{axis}"] = (caption, best_over_grid(sweep, axis))
     if alive:
         caption = "The best setting by round: the mean over seeds, and the range over seeds as a band."
+        caption += " Grey: settings that were stopped early." if stopped else ""
         drawn["best-setting"] = (caption, sensitivity(sweep))
     return drawn
 
@@ -101,9 +105,10 @@ def write_page(
     Plots (figures or PNGs) come by their caption, texts as those of `write_sweep_page`; `so_far` says how far it is.
     """
     settings, seeds = sweep.scores.shape
-    axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())
+    axes = axes_text(sweep.grid, sweep.drawn, " × ")
     took = human_time(sweep.seconds)
     trials = f"{settings} settings ({axes}) with {seeds_text(sweep.seeds)}"
+    tried = sweep.search["ranges"] if sweep.drawn else sweep.grid
     parts = {
         "title": text(title or f"Sweep of {sweep.label} on {sweep.task}"),
         "context": text(f"{sweep.task} · {settings} settings · {seeds_text(sweep.seeds)} · {took}"),
@@ -118,7 +123,7 @@ def write_page(
         "table": setting_table(sweep, None).html(),
         "edges": note_list(edges(sweep)),
         "notes": section("Notes", note_list([note for note in sweep.notes if note not in edges(sweep)])),
-        "grid": definitions({name: _span(values) for name, values in sweep.grid.items()}, "facts"),
+        "grid": definitions({name: v if isinstance(v, str) else _span(v) for name, v in tried.items()}, "facts"),
         "settings": definitions(
             {n: setting_text(v) for n, v in sweep.settings.items() if n not in sweep.grid}
         ),
@@ -134,7 +139,7 @@ def _best(sweep: SweepRecord) -> str:
     except Diverged as error:
         return paragraphs(f"{str(error)[0].upper()}{str(error)[1:]}.")
     rows = setting_rows(sweep)
-    lost = sum(row["score"] is None for row in rows)
+    lost, stopped = sum(row["diverged"] > 0 for row in rows), int((sweep.stops >= 0).sum())
     write, metric = number_writer(sweep.selection.metric), describe(sweep.selection.metric)
     best = rows[0]
     unit = f" {metric.unit}" if metric.unit == "%" else ""
@@ -145,9 +150,11 @@ def _best(sweep: SweepRecord) -> str:
         "Setting": ", ".join(f"{n} = {v}" for n, v in setting_texts(sweep, best["setting"]).items()),
         "Score": score,
         "Criterion": rule_text(sweep),
-        "Within 5 % of the best": f"{100 * sweep.share_within(0.05):.0f} % of the grid",
+        "Within 5 % of the best": f"{100 * sweep.share_within(0.05):.0f} % of settings",
         "Diverged": f"{lost} of {len(rows)} settings" if lost else "none",
     }
+    if stopped:
+        facts |= {"Within 5 % of the best": "not known", "Stopped early": f"{stopped} settings"}
     return definitions(facts, "facts")
 
 

@@ -120,8 +120,10 @@ def tick_texts(values: Sequence[Any]) -> list[str]:
 
 
 def setting_texts(sweep: SweepRecord, setting: int) -> dict[str, str]:
-    """The values of a setting, axis by axis, with as many digits as distinguish the axis's values."""
+    """The values of a setting, axis by axis, with as many digits as distinguish the axis's values; 4 of those drawn."""
     at = sweep.points[setting]
+    if sweep.drawn:
+        return {name: value_text(value, 4) for name, value in at.items()}
     return {name: axis_texts(values)[values.index(at[name])] for name, values in sweep.grid.items()}
 
 
@@ -185,21 +187,21 @@ def as_list(sweeps: SweepRecord | Sequence[SweepRecord]) -> list[SweepRecord]:
 
 
 def ranking(sweep: SweepRecord) -> list[int]:
-    """The numbers of all settings, the best first; of equal ones, and of those that diverged, in grid order."""
+    """The numbers of all settings: the best first, then those stopped, the last one first, then those that diverged."""
     score = -sweep.score if sweep.selection.most else sweep.score
-    return [int(i) for i in np.argsort(score, kind="stable")]
+    return [int(i) for i in np.lexsort((-sweep.stops, score))]
 
 
 def setting_rows(sweep: SweepRecord, count: int | None = None) -> list[dict[str, Any]]:
     """The `count` best settings (all if None) as plain data: values, mean, range and scores over seeds.
 
-    `score`, `lowest` and `highest` are None where a seed diverged; `diverged` counts the seeds that did, and
-    `round` is the first round in which one did.
+    `score`, `lowest` and `highest` are None where a seed diverged or the setting was stopped, after round `stopped`;
+    `diverged` counts the seeds that did, and `round` is the first round in which one did.
     """
     rows = []
     for rank, setting in enumerate(ranking(sweep)[:count], 1):
         scores, rounds = sweep.scores[setting], sweep.diverged[setting]
-        finite = bool(np.isfinite(scores).all())
+        finite, stopped = bool(np.isfinite(scores).all()), int(sweep.stops[setting])
         rows.append(
             {
                 "rank": rank,
@@ -209,7 +211,8 @@ def setting_rows(sweep: SweepRecord, count: int | None = None) -> list[dict[str,
                 "lowest": float(scores.min()) if finite else None,
                 "highest": float(scores.max()) if finite else None,
                 "scores": [float(s) if np.isfinite(s) else None for s in scores],
-                "diverged": int((~np.isfinite(scores)).sum()),
+                "diverged": 0 if stopped >= 0 else int((~np.isfinite(scores)).sum()),
+                "stopped": stopped if stopped >= 0 else None,
                 "round": int(rounds[rounds >= 0].min()) if (rounds >= 0).any() else None,
             }
         )
@@ -233,7 +236,9 @@ def row_texts(sweep: SweepRecord, row: dict[str, Any]) -> list[str]:
 
 
 def divergence(sweep: SweepRecord, row: dict[str, Any]) -> str:
-    """That a setting diverged, in how many seeds and when."""
+    """That a setting diverged, in how many seeds and when, or when it was stopped."""
+    if row["stopped"] is not None:
+        return f"stopped after round {row['stopped']}"
     seeds = f" in {row['diverged']} of {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
     when = f", from round {row['round']}" if row["round"] is not None else ", not finite"
     return f"diverged{seeds}{when}"
@@ -258,18 +263,20 @@ def _sorted_by(value: Any) -> Any:
 
 def outcome_lines(sweep: SweepRecord) -> list[str]:
     """The best setting, how easy the method was to tune, and how much diverged, in a sentence each."""
-    lost = int((~np.isfinite(sweep.scores)).any(axis=1).sum())
-    settings = len(sweep.score)
+    stopped, settings = int((sweep.stops >= 0).sum()), len(sweep.score)
+    lost = int((~np.isfinite(sweep.scores)).any(axis=1).sum()) - stopped
     diverged = f"{lost} of {settings} settings diverged" if lost else f"none of {settings} settings diverged"
-    if lost == settings:
-        return [f"all {settings} settings diverged"]
+    diverged += f", {stopped} were stopped early" if stopped else ""
+    if lost + stopped == settings:
+        return [f"all {lost} settings diverged{' that were not stopped' * (stopped > 0)}"]
+    share = "not known" if stopped else f"{100 * sweep.share_within(0.05):.0f} % of {settings}"
     write, best = number_writer(sweep.selection.metric), sweep.best
     unit = " %" if describe(sweep.selection.metric).unit == "%" else ""
     at = ", ".join(f"{name} = {value}" for name, value in setting_texts(sweep, best).items())
     return [
         f"best: {at}, with {describe(sweep.selection.metric).title.lower()} {write(sweep.score[best])}{unit} "
         f"({averaged_text(sweep).partition(', ')[2]})",
-        f"share of the grid within 5 % of the best: {100 * sweep.share_within(0.05):.0f} % of {settings}; {diverged}",
+        f"share of settings within 5 % of the best: {share}; {diverged}",
         *edges(sweep),
     ]
 
@@ -287,13 +294,14 @@ def edges(sweep: SweepRecord) -> list[str]:
 
 
 _MARKERS = "os^Dv"
+STOPPED = "stop."
 _WIDTH = 5.6
 """Inches of a figure of one sweep: pages show it whole at 400 pixels, with letters of 9."""
 
 
 def pairs(sweep: SweepRecord) -> list[tuple[str, str]]:
-    """The pairs of axes to map, each as (x, y); the server's rate lies along x, the client's along y."""
-    names = [name for name, values in sweep.grid.items() if len(values) > 1]
+    """The pairs of axes to map, of numbers if drawn, as (x, y); the server's rate is along x, the client's along y."""
+    names = [n for n, v in sweep.grid.items() if len(v) > 1 and (not sweep.drawn or is_numeric(v))]
     order = sorted(names, key=lambda n: {"server_lr": 0, "client_lr": 2}.get(n, 1))
     return list(itertools.combinations(order, 2))
 
@@ -306,6 +314,8 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
     """
     if x == y:
         raise InvalidInput(f"a heat map needs two axes, not '{x}' twice")
+    if sweep.drawn:
+        return _scatter(sweep, x, y)
     metric = describe(sweep.selection.metric)
     values = sweep.matrix(x, y) * metric.scale
     finite = values[np.isfinite(values)]
@@ -339,16 +349,34 @@ def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
     return figure
 
 
+def _scatter(sweep: SweepRecord, x: str, y: str) -> Figure:
+    # a dot for each setting drawn, the brighter the better its rank; the best ringed, circles stopped, crosses diverged
+    figure = new_figure(_WIDTH, 4.4)
+    axes, at = figure.subplots(), np.array([sweep.grid[x], sweep.grid[y]], float)
+    ended, stopped = np.isfinite(sweep.score), sweep.stops >= 0
+    axes.scatter(*at[:, stopped], facecolors="none", edgecolors="0.5", s=22)
+    axes.scatter(*at[:, ~ended & ~stopped], marker="x", color="0.5", s=22)
+    ranked = at[:, ranking(sweep)[: ended.sum()]]
+    axes.scatter(*ranked[:, :1], s=130, facecolors="none", edgecolors="#D55E00", linewidths=2)
+    axes.scatter(*ranked, c=np.arange(ended.sum()), cmap="viridis_r", s=40)
+    axes.set(xlabel=axis_label(x, sweep.grid[x]), ylabel=axis_label(y, sweep.grid[y]))
+    axes.set(**{f"{side}scale": "log" for side, name in (("x", x), ("y", y)) if is_log(sweep.grid[name])})
+    tidy(axes)
+    add_title(axes, f"Settings by {axis_phrase(y)} and {axis_phrase(x)}", [sweep])
+    return figure
+
+
 def _lost(sweep: SweepRecord, x: str, y: str) -> np.ndarray:
-    # the words of cells that have no score, shape (values of y, values of x): how many seeds diverged
+    # the words of cells without a score, shape (values of y, values of x): how many seeds diverged, or the last round
     names = list(sweep.grid)
-    failed = ~np.isfinite(sweep.scores)
-    failed = failed.reshape(*sweep.shape, -1)
-    failed = np.moveaxis(failed, (names.index(y), names.index(x)), (0, 1))
-    trials = failed.reshape(*failed.shape[:2], -1)
+    told = np.column_stack([~np.isfinite(sweep.scores), sweep.stops]).reshape(*sweep.shape, -1)
+    told = np.moveaxis(told, (names.index(y), names.index(x)), (0, 1))
+    trials, after = told[..., :-1].reshape(*told.shape[:2], -1), told[..., -1].reshape(*told.shape[:2], -1)
     count, total = trials.sum(axis=2), len(sweep.seeds)
     plain = trials.shape[2] != total  # the best over other axes: no one setting to count for
     words = [DIVERGED if plain or c == total else f"{DIVERGED}\n{c} of {total}" for c in count.ravel()]
+    last = after.max(axis=2).ravel()
+    words = [f"{STOPPED}\n{rounds}" if rounds > 0 else word for word, rounds in zip(words, last, strict=True)]
     return np.array(words, object).reshape(count.shape)
 
 
@@ -378,7 +406,7 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
     figure = new_figure(8.6 if len(several) > 1 else _WIDTH, 4.2)
     axes = figure.subplots()
     pad = _draw_best(axes, several, axis, bands)
-    others = any(len(v) > 1 for s in several for n, v in s.grid.items() if n != axis)
+    others = any(len(v) > 1 for s in several for n, v in s.grid.items() if n != axis and not s.drawn)
     metric = describe(several[0].selection.metric)
     what = "Best over the grid" if others else metric.title
     add_title(axes, f"{what} at each {axis_phrase(axis)}", several, pad)
@@ -406,6 +434,8 @@ def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "r
     panels[0].xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_xlabel(describe("round").label)
     panels[0].set_ylabel(drawn.label)
+    for curve in sweep.metrics[name][sweep.stops >= 0].mean(axis=1):
+        panels[0].plot(sweep.rounds, curve * drawn.scale, color="0.75", linewidth=0.8, zorder=1)
     if wants_log(name, [curves]):
         log_scale(panels[0])
     tidy(panels[0])
@@ -427,7 +457,8 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
         every.sort()
     positions = {v: v if numeric else i for i, v in enumerate(every)}
     styles = styles_of([s.label for s in sweeps])
-    drawn, lost = [], set()
+    drawn, lost = [], {}
+    at_random = any(sweep.drawn for sweep in sweeps)
     for sweep in sweeps:
         values = [*_values(sweep, axis)]
         order = np.argsort([positions[v] for v in values])
@@ -435,20 +466,27 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
         x = np.array([positions[values[i]] for i in order], float)
         style = styles[sweep.label]
         marker = _MARKERS[style.position % len(_MARKERS)]
-        _band(axes, x, scores, style, sweep.label, marker, bands, joined=numeric)
+        shift = 0.0 if numeric else 0.12 * style.position
+        _band(axes, x + shift, scores, style, sweep.label, marker, bands, joined=numeric and not at_random)
         drawn.append(scores)
-        lost |= {(xi, style.position) for xi, s in zip(x, scores, strict=True) if not np.isfinite(s).all()}
+        stopped = {positions[sweep.points[i][axis]] for i in np.flatnonzero(sweep.stops >= 0)}
+        words = ("○", "×") if at_random else (STOPPED, DIVERGED)
+        failed = x[~np.isfinite(scores).all(axis=1)]
+        lost |= {(xi, style.position): words[xi not in stopped] for xi in failed}
     if numeric and is_log(every):
         axes.set_xscale("log")
-    ticks = every if len(every) <= 12 else every[:: -(-len(every) // 12)]
-    axes.set_xticks([positions[v] for v in ticks], tick_texts(every)[:: -(-len(every) // 12) or 1])
-    axes.set_xticks([], minor=True)
+    if not (numeric and at_random):
+        ticks = every if len(every) <= 12 else every[:: -(-len(every) // 12)]
+        axes.set_xticks([positions[v] for v in ticks], tick_texts(every)[:: -(-len(every) // 12) or 1])
+        axes.set_xticks([], minor=True)
+    elif len(every) > 1:
+        axes.set_xlim(every[0], every[-1])  # also of those that have no score
     if wants_log(metric.key, drawn):
         log_scale(axes)
     marked = sorted({position for _, position in lost})
-    for x, position in lost:  # above the axes, a row a method, where no line runs
+    for (x, position), word in lost.items():  # above the axes, a row a method, where no line runs
         axes.annotate(
-            DIVERGED, (x, 1.0), (0, 5 + 10 * marked.index(position)), xycoords=("data", "axes fraction"),
+            word, (x, 1.0), (0, 5 + 10 * marked.index(position)), xycoords=("data", "axes fraction"),
             textcoords="offset points", ha="center", va="center", color=LIGHT[position % len(LIGHT)], fontsize=8,
         )  # fmt: skip
     axes.set_xlabel(axis_label(axis, every))
@@ -460,7 +498,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
 def _best_trials(sweep: SweepRecord, axis: str) -> np.ndarray:
     # the scores by seed of the best setting at each value of an axis, shape (values, seeds)
     shape = (*sweep.shape, len(sweep.seeds))
-    at = list(sweep.grid).index(axis)
+    at = 0 if sweep.drawn else list(sweep.grid).index(axis)
     trials = np.moveaxis(sweep.scores.reshape(shape), at, 0).reshape(shape[at], -1, shape[-1])
     means = trials.mean(axis=2)
     chosen = (means.argmax if sweep.selection.most else means.argmin)(axis=1)
@@ -488,7 +526,6 @@ def _band(
             x, values.mean(axis=1), color=colour, linestyle=line, marker=marker, markersize=5, label=label
         )
         return
-    x = x + 0.12 * style.position
     axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=5)
     axes.plot(
         x, values.mean(axis=1), color=colour, linestyle="none", marker=marker, markersize=6, label=label

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -81,6 +80,15 @@ class Selection:
         mean = values[..., self.counted(rounds)].mean(axis=-1)
         return np.where(np.isfinite(mean), mean, self.worst)
 
+    def so_far(self, rounds: np.ndarray, values: np.ndarray, of: int) -> np.ndarray:
+        """The mean score over seeds after the first of so many rounds, by the mean over the same share of them.
+
+        `rounds` and `values` are as in `score`, with seeds before the last axis; the least is best here.
+        """
+        last = max(1, self.last * int(rounds[-1]) // of)
+        score = replace(self, last=last).score(rounds, values).mean(axis=-1)
+        return -score if self.most else score
+
     @classmethod
     def parse(cls, text: str) -> Selection:
         """One of `SELECTIONS` by name, or `metric` or `metric:last`."""
@@ -108,8 +116,22 @@ SELECTIONS = {
 
 
 S = TypeVar("S", bound="SweepRecord")
+RANDOM = "random"
 SENT = "bytes_up"
 """The setting that tells the bytes which a client sends in a round; None where messages differ in length."""
+
+
+def points_of(grid: Mapping[str, Sequence[Any]], kind: str) -> list[dict[str, Any]]:
+    """The settings: the product of the axes, the last one fastest, or of a random search a value of each at a time."""
+    combined = zip(*grid.values(), strict=True) if kind == RANDOM else itertools.product(*grid.values())
+    return [dict(zip(grid, values, strict=True)) for values in combined]
+
+
+def axes_text(grid: Mapping[str, Sequence[Any]], drawn: int, times: str = " x ") -> str:
+    """The axes and how many settings they have; `drawn` at random, or 0 of a grid."""
+    if drawn:
+        return f"{drawn} at random: {times.join(grid)}"
+    return times.join(f"{len(values)} {axis}" for axis, values in grid.items()) or "one setting"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,20 +152,31 @@ class SweepRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    search: Mapping[str, Any] = field(default_factory=dict)
+    stopped: np.ndarray | None = None
+
+    @property
+    def drawn(self) -> int:
+        """How many settings were drawn at random, each with its own value of every axis; 0 of a grid."""
+        return len(self.points) if self.search.get("kind") == RANDOM else 0
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(len(values) for values in self.grid.values())
+        sizes = tuple(len(values) for values in self.grid.values())
+        return sizes[:1] if self.drawn else sizes
+
+    @property
+    def stops(self) -> np.ndarray:
+        """The round after which each setting was stopped, -1 if it was not, shape (settings,)."""
+        return np.full(len(self.points), -1) if self.stopped is None else self.stopped
 
     def __repr__(self) -> str:
-        axes = " x ".join(f"{len(values)} {axis}" for axis, values in self.grid.items()) or "one setting"
-        return f"Sweep({self.label} on {self.task}: {axes}, {len(self.seeds)} seeds, {int(self.rounds[-1])} rounds)"
+        about = f"{axes_text(self.grid, self.drawn)}, {len(self.seeds)} seeds, {int(self.rounds[-1])} rounds"
+        return f"Sweep({self.label} on {self.task}: {about})"
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
-        return [
-            dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())
-        ]
+        return points_of(self.grid, self.search.get("kind", ""))
 
     @cached_property
     def scores(self) -> np.ndarray:
@@ -173,7 +206,7 @@ class SweepRecord:
         return self.points[self.best]
 
     def share_within(self, share: float = 0.05) -> float:
-        """The share of the grid whose score is within `share` (5 %) of the best's: how easy it is to tune."""
+        """The share of settings whose score is within `share` (5 %) of the best's; those stopped early are not."""
         best = self.score[self.best]
         room = share * abs(best)
         good = self.score >= best - room if self.selection.most else self.score <= best + room
@@ -184,6 +217,8 @@ class SweepRecord:
         names = list(self.grid)
         for name in (x, y):
             check_known("axis of the sweep", name, names)
+        if self.drawn:
+            raise InvalidInput("a random search has no scores by row and column: take a sweep of a grid")
         others = tuple(i for i, name in enumerate(names) if name not in (x, y))
         scores = self._best_over(others)
         return scores if names.index(y) < names.index(x) else scores.T
@@ -192,7 +227,8 @@ class SweepRecord:
         """The best score over all other axes at each value of one, shape (values,)."""
         names = list(self.grid)
         check_known("axis of the sweep", axis, names)
-        return self._best_over(tuple(i for i, name in enumerate(names) if name != axis))
+        others = tuple(i for i, name in enumerate(names) if name != axis)
+        return self._best_over(() if self.drawn else others)
 
     def curve(self, setting: int, metric: str) -> np.ndarray:
         """A metric of one setting by seed and evaluation, shape (seeds, evaluations)."""
@@ -203,7 +239,8 @@ class SweepRecord:
         """The sweep of some settings alone, whose product is a smaller grid."""
         chosen = list(settings)
         metrics = {name: values[chosen] for name, values in self.metrics.items()}
-        return replace(self, grid=dict(grid), metrics=metrics, diverged=self.diverged[chosen])
+        diverged, stopped = self.diverged[chosen], self.stops[chosen]
+        return replace(self, grid=dict(grid), metrics=metrics, diverged=diverged, stopped=stopped)
 
     def _best_over(self, axes: tuple[int, ...]) -> np.ndarray:
         scores = self.score.reshape(self.shape)
@@ -214,7 +251,8 @@ class SweepRecord:
             numbers = [v for v in values if isinstance(v, int | float)]
             return f"{min(numbers):g}" if numbers else str(values[0])
 
-        what = f"all {math.prod(self.shape)} settings of {self.label} diverged"
+        left, those = int((self.stops < 0).sum()), " that were not stopped" * bool((self.stops >= 0).any())
+        what = f"all {left} settings of {self.label}{those} diverged"
         start = self.metrics["train_loss"][..., 0] if "train_loss" in self.metrics else np.zeros(1)
         if not np.isfinite(start).any():
             return (
@@ -239,7 +277,7 @@ class SweepRecord:
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"
 SUMMARY = "sweep.json"
-_COLUMNS = ("setting", "seed", "score", "diverged")
+_COLUMNS = ("setting", "seed", "score", "diverged", "stopped")
 
 
 def require_parquet() -> None:
@@ -267,7 +305,9 @@ def load(folder: str | Path, kind: type[S] = SweepRecord) -> S:
     try:
         grid = {name: tuple(_value(v) for v in values) for name, values in data["grid"].items()}
         seeds = tuple(data["seeds"])
-        shape = (int(np.prod([len(v) for v in grid.values()])), len(seeds), -1)
+        search, sizes = data.get("search", {}), [len(v) for v in grid.values()]
+        (settings,) = set(sizes) if search.get("kind") == RANDOM else {int(np.prod(sizes))}
+        shape = (settings, len(seeds), -1)
         return kind(
             label=data["label"],
             task=data["task"],
@@ -280,6 +320,8 @@ def load(folder: str | Path, kind: type[S] = SweepRecord) -> S:
             settings={name: number(v) for name, v in data["settings"].items()},
             seconds=data["seconds"],
             notes=(*data["notes"], *([before] if before else [])),
+            search=search,
+            stopped=trials["stopped"].reshape(shape[:2])[:, 0] if "stopped" in trials else None,
         )
     except MALFORMED as error:
         raise InvalidInput(f"the files in {folder} are not of one sweep: {error!r}") from None
@@ -305,6 +347,7 @@ def summary(sweep: SweepRecord) -> dict[str, Any]:
         "label": sweep.label,
         "task": sweep.task,
         "grid": {name: [_as_json(v) for v in values] for name, values in sweep.grid.items()},
+        "search": {name: _as_json(v) for name, v in sweep.search.items()},
         "seeds": list(sweep.seeds),
         "selection": {
             "metric": sweep.selection.metric,
@@ -329,7 +372,7 @@ def summary(sweep: SweepRecord) -> dict[str, Any]:
 
 
 def trial_columns(sweep: SweepRecord) -> dict[str, Any]:
-    """One row a trial: setting, the axes, seed, score, diverged (-1 if not) and `final_<metric>` of each metric.
+    """One row a trial: setting, the axes, seed, score, diverged and stopped (-1 if not), `final_<metric>`.
 
     An axis that has a column's name is called `axis_<name>`.
     """
@@ -341,6 +384,8 @@ def trial_columns(sweep: SweepRecord) -> dict[str, Any]:
     columns["seed"] = np.tile(np.array(sweep.seeds, dtype=np.int64), settings)
     columns["score"] = sweep.scores.ravel()
     columns["diverged"] = sweep.diverged.ravel()
+    if "halving" in sweep.search:
+        columns["stopped"] = np.repeat(sweep.stops, seeds)
     finals = {f"final_{name}": values[..., -1].ravel() for name, values in sweep.metrics.items()}
     return columns | finals
 

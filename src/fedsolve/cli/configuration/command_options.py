@@ -190,9 +190,16 @@ class SweepRequest(OneMethodRequest):
         typer.Option(
             "--grid",
             metavar="AXIS=VALUES",
-            help="Hyperparameter and values: 1e-3:1:7log (log scale), 0:1:5 (linear scale) or 0.1,1,10. Repeatable.",
+            help="Hyperparameter and values: 1e-3:1:7log (log scale), 0:1:5 (linear scale) or 0.1,1,10; of a random "
+            "search a range: 1e-3:1:log, 0:1 or 1:8:int. Repeatable.",
         ),
     ] = None
+    search: Annotated[
+        str | None, typer.Option(metavar="grid|random", help="How settings are chosen (default: grid).")
+    ] = None
+    trials: Annotated[int | None, typer.Option(help="Number of settings of a random search.")] = None
+    search_seed: Annotated[int | None, typer.Option(help="Seed of a random search (default: 0).")] = None
+    halving: Annotated[int | None, typer.Option(help="Factor of successive halving (default: none).")] = None
     select: Annotated[
         str | None,
         typer.Option(

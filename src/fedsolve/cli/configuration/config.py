@@ -92,9 +92,13 @@ class MethodSection(Section):
 
 
 class SweepSection(Section):
-    """The section `[sweep]`: one method at every setting of a grid, with several seeds."""
+    """The section `[sweep]`: one method at settings of a grid or at random, with several seeds."""
 
     grid: dict[str, Any] = Field(min_length=1)
+    search: Literal["grid", "random"] | None = None
+    trials: Positive | None = None
+    search_seed: Seed | None = None
+    halving: int | None = Field(default=None, ge=2)
     seeds: Positive | list[Seed] | None = None
     select: str | None = None
     validation: float | None = Field(default=None, gt=0, lt=1)
@@ -102,6 +106,12 @@ class SweepSection(Section):
         default=None,
         validation_alias=AliasChoices("parallel_trials", "lanes"),  # the former name, in folders kept since
     )
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        # as `fedsolve.sweep` takes them
+        listed = {axis: values for axis, values in self.grid.items() if not isinstance(values, str)}
+        return self.grid | {a: [None if v == "none" else v for v in x] for a, x in listed.items()}
 
 
 class Configured(Section):

@@ -161,7 +161,8 @@ def _sweep_config(request: SweepRequest) -> Config:
         raise InvalidInput(f"no grid: give at least one axis, such as {EXAMPLE}")
     if request.seeds is not None:
         section["seeds"] = parse_seeds(request.seeds)
-    typed = {name: getattr(request, name) for name in ("select", "validation", "parallel_trials")}
+    own = ("search", "trials", "search_seed", "halving", "select", "validation", "parallel_trials")
+    typed = {name: getattr(request, name) for name in own}
     section |= {name: value for name, value in typed.items() if value is not None}
     origin = _COMMAND_LINE if request.config is None else str(request.config)
     return parse(table | {"sweep": section}, origin)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.cli.configuration.config import Config, MethodSection, RunSection, SweepSection
-from fedsolve.cli.configuration.values import axis_values
+from fedsolve.cli.configuration.values import DRAWN, axis_values
 from fedsolve.config.build import arguments, build, inline_toml
 from fedsolve.config.weighting import check_one_weighting, check_weighs
 from fedsolve.core.algorithm import Algorithm
@@ -29,11 +29,11 @@ from fedsolve.engine.compute.sharding import CLIENT_AXIS
 from fedsolve.engine.load import begin_from, kept_start
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.resolve import choose_devices, choose_sampling
-from fedsolve.engine.sweep_grid import SweepOptions, check_seeds, check_size
+from fedsolve.engine.sweep_grid import GRID, Search, SweepOptions, check_grid, check_seeds
 from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.history import Setting
 from fedsolve.results.metrics import AVERAGED
-from fedsolve.results.sweep import Selection
+from fedsolve.results.sweep import Selection, points_of
 from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.catalogue import entry
 from fedsolve.tasks.task import Task
@@ -76,19 +76,24 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
     return found
 
 
-def build_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) -> dict[str, list[Any]]:
-    """The values of each axis of a method's grid, each of which builds the method."""
+def build_grid(
+    method: MethodSection, given: Mapping[str, Any], seeds: int, search: Search = GRID
+) -> dict[str, Any]:
+    """The values of each axis of a method's grid, or its range; each value that is tried builds the method."""
     known = arguments(method.name)
     for axis in given:
         if axis.partition(".")[0] not in known:
             raise unknown(f"setting of {method.name}", axis, known)
-    grid = {axis: axis_values(f"grid: {axis}", values) for axis, values in given.items()}
-    check_size([len(values) for values in grid.values()], seeds)
-    for axis, values in grid.items():
+    grid: dict[str, Any] = dict(given)
+    for axis, values in given.items():
+        if search.trials is None or not (isinstance(values, str) and DRAWN.fullmatch(values)):
+            grid[axis] = axis_values(f"grid: {axis}", values)
+    tried = check_grid(grid, seeds, search)
+    for axis, values in tried.items():
         if "none" in values and axis in known and known[axis].default is not None:
             raise InvalidInput(f"grid: {axis}: none is not allowed; give numbers")
-    first = {axis: values[0] for axis, values in grid.items()}
-    for axis, values in grid.items():
+    first = {axis: values[0] for axis, values in tried.items()}
+    for axis, values in tried.items():
         for value in values:
             build_method(method, first | {axis: value})
     return grid
@@ -310,10 +315,8 @@ class PreparedSweep:
         return self.config.sweep
 
     @property
-    def grid(self) -> dict[str, list[Any]]:
-        return {
-            axis: [None if v == "none" else v for v in values] for axis, values in self.section.grid.items()
-        }
+    def grid(self) -> dict[str, Any]:
+        return self.section.axes
 
     def algorithm(self, **values: Any) -> Algorithm:
         return build_method(self.method, values)
@@ -325,6 +328,7 @@ class PreparedSweep:
             run=run_options(self.config.run),
             seeds=tuple(section.seeds),
             selection=Selection.parse(section.select or ""),
+            search=search_of(section),
             validation=section.validation,
             parallel_trials=section.parallel_trials,
         )
@@ -340,6 +344,11 @@ class PreparedSweep:
 
     def command(self, values: Mapping[str, Any]) -> str:
         return _run_command(_run_at(self.config, values), self.run.task, self.grid)
+
+
+def search_of(section: SweepSection) -> Search:
+    kind, seed = section.search or "grid", section.search_seed or 0
+    return Search(kind=kind, trials=section.trials, seed=seed, halving=section.halving)
 
 
 def command_as_written(config: Config, values: Mapping[str, Any]) -> str:
@@ -400,12 +409,16 @@ def prepare_sweep(config: Config, resumed: Path | None = None) -> PreparedSweep:
     if (config.run.devices or 1) > 1:
         raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
     seeds = seed_list([config.run.seed] if section.seeds is None else section.seeds)
-    grid = build_grid(method, section.grid, len(seeds))
-    first = {axis: values[0] for axis, values in grid.items()}
+    search = search_of(section)
+    grid = build_grid(method, section.grid, len(seeds), search)
+    tried = check_grid(grid, len(seeds), search)
+    first = {axis: values[0] for axis, values in tried.items()}
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     run = config.run.model_copy(update={"devices": 1})
     prepared = prepare(config.model_copy(update={"method": [at_first], "run": run, "sweep": None}), resumed)
     _check_rule(section, prepared)
+    settings, options = len(points_of(tried, search.kind)), prepared.options
+    search.stops(settings, options.rounds, options.eval_every or 1)
     if section.validation is not None:
         prepared.task.hold_out(section.validation)
     resolved = prepared.config.method[0]

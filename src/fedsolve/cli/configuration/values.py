@@ -14,8 +14,9 @@ EXAMPLE = "--grid client_lr=1e-3:1:7log --grid server_lr=0.1,1,10"
 _TEXT = re.compile(r"[A-Za-z_][\w.+:/@~-]*|(?:~|\.{0,2}/).*")
 """A word, a reference, an address or a path: no number, table or list of TOML begins so."""
 _RANGE = re.compile(r"(?P<low>[^:,]+):(?P<high>[^:,]+):(?P<count>\d{1,9})(?P<kind>log|lin|)")
+DRAWN = re.compile(r"[^:,]+:[^:,]+(:(log|int|logint))?")  # a range of a random search
 _MOST_VALUES = 10_000
-_FORMS = "a:b:Nlog (N values by equal factors from a to b), a:b:N (by equal steps) or v1,v2,v3"
+_FORMS = "a:b:Nlog (N values by equal factors), a:b:N (by equal steps) or v1,v2,v3; a random search also draws a:b:log"
 
 
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
@@ -49,20 +50,20 @@ def parse_value(text: str, where: str) -> Any:
     )
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """`axis=values` texts as axes with their values.
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any] | str]:
+    """`axis=values` texts as axes with their values; a range of a random search stays as it is.
 
-    >>> parse_grid(["client_lr=1e-3:1:4log", "mu=0:1:3", "clip_norm=[none, 1.5]"])
-    {'client_lr': [0.001, 0.01, 0.1, 1.0], 'mu': [0.0, 0.5, 1.0], 'clip_norm': ['none', 1.5]}
+    >>> parse_grid(["client_lr=1e-3:1:4log", "mu=0:1:3", "clip_norm=[none, 1.5]", "tau=1e-3:1:log"])
+    {'client_lr': [0.001, 0.01, 0.1, 1.0], 'mu': [0.0, 0.5, 1.0], 'clip_norm': ['none', 1.5], 'tau': '1e-3:1:log'}
     """
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Any] | str] = {}
     for text in texts:
         axis, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not axis or not values:
             raise InvalidInput(f"--grid {text!r} must be written axis=values, the values as {_FORMS}")
         if axis in found:
             raise InvalidInput(f"--grid {axis} is given twice")
-        found[axis] = axis_values(f"--grid {axis}", values)
+        found[axis] = values if DRAWN.fullmatch(values) else axis_values(f"--grid {axis}", values)
     return found
 
 
