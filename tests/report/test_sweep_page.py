@@ -134,6 +134,10 @@ def test_a_search_with_halving_on_its_page(tmp_path):
     assert text.count("stopped after round") == (search.stopped >= 0).sum()
     assert text.count("1e-3:1:log") == 2
     assert f"<dd>{(search.stopped >= 0).sum()} settings</dd>" in text
+    latex = Sweep(**{f.name: getattr(search, f.name) for f in dataclasses.fields(search)}).to_latex(
+        metrics=["accuracy"]
+    )
+    assert latex.count("stopped after 60") == (search.stopped == 60).sum()
     about = outcome_lines(search)[1]
     assert about.startswith("share of settings within 5 % of the best: not known; ")
     assert about.endswith(f", {(search.stopped >= 0).sum()} were stopped early")

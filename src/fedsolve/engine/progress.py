@@ -27,8 +27,8 @@ _NEVER = float("-inf")
 class Progress:
     """Where a run stands, or of several seeds the first of those that have not ended, or all trials of a sweep.
 
-    Of a sweep, rounds are sums over its trials (those that diverged counting as done), there are no metrics, and
-    `diverged` counts the trials that have; `by_seed` has the rounds that each of several seeds has done; `remark`
+    Of a sweep, rounds are sums over its trials (those that diverged or stopped count as done), there are no metrics,
+    and `diverged` counts the trials that have; `by_seed` has the rounds that each of several seeds has done; `remark`
     says more, such as a federation's replies.
     """
 

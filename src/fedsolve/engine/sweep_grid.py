@@ -190,6 +190,8 @@ def check_grid(
         raise InvalidInput("the grid has no axis: give at least one, such as {'client_lr': [0.01, 0.1, 1.0]}")
     axes: dict[str, Any] = {}
     for name, values in grid.items():
+        if not isinstance(name, str):
+            raise InvalidInput(f"axis {shown(name)} of the grid must be the name of a setting")
         if isinstance(values, str) and search.kind == RANDOM:
             axes[name] = Range.parse(f"axis {name}", values)
             continue

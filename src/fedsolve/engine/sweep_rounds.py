@@ -86,9 +86,8 @@ class SweepStore:
     """The checkpoint of one sweep, or nothing where no folder was given."""
 
     def __init__(self, folder: RunFolder | None) -> None:
-        # of the sweep that is resumed: the trials side by side, which decide its bits, and the batches at once, which
-        # share a state in the file; those under way where some of its trials had ended; batches that are done, rounds
-        # of those under way, and seconds. None, [] and zeros of a new one.
+        # of a sweep that is resumed: trials side by side, which decide its bits; batches at once, which share a state
+        # in the file; those under way where trials had ended; batches done, rounds of those under way, and seconds
         self._folder = folder
         manifest = self._manifest = {} if folder is None else folder.manifest() or {}
         self.trials, self.at_once = manifest.get("lanes"), manifest.get("at_once")

@@ -182,8 +182,10 @@ def final_table(sweep: SweepRecord, metrics: Sequence[str] | None, target: float
     rows = []
     for setting in ranking(sweep):
         row = list(setting_texts(sweep, setting).values())
-        row += [_cell(aimed, sweep.scores[setting])] * len(score)
-        row += [_cell(name, sweep.metrics[name][setting, :, -1]) for name in names]
+        cells = [(aimed, sweep.scores[setting])] * len(score)
+        cells += [(name, sweep.metrics[name][setting, :, -1]) for name in names]
+        stop = sweep.stops[setting]
+        row += [f"stopped after {stop}" if stop >= 0 else _cell(*cell) for cell in cells]
         rows.append(row if target is None else [*row, _rounds_to(sweep, setting, aimed, target)])
     seeds = len(sweep.seeds)
     spread = f"Mean ± sample standard deviation (n - 1) over {seeds} seeds. " if seeds > 1 else ""

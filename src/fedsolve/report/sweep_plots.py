@@ -294,7 +294,6 @@ def edges(sweep: SweepRecord) -> list[str]:
 
 
 _MARKERS = "os^Dv"
-STOPPED = "stop."
 _WIDTH = 5.6
 """Inches of a figure of one sweep: pages show it whole at 400 pixels, with letters of 9."""
 
@@ -376,7 +375,7 @@ def _lost(sweep: SweepRecord, x: str, y: str) -> np.ndarray:
     plain = trials.shape[2] != total  # the best over other axes: no one setting to count for
     words = [DIVERGED if plain or c == total else f"{DIVERGED}\n{c} of {total}" for c in count.ravel()]
     last = after.max(axis=2).ravel()
-    words = [f"{STOPPED}\n{rounds}" if rounds > 0 else word for word, rounds in zip(words, last, strict=True)]
+    words = [f"stop.\n{rounds}" if rounds > 0 else word for word, rounds in zip(words, last, strict=True)]
     return np.array(words, object).reshape(count.shape)
 
 
@@ -470,7 +469,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Band
         _band(axes, x + shift, scores, style, sweep.label, marker, bands, joined=numeric and not at_random)
         drawn.append(scores)
         stopped = {positions[sweep.points[i][axis]] for i in np.flatnonzero(sweep.stops >= 0)}
-        words = ("○", "×") if at_random else (STOPPED, DIVERGED)
+        words = ("○", "×") if at_random else ("stop.", DIVERGED)
         failed = x[~np.isfinite(scores).all(axis=1)]
         lost |= {(xi, style.position): words[xi not in stopped] for xi in failed}
     if numeric and is_log(every):

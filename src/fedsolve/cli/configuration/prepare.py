@@ -88,7 +88,7 @@ def build_grid(
     for axis, values in given.items():
         if search.trials is None or not (isinstance(values, str) and DRAWN.fullmatch(values)):
             grid[axis] = axis_values(f"grid: {axis}", values)
-    tried = check_grid(grid, seeds, search)
+    tried = check_grid(grid, seeds, search) if grid else {}
     for axis, values in tried.items():
         if "none" in values and axis in known and known[axis].default is not None:
             raise InvalidInput(f"grid: {axis}: none is not allowed; give numbers")
