@@ -30,7 +30,7 @@ from fedsolve.report.table import result_rows
 from fedsolve.report.trackers import tracker
 from fedsolve.results.history import History, group_by_seed
 from fedsolve.results.metrics import summary
-from fedsolve.results.record_files import ANALYSIS, STATISTICS, read_history
+from fedsolve.results.record_files import ANALYSIS_FILE, STATISTICS_FILE, read_history
 from fedsolve.results.sweep import SUMMARY
 
 _SECONDS_BETWEEN = 2.0
@@ -67,7 +67,7 @@ def show_command(
 ) -> bool:
     """Print how a run, a comparison or a sweep stands, and return whether it has ended."""
     shown = Shown(metric_names(metrics), target)
-    if any((folder / file).exists() for file in (STATISTICS, ANALYSIS)):
+    if any((folder / file).exists() for file in (STATISTICS_FILE, ANALYSIS_FILE)):
         from fedsolve.deploy.flower import check_flower
 
         check_flower()

@@ -75,9 +75,8 @@ def _parse_text(text: str) -> tuple[str, Any]:
         low, high, *bins = about.split(":")
         return name.strip(), (float(low), float(high), *map(int, bins))
     except ValueError:
-        raise InvalidInput(
-            f"columns: {shown(text)} must be NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME={CATEGORIES}"
-        ) from None
+        known = f"NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:BINS or NAME={CATEGORIES}"
+        raise InvalidInput(f"columns: {shown(text)} must be {known}") from None
 
 
 def _parse_request(name: str, about: Any) -> Request:
@@ -90,9 +89,8 @@ def _parse_request(name: str, about: Any) -> Request:
     except (TypeError, ValueError):
         low, high, bins = math.nan, math.nan, BINS
     if not -LARGEST <= low < high <= LARGEST:
-        raise InvalidInput(
-            f"columns: {name} = {shown(about)} must be a range (low, high) with low < high, or {CATEGORIES!r}"
-        )
+        must = f"must be a range (low, high) with low < high, or {CATEGORIES!r}"
+        raise InvalidInput(f"columns: {name} = {shown(about)} {must}")
     if check_integer(f"columns: bins of {name}", bins, 1) > MOST_BINS:
         raise InvalidInput(f"columns: bins of {name} = {bins}: give at most {MOST_BINS:,}")
     return Measure(low, high, int(bins))
@@ -368,9 +366,7 @@ def _check_moments(reply: Numbers, ends: tuple[float, ...]) -> None:
         raise InvalidInput(f"its mean is {mean:.6g}, and its numbers lie from {low:.6g} to {high:.6g}")
     most = reply.rows * (high - mean + slack) * (mean - low + slack)
     if not 0 <= squares <= most * (1 + _ROUNDING) or squares > 4 * reply.rows * LARGEST**2:
-        raise InvalidInput(
-            f"its sum of squares is {squares:.6g}, and of numbers with its mean it is at most {most:.6g}"
-        )
+        raise InvalidInput(f"its sum of squares is {squares:.6g}, and by its mean at most {most:.6g}")
 
 
 def _check_names(names: tuple[str, ...]) -> None:
@@ -378,6 +374,5 @@ def _check_names(names: tuple[str, ...]) -> None:
         raise InvalidInput(f"its categories are not up to {MOST_CATEGORIES} different texts")
     for name in names:
         if not 1 <= len(name) <= LONGEST_CATEGORY or not name.isprintable() or name != name.strip():
-            raise InvalidInput(
-                f"a category is no printable text of 1 to {LONGEST_CATEGORY} characters without spaces around it"
-            )
+            must = f"printable text of 1 to {LONGEST_CATEGORY} characters without spaces around it"
+            raise InvalidInput(f"a category is no {must}")

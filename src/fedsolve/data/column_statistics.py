@@ -272,9 +272,8 @@ def _column(
     categories = {client: reply for client, reply in replies.items() if isinstance(reply, Categories)}
     if numbers and categories:
         text, number = names(next(iter(categories))), names(next(iter(numbers)))
-        return (
-            f"it is text at {text} and numbers at {number}: fix it, or ask for {name}=categories or C({name})"
-        )
+        fix = f"fix it, or ask for {name}=categories or C({name})"
+        return f"it is text at {text} and numbers at {number}: {fix}"
     if categories:
         return _of_categories(list(categories.values()), minimum)
     return _of_numbers(request, len(numbers), list(numbers.values()), minimum)
@@ -363,9 +362,7 @@ _MOST_ROWS = 2**31
 def check_summable(requests: Mapping[str, Request]) -> dict[str, Measure]:
     # replies about names, or numbers without a range, cannot be added up
     if not requests:
-        raise InvalidInput(
-            "sums are of columns that are named, each with its range: name them, such as age=0:120"
-        )
+        raise InvalidInput("sums are of columns that are named, each with its range, such as age=0:120")
     measured = {}
     for name, request in requests.items():
         if not isinstance(request, Measure):
@@ -399,10 +396,8 @@ def from_numbers(requests: Mapping[str, Measure], numbers: np.ndarray, clients: 
         in_range = all(0 <= x <= clients * _MOST_ROWS for x in (rows, missing, *counts))
         fits = abs(total) <= rows and squares <= rows and around >= -_ROUNDING * clients
         if not (fits and in_range and sum(counts) == rows > 0):
-            raise InvalidInput(
-                f"column {name}: {clients} clients cannot have {rows} rows with these sums and counts: one of them "
-                "sends others"
-            )
+            have = f"{rows} rows with these sums and counts: one of them sends others"
+            raise InvalidInput(f"column {name}: {clients} clients cannot have {have}")
         centre, half = _middle(request)
         mean, around = float(centre + half * total / rows), float(max(around, 0) * half**2)
         gathered[name] = Numbers(rows, missing, mean, 0.0, around, (), counts)
@@ -425,9 +420,7 @@ def _numbers(name: str, request: Measure, reply: object) -> np.ndarray:
     total = reply.rows * mean
     squares = Fraction(reply.squares) / half**2 + total * mean
     if abs(total) > reply.rows or squares > reply.rows:
-        raise InvalidInput(
-            f"column {name} has numbers far beyond the range that was asked for: ask for a wider one"
-        )
+        raise InvalidInput(f"column {name} has numbers far beyond the range: ask for a wider one")
     return np.array([reply.rows, reply.missing, *_digits(total), *_digits(squares), *reply.counts], np.int64)
 
 

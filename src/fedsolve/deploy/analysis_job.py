@@ -72,10 +72,6 @@ class SumsReply(Payload):
     site: str = field(default="", metadata={"travels": Fact(str, read=check_site, is_optional=True)})
 
 
-def _joined(question: Question, sums: Sums) -> np.ndarray:
-    return np.concatenate([sums[name].ravel() for name in question.shapes])
-
-
 def _separate(question: Question, numbers: np.ndarray) -> Sums:
     if len(numbers) != _width(question):
         raise InvalidInput(f"it has {len(numbers)} numbers where {_width(question)} are asked for")
@@ -125,7 +121,7 @@ def reply_to_question(
         question: Question = request.question
         if allowed.columns_of is None or request.kind not in allowed.analyses:
             raise InvalidInput(
-                f"no analysis {request.kind!r} is allowed here: its owner may add it to analyses="
+                f"no analysis {request.kind!r} is allowed here: its owner may add it (analyses=)"
             )
         if question.ANALYSIS not in ("", request.kind):
             raise InvalidInput(f"the question is none of the analysis {request.kind!r}")
@@ -134,7 +130,8 @@ def reply_to_question(
     if is_new:
         log(f"sums for {request.kind} are asked of {', '.join(question.columns)}")
     table = SiteTable(node.site, allowed.columns(node), allowed.min_rows)
-    numbers = _joined(question, question.check(question.sums(table)))
+    sums = question.check(question.sums(table))
+    numbers = np.concatenate([sums[name].ravel() for name in question.shapes])
     if order is not None:
         return allowed.masked(node, folder, order, to_words(numbers), log)
     return to_record(SumsReply(node.client, numbers.astype("<f8").tobytes(), node.site))
@@ -194,9 +191,8 @@ class SecureSites(Sites):
             known[schema.target] = tuple(map(str, schema.classes))
         for name, is_categorical in columns.items():
             if is_categorical and name not in known:
-                raise InvalidInput(
-                    f"column {name}: under secure sums its categories must be in the app's schema (schema=)"
-                )
+                where = "must be in the app's schema (server_app schema=)"
+                raise InvalidInput(f"column {name}: under secure sums its categories {where}")
         return {name: known[name] for name in columns if name in known}
 
     def sums(self, question: Question) -> Sums:

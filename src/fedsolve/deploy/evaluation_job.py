@@ -48,16 +48,12 @@ from fedsolve.report.page import write_page
 from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.record_files import (
-    ANALYSIS as ANALYSIS_FILE,
-)
-from fedsolve.results.record_files import (
+    ANALYSIS_FILE,
     FEDERATION,
     HISTORY,
+    STATISTICS_FILE,
     read_history,
     write_record,
-)
-from fedsolve.results.record_files import (
-    STATISTICS as STATISTICS_FILE,
 )
 
 # What a run of an app is for, by its configuration, and the folder of one that trains nothing.

@@ -175,9 +175,7 @@ class AllowedColumns:
         if self.columns_of is not None and (bound := self.budget.bound):
             raise InvalidInput(f"give statistics or {bound}, not both: statistics have no noise")
         if self.columns_of is not None and not callable(self.columns_of):
-            raise InvalidInput(
-                f"statistics = {shown(self.columns_of)} must be a function of the node, or None"
-            )
+            raise InvalidInput(f"statistics = {shown(self.columns_of)} must be a function of the node")
 
     def reply(self, node: Any, folder: Path, record: RecordDict, log: Log) -> RecordDict:
         """Sums and counts over the rows of a node's columns, masked where the request is for a sum of all clients."""
@@ -209,9 +207,8 @@ class AllowedColumns:
         # what the reply to a request that asks this is masked by, None where it is read
         if request.masks is None:
             if self.sums.min_sum is not None:
-                raise InvalidInput(
-                    f"it allows sums of at least {self.sums.min_sum} clients alone (min_sum): ask with --secure"
-                )
+                least = f"it allows sums of at least {self.sums.min_sum} clients alone (min_sum)"
+                raise InvalidInput(f"{least}: ask with --secure")
             return None
         digest = asked_digest(asked, node.run_config)
         order = SumOrder(request.experiment, node.client, "statistics", None, digest, request.masks)
@@ -232,9 +229,8 @@ class AllowedColumns:
 
     @property
     def _refused(self) -> Refused:
-        return Refused(
-            f"it was asked about {self.max_questions} times, as often as its owner allows (max_questions)"
-        )
+        often = f"{self.max_questions} times, as often as its owner allows (max_questions)"
+        return Refused(f"it was asked about {often}")
 
     def _asked_too_often(self, folder: Path, names: Collection[str]) -> set[str]:
         # Count a question about each column before it is answered; those with too many before.
@@ -264,9 +260,8 @@ def _counts(path: Path) -> dict[str, int]:
         asked = loads(read_bytes(path, _LARGEST)) if path.exists() else {}
         return {name: int(count) for name, count in asked.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        raise InvalidInput(
-            f"{path} is damaged, and how often columns were asked about is not known: restore the file"
-        ) from None
+        lost = "how often columns were asked about is not known: restore the file"
+        raise InvalidInput(f"{path} is damaged, and {lost}") from None
 
 
 # The job `statistics` under secure sums: clients enrol, and the sum of their replies is opened.
@@ -335,6 +330,15 @@ class OpenedSums:
         raise AssertionError("the last attempt opens a sum or says why not")
 
 
+def _add_reply(attempt: Any, clients: Mapping[int, int], node: int, answer: RecordDict) -> bool:
+    # Add a client's masked reply to the sum; all that are asked are waited for.
+    reply = record_to_reply(MaskedColumns, answer, Expected(REPLY_BYTES, facts_bytes=0))
+    if reply.client != clients[node]:
+        raise InvalidInput("it is of another client")
+    attempt.add(reply.client, reply.masks)
+    return False
+
+
 def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:
     # from the sum of the clients' replies, of which the server sees no client's part
     requests, sums = check_summable(job.columns), OpenedSums(grid, settings)
@@ -345,15 +349,6 @@ def summed_statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapp
     numbers = sums.open(ACTION, width(requests), asked_digest(columns_json(requests), run_config), request)
     found = from_numbers(requests, numbers, len(sums.clients))
     return from_sums(requests, found, len(sums.clients), job.minimum, sums.notes)
-
-
-def _add_reply(attempt: Any, clients: Mapping[int, int], node: int, answer: RecordDict) -> bool:
-    # Add a client's masked reply to the sum; all that are asked are waited for.
-    reply = record_to_reply(MaskedColumns, answer, Expected(REPLY_BYTES, facts_bytes=0))
-    if reply.client != clients[node]:
-        raise InvalidInput("it is of another client")
-    attempt.add(reply.client, reply.masks)
-    return False
 
 
 def statistics(grid: Grid, settings: Settings, job: Job, run_config: Mapping[str, Any]) -> Statistics:

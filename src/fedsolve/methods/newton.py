@@ -208,14 +208,8 @@ class Newton(Algorithm):
         grows = (jnp.linalg.norm(after) - size >= length / 2) & (length >= size / 100) & (falls < nothing)
         growing = jnp.where(grows & (length > 0), server.growing + 1, 0)
         count = jnp.zeros(()) if self._has_l1 else jnp.sum(flat)
-        found = {
-            "accepted": x,
-            "direction": direction,
-            "value": value,
-            "growing": growing,
-            "decrement": falls,
-        }
-        found |= {"step": 1.0, "singular": count, "separated": growing >= _GROWING}
+        found = {"accepted": x, "direction": direction, "value": value, "decrement": falls}
+        found |= {"step": 1.0, "singular": count, "growing": growing, "separated": growing >= _GROWING}
         return replace(server, **{name: jnp.asarray(new, x.dtype) for name, new in found.items()})
 
     @property

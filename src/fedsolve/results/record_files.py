@@ -132,7 +132,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 CONFIG = "config.toml"
-STATISTICS, ANALYSIS = "statistics.json", "analysis.json"
+STATISTICS_FILE, ANALYSIS_FILE = "statistics.json", "analysis.json"
 """What a federation was asked without training, in the folder of the job."""
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
@@ -229,7 +229,8 @@ def no_record(folder: Path, otherwise: str) -> InvalidInput:
     """The error of a folder without the record of a finished run: what it holds, if that is known, or `otherwise`."""
     if not folder.is_dir():
         return InvalidInput(f"there is no folder {folder}: give the folder of a run")
-    for file, what in ((STATISTICS, "statistics of columns"), (ANALYSIS, "the result of an analysis")):
+    kinds = {STATISTICS_FILE: "statistics of columns", ANALYSIS_FILE: "the result of an analysis"}
+    for file, what in kinds.items():
         if (folder / file).exists():
             return InvalidInput(f"{folder} holds {what}, and no run: `fedsolve show {folder}` prints it")
     for file, what in ((RUN.file, "run"), (SWEEP.file, "sweep")):

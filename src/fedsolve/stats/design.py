@@ -58,9 +58,7 @@ def evaluate(expression: str, values: Sequence[np.ndarray]) -> np.ndarray:
                 return _OPERATIONS[type(node.op)](of(node.operand))
             case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
                 return _FUNCTIONS[name](of(argument))
-        raise InvalidInput(
-            f"{shown(expression)} is no arithmetic: use +, -, *, /, ** and {', '.join(_FUNCTIONS)}"
-        )
+        raise InvalidInput(f"{shown(expression)} is no arithmetic of columns: +, -, *, /, ** and functions")
 
     if len(expression) > _LONGEST:
         raise InvalidInput(f"an expression has {len(expression)} characters: write at most {_LONGEST}")
@@ -127,9 +125,7 @@ class Design(Question):
             left_out.append(float(before.sum() - kept.sum()))
         rows = np.flatnonzero(kept)
         if len(rows) < table.min_rows:
-            raise InvalidInput(
-                f"it has fewer than {table.min_rows} rows with values in all columns (min_rows)"
-            )
+            raise InvalidInput(f"fewer than {table.min_rows} rows have a value in each column (min_rows)")
         return rows, np.array(left_out)
 
     def matrix(self, table: SiteTable) -> np.ndarray:
@@ -286,6 +282,4 @@ def check_leverage(
     suspects = np.flatnonzero(weights * squares * largest > _LEVERAGE)
     leverage = weights[suspects] * ((matrix[suspects] @ directions) ** 2).sum(axis=1)
     if (leverage > _LEVERAGE).any():
-        raise InvalidInput(
-            "a single row decides on a coefficient: leave out the term that does so, or clip it"
-        )
+        raise InvalidInput("a single row decides on a coefficient: leave out its term, or clip the column")

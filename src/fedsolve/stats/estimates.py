@@ -17,7 +17,7 @@ from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.report.style import show_number
 from fedsolve.report.table import Cell, ResultTable
 from fedsolve.results.columns import frame
-from fedsolve.results.record_files import ANALYSIS
+from fedsolve.results.record_files import ANALYSIS_FILE
 from fedsolve.stats.questions import Stored
 
 
@@ -100,16 +100,14 @@ def load(path: str | Path) -> Any:
         InvalidInput: there is no such file, or it is none of a result, or damaged.
     """
     file = check_path("path", path)
-    file = file / ANALYSIS if file.is_dir() else file
+    file = file / ANALYSIS_FILE if file.is_dir() else file
     try:
         return Result.read(unsealed_values(file, read_bytes(file, LARGEST, follow=False))[0])
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror}: give the folder of an analysis") from None
     except MALFORMED as error:
         why = str(error)
-        raise InvalidInput(
-            why if str(file) in why else f"{file} is no result of an analysis: {why}"
-        ) from None
+        raise InvalidInput(why if str(file) in why else f"{file} is no result, or damaged: {why}") from None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -241,7 +239,7 @@ def check_not_collinear(information: np.ndarray, names: Sequence[str], where: st
     for i in range(1, len(size)):
         weights, *_ = np.linalg.lstsq(scaled[:i, :i], scaled[:i, i], rcond=None)
         if scaled[i, i] - weights @ scaled[:i, i] < 1e-10:
-            of = [names[j] for j in np.flatnonzero(np.abs(weights) > 1e-6).tolist()]
+            of = ", ".join(names[j] for j in np.flatnonzero(np.abs(weights) > 1e-6).tolist())
             raise InvalidInput(
-                f"column {names[i]} is a combination of {', '.join(of)} over all rows{where}: leave one out"
+                f"column {names[i]} is a combination of {of} over all rows{where}: leave one out"
             )

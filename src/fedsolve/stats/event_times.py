@@ -38,10 +38,6 @@ class Times(Question):
     shift: int = 0
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return self.design.columns
-
-    @property
     def ANALYSIS(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         # an owner who allows a model does not allow that times are told for a curve
         return "kaplan_meier" if self.counted == "all" else "cox"
@@ -105,8 +101,8 @@ class OfTimes(Question):
             raise _OTHER
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return self.times.columns
+    def design(self) -> Design:
+        return self.times.design
 
 
 def join_sparse(bins: np.ndarray, counted: np.ndarray, min_rows: int) -> np.ndarray:

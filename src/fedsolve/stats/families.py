@@ -37,28 +37,18 @@ LINKS = {
 
 @dataclass(frozen=True)
 class Family:
-    """How outcomes are distributed around their mean.
+    """How outcomes are distributed around their mean; functions of alpha take that of the negative binomial."""
 
-    Attributes:
-        links: that it may have; the first is the default.
-        variance: V(mu), of mu and the negative binomial's alpha (as are all).
-        deviance: of each row, of y, mu and alpha, without weight.
-        saturated: log-likelihood of each row with mu = y, of y, alpha, dispersion and weight; the deviance divided by
-            twice the dispersion is what it is above that of another mu.
-        has_dispersion: whether one is estimated.
-        allowed: which outcomes there are, and in words.
-        is_inside: which means there are.
-        ends: means of all rows at which nothing can be explained.
-    """
-
-    links: tuple[str, ...]
-    variance: Callable[[Array, float], Array]
-    deviance: Callable[[Array, Array, float], Array]
+    links: tuple[str, ...]  # that it may have; the first is the default
+    variance: Callable[[Array, float], Array]  # V(mu), of mu and alpha
+    deviance: Callable[[Array, Array, float], Array]  # of each row, of y, mu and alpha, without weight
+    # log-likelihood of each row with mu = y, of y, alpha, dispersion and weight; the deviance divided by twice the
+    # dispersion is what it is above that of another mu
     saturated: Callable[[Array, float, float, Array], Array]
-    has_dispersion: bool
-    allowed: tuple[Callable[[Array], Array], str]
-    is_inside: Callable[[Array], Array]
-    ends: tuple[float, ...] = ()
+    has_dispersion: bool  # whether one is estimated
+    allowed: tuple[Callable[[Array], Array], str]  # which outcomes there are, and in words
+    is_inside: Callable[[Array], Array]  # which means there are
+    ends: tuple[float, ...] = ()  # means of all rows at which nothing can be explained
 
     def start(self, y: Array) -> Array:
         """Means of rows to begin with: their outcomes, moved inside where they are at an end."""

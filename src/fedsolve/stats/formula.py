@@ -245,7 +245,6 @@ def _with_states(rows: Design, variables: Mapping[str, Variable], sites: Sites) 
         centred = f"(({variable.expression}) - {m!r})"
         if variable.state == "scale" and d <= 1e-12 * abs(m):
             raise InvalidInput(f"{variable.text} has the same value in all rows of all sites: leave it out")
-        found[variable.text] = replace(
-            variable, expression=centred if variable.state == "center" else f"{centred} / {d!r}", state=""
-        )
+        made = centred if variable.state == "center" else f"{centred} / {d!r}"
+        found[variable.text] = replace(variable, expression=made, state="")
     return found

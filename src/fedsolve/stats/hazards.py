@@ -215,9 +215,8 @@ class CoxResult(Estimates):
 
     def _facts(self) -> list[str]:
         tests = [f"{name} {number_text(x)} (p {p_text(p)})" for name, (x, p) in self.tests.items()]
-        each = [
-            f"{name} {p_text(chi_square_p(x, 1))}" for name, x in zip(self.names, self.trends, strict=False)
-        ]
+        p_values = [p_text(chi_square_p(statistic, 1)) for statistic in self.trends[:-1]]
+        each = map(" ".join, zip(self.names, p_values, strict=True))
         together = p_text(chi_square_p(float(self.trends[-1]), len(self.names)))
         return [
             f"{self.events:,} events, log partial likelihood {self.log_likelihood:.2f}",
@@ -403,9 +402,7 @@ def cox(
         return found
     exact = replace(request, interval=None).fit(local_sites(sites, 1, min_clients))
     if exact.names != found.names or exact.rows != found.rows:
-        note = (
-            "with exact times and min_rows=1 other rows or categories count: hazard ratios are not compared"
-        )
+        note = "hazard ratios are not compared: other rows or categories count with min_rows=1"
     else:
         most = np.abs(found.hazard_ratios / exact.hazard_ratios - 1).max()
         note = f"hazard ratios are within {100 * most:.2g} % of those of exact times"

@@ -50,10 +50,6 @@ class GlmSums(Question):
     coefficients: tuple[float, ...] = ()  # () for the first round, of means that begin at the outcomes
     scores: str = ""  # whose products are wanted: "robust" rows', "sites" whole sites', '' none
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.design.columns
-
     def sums(self, table: SiteTable) -> Sums:
         # zeros where the mean of a row cannot be, and how many those rows are
         matrix = self.design.matrix(table)
@@ -380,7 +376,7 @@ class _Fit:
                 return question, current, sums
             if at + change < _LEAST_LOG_ALPHA:
                 raise InvalidInput(
-                    "the outcome varies no more than Poisson's (alpha = 0): use the family poisson"
+                    "the outcome varies as a Poisson one, or less (alpha = 0): use the family poisson"
                 )
             part, tried = 1.0, sums
             for halving in range(_HALVINGS):

@@ -37,10 +37,8 @@ class LocalSites(Sites):
         return found_levels(self.described(asked), self.notes)
 
     def described(self, asked: Mapping[str, Any]) -> Statistics:
-        replies = {
-            i: join_bins(replies_to(asked, table, table.min_rows), table.min_rows)
-            for i, table in enumerate(self.tables)
-        }
+        told = [replies_to(asked, table, table.min_rows) for table in self.tables]
+        replies = {i: join_bins(reply, self.tables[i].min_rows) for i, reply in enumerate(told)}
         return from_replies(asked, replies, self.minimum, names=lambda i: self.tables[i].name)
 
     def ask(self, question: Question) -> tuple[dict[str, Sums], dict[str, str]]:
@@ -63,14 +61,7 @@ def _is_text(table: SiteTable, name: str) -> bool:
 
 
 def local_sites(sites: Any, min_rows: int, min_clients: int) -> LocalSites:
-    """Tables in this process as sites.
-
-    Args:
-        sites: tables (pandas, Polars, Arrow, or mappings from names to columns), a list, or a mapping from the names
-            of the sites to them; or federated data, whose columns are `y` for a field of shape (examples,) and `x.0`,
-            `x.1`, ... for one of shape (examples, features).
-        min_rows, min_clients: as of `fedsolve.stats.glm`.
-    """
+    """Tables in this process as sites; see `describe` for each word."""
     check_integer("min_rows", min_rows, 1)
     check_integer("min_clients", min_clients, 1)
     named: dict[str, Any]
@@ -79,9 +70,7 @@ def local_sites(sites: Any, min_rows: int, min_clients: int) -> LocalSites:
     elif isinstance(sites, Mapping) and all(_as_columns(table) is not None for table in sites.values()):
         named = {str(name): table for name, table in sites.items()}
     elif isinstance(sites, str | Mapping) or not isinstance(sites, Iterable) or columns_of(sites):
-        raise InvalidInput(
-            f"sites = {of_type(sites)}: give a list of tables, or tables by their sites' names"
-        )
+        raise InvalidInput(f"sites = {of_type(sites)}: give a list of tables, or tables by name")
     else:
         named = {f"client {i}": table for i, table in enumerate(sites)}
     if not named:

@@ -149,8 +149,9 @@ class Question(Stored):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read, in order, each once."""
-        raise NotImplementedError
+        """The columns that are read, in order, each once: those of its design."""
+        own: Any = self
+        return own.design.columns
 
     def sums(self, table: SiteTable) -> Sums:
         """The sums over a site's rows; `InvalidInput` says why the site gives none."""
@@ -253,9 +254,8 @@ def found_levels(found: Statistics, notes: list[str]) -> dict[str, tuple[str, ..
             levels[name] = tuple(column.counts)
             if len(levels[name]) < 2:
                 some = ", ".join(map(repr, levels[name])) or "none"
-                raise InvalidInput(
-                    f"column {name} has fewer than two categories of enough rows ({some}): leave it out"
-                )
+                few = "fewer than two categories of enough rows"
+                raise InvalidInput(f"column {name} has {few} ({some}): leave it out, or recode it")
     return levels
 
 

@@ -137,9 +137,7 @@ def _argument(name: str, metavar: str, text: str, kind: Any = str, default: Any 
 
 _APP = [
     _option("app", Path(), "Folder of the app (default: this folder).", kind=Path),
-    _option(
-        "superlink", "", "SuperLink, a name of Flower's config.toml (default: Flower's default).", "NAME"
-    ),
+    _option("superlink", "", "SuperLink's name in Flower's config.toml (default: Flower's default).", "NAME"),
 ]
 _RUN = [
     _option("run_config", "", "Extra run configuration, as for `flwr run` (default: none)."),
@@ -148,9 +146,7 @@ _RUN = [
 ]
 _RULES = [
     _option("min_clients", 3, "Minimum number of clients that take part (default: 3)."),
-    _option(
-        "min_rows", 10, "Minimum number of rows of a category or bin, beside the owners' own (default: 10)."
-    ),
+    _option("min_rows", 10, "Minimum number of rows of a category or bin, beside the owners' (default: 10)."),
     _option("secure", False, "Use secure sums, of which the server sees no client's part (default: off)."),
 ]
 _TIME = _option("time", _NEEDED, "Column of the times, from 0.", "COLUMN")
@@ -195,23 +191,17 @@ def _statistics(submitted: Any, columns: list[str] | None, **typed: Any) -> None
 
 
 def _analysis(kind: str) -> Callable[..., None]:
-    def ask(
-        submitted: Any,
-        min_clients: int,
-        min_rows: int,
-        secure: bool,
-        as_json: bool,
-        ratios: bool = False,
-        **words: Any,
-    ) -> None:
+    def ask(submitted: Any, **typed: Any) -> None:
         from fedsolve.cli.federation.jobs import questions_command
         from fedsolve.stats.questions import Request
 
+        shared = ("min_clients", "min_rows", "secure", "as_json", "ratios")
+        words = {name: word for name, word in typed.items() if name not in shared}
         if words.get("strata") == "none":
             words["strata"] = None
         # without apostrophes, between which Flower is given it
         asked = {"analysis": Request.KINDS[kind](**words).to_json().replace("'", "\\u0027")}
-        questions_command(submitted, asked, min_clients, min_rows, secure, as_json, ratios)
+        questions_command(submitted, asked, **{name: typed[name] for name in typed.keys() - words.keys()})
 
     return ask
 

@@ -101,9 +101,8 @@ def questions_command(
         Interrupted: Ctrl-C; the run is stopped.
     """
     job, name = (ANALYSIS, ANALYSIS_FILE) if "analysis" in asked else (STATISTICS, STATISTICS_FILE)
-    config = {**asked, "min-clients": min_clients, "min-rows": min_rows} | (
-        {"secure": True} if secure else {}
-    )
+    config = {**asked, "min-clients": min_clients, "min-rows": min_rows}
+    config |= {"secure": True} if secure else {}
     Job.of({"job": job, **config})  # refuses here what the server would
     folder, _ = _run(submitted, job, config, lambda folder: (folder / name).exists() or None)
     show_without_run(folder, as_json, ratios)
@@ -123,11 +122,8 @@ def show_without_run(folder: Path, as_json: bool, ratios: bool = False) -> bool:
         if as_json:
             emit_json(statistics_document(folder, found))
         else:
-            emit(
-                "\n".join(
-                    [*statistics_lines(found), *(f"{kind:10} {at}" for kind, at in _files(folder).items())]
-                )
-            )
+            files = [f"{kind:10} {at}" for kind, at in _files(folder).items()]
+            emit("\n".join([*statistics_lines(found), *files]))
     else:
         return False
     return True
