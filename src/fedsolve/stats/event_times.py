@@ -146,11 +146,5 @@ def at_or_after(counts: np.ndarray) -> np.ndarray:
 
 
 def about(sites: Sites, times: Times, found: Sums) -> dict[str, Any]:
-    # what a result says about its rows
     moved = f"{found['moved']:,.0f} rows leave in a later bin than their own, which has too few (min_rows)"
-    return {
-        "rows": int(found["rows"]),
-        "left_out": dict(zip(times.columns, map(int, found["left_out"]), strict=True)),
-        "sites": tuple(sites.names),
-        "notes": (*sites.notes, *([moved] if found["moved"] > 0.5 else [])),
-    }
+    return sites.about(times.columns, found, (moved,) * bool(found["moved"] > 0.5))

@@ -195,10 +195,14 @@ def _columns(
     stand_in = {text: f"v{i}" for i, text in enumerate(variables)}
     back = {name: text for text, name in stand_in.items()}
     content: dict[str, Any] = {"v": np.zeros(1)}
-    ordered = {text: _ordered(v, levels) for text, v in variables.items() if v.is_categorical}
+    ordered = {
+        text: sorted(levels[v.columns[0]], key=lambda level, first=v.reference: level != first)
+        for text, v in variables.items()
+        if v.is_categorical
+    }
     for text, name in stand_in.items():
         cells = ordered.get(text)
-        content[name] = np.zeros(1) if cells is None else pd.Categorical(cells[:1], categories=list(cells))
+        content[name] = np.zeros(1) if cells is None else pd.Categorical(cells[:1], categories=cells)
     coded = [":".join(stand_in[text] for text in term) for term in formula.terms if term]
     start = "1" if () in formula.terms else "0"
     made: Any = ModelSpec.from_spec(" + ".join([start, *coded])).get_model_matrix(pd.DataFrame(content))
@@ -219,12 +223,6 @@ def _columns(
     if not products:
         raise InvalidInput("the model has no term: write a formula, such as 'ill ~ age + smoker'")
     return tuple(names), tuple(products)
-
-
-def _ordered(variable: Variable, levels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    found = levels[variable.columns[0]]
-    first = variable.reference or found[0]
-    return (first, *(level for level in found if level != first))
 
 
 def _with_states(rows: Design, variables: Mapping[str, Variable], sites: Sites) -> dict[str, Variable]:

@@ -223,8 +223,7 @@ class _Fit:
         assert outcome is not None
         self.plain = plain
         self.design, moments = plain.standardised(sites)
-        self.left_out = dict(zip(plain.columns, map(int, moments["left_out"]), strict=True))
-        self.rows = int(moments["rows"])
+        self.rows, self.moments = int(moments["rows"]), moments
         if self.rows <= plain.size:
             raise InvalidInput(f"{self.rows} rows are too few for {plain.size} columns: leave terms out")
         alpha = 1.0 if request.alpha is None else float(request.alpha)
@@ -315,14 +314,14 @@ class _Fit:
             question, current, sums = self._with_alpha(current, sums)
         p, family = self.design.size, FAMILIES[request.family]
         dispersion, rounds = self._dispersion(sums), self.rounds
-        inverse = np.linalg.inv(sums["information"])
-        covariance, notes = inverse * dispersion, [*dict.fromkeys(self.sites.notes)]
+        inverse, notes = np.linalg.inv(sums["information"]), tuple[str, ...]()
+        covariance = inverse * dispersion
         if sums["extreme"] > 0:
-            notes.append(f"the fitted probability of {int(sums['extreme']):,} rows is 0 or 1 to 1e-8")
+            notes += (f"the fitted probability of {int(sums['extreme']):,} rows is 0 or 1 to 1e-8",)
         if request.errors != "model":
             products = self.ask(replace(question, scores=request.errors), current)["products"]
             correction, note = self._robust()
-            covariance, notes = inverse @ products @ inverse * correction, [*notes, note]
+            covariance, notes = inverse @ products @ inverse * correction, (*notes, note)
         loglik, parameters = float(sums["loglik"]), p + family.has_dispersion
         if family.has_dispersion:  # as R: the deviance per unit of weight
             at = float(sums["deviance"] / sums["weight"])
@@ -331,15 +330,12 @@ class _Fit:
         coefficients, covariance = self.design.unscaled(current, covariance)
         normal = not family.has_dispersion or request.errors != "model"
         return GlmResult(
+            **self.sites.about(self.plain.columns, self.moments, notes),
             model=f"{self.text}, {request.family} with {request.link} link",
             names=self.plain.names,
             coefficients=coefficients,
             covariance=covariance,
             degrees=math.inf if normal else float(self.rows - p),
-            rows=self.rows,
-            left_out=self.left_out,
-            sites=tuple(self.sites.names),
-            notes=tuple(notes),
             family=request.family,
             link=str(request.link),
             deviance=float(sums["deviance"]),

@@ -211,6 +211,12 @@ class Sites:
             raise SitesChanged
         return self.unchanged({name: sum(of[name] for of in replies.values()) for name in question.shapes})
 
+    def about(self, columns: tuple[str, ...], found: Sums, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+        """What a result says about its rows, from sums with `rows` and those `left_out` for each column."""
+        left_out = dict(zip(columns, map(int, found["left_out"]), strict=True))
+        own = {"rows": int(found["rows"]), "left_out": left_out, "sites": tuple(self.names)}
+        return own | {"notes": (*dict.fromkeys(self.notes), *notes)}
+
     def unchanged(self, sums: Mapping[str, Any]) -> Sums:
         """Sums of one analysis; `Unavailable` if the sites have other rows than before."""
         rows = float(sums.get("rows", self.rows))

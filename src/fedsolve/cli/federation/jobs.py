@@ -45,13 +45,13 @@ class Submitted:
     """Where a job is submitted and what else its run is told.
 
     Attributes:
-        connection: name of the SuperLink in Flower's configuration, '' for its default.
+        superlink: name of the SuperLink in Flower's configuration, '' for its default.
         run_config: further configuration, as `flwr run --run-config` takes it.
         out: the run's folder; None for the next free one in `runs`.
     """
 
     app: Path
-    connection: str
+    superlink: str
     run_config: str
     out: Path | None
 
@@ -81,13 +81,13 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
 
 
 def questions_command(
-    submitted: Submitted,
     asked: Mapping[str, str],
     min_clients: int,
     min_rows: int,
     secure: bool,
     as_json: bool,
     ratios: bool = False,
+    **where: Any,
 ) -> None:
     """Print statistics of the clients' columns, or a model or a curve over their rows.
 
@@ -95,6 +95,7 @@ def questions_command(
         asked: the `columns` or the `analysis`, as a run's configuration has it.
         secure: whether sums are secure.
         ratios: whether coefficients are printed as exp(coefficient).
+        where: of `Submitted`.
 
     Raises:
         Unavailable: the run failed; its reason.
@@ -104,7 +105,7 @@ def questions_command(
     config = {**asked, "min-clients": min_clients, "min-rows": min_rows}
     config |= {"secure": True} if secure else {}
     Job.of({"job": job, **config})  # refuses here what the server would
-    folder, _ = _run(submitted, job, config, lambda folder: (folder / name).exists() or None)
+    folder, _ = _run(Submitted(**where), job, config, lambda folder: (folder / name).exists() or None)
     show_without_run(folder, as_json, ratios)
 
 
@@ -139,7 +140,7 @@ def _run(
         raise InvalidInput(f"{folder} holds a result already: choose another folder with --out")
     (folder / FAILED).unlink(missing_ok=True)  # of an earlier attempt
     commands, what = FlowerCommands(), f"the run of {submitted.app}"
-    commands.connection = submitted.connection
+    commands.connection = submitted.superlink
     say(f"{job}: {what}, into {folder}")
     with Interruptible() as interrupt:
         stopped = f"interrupted; {what} is stopped; nothing on the clients has changed"
