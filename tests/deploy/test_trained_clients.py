@@ -19,10 +19,11 @@ from fedsolve.core.introspect import first_cohort
 from fedsolve.core.oracle import NeedsMore, Outcome, TrainedRound
 from fedsolve.core.wire import ring_words
 from fedsolve.deploy.client.app import client_app
+from fedsolve.deploy.oracles.trained import run_loop
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.methods.secure import Secure
-from fedsolve.methods.trained import with_trained
+from fedsolve.methods.trained import with_loop, with_trained
 from fedsolve.results.clients import read_client_metrics
 
 torch = pytest.importorskip("torch")
@@ -263,7 +264,7 @@ def test_a_loop_that_fails(tmp_path, fault, capsys):
 def test_what_a_loop_returns(tmp_path, returned, words):
     client = fs.flower.TrainedClient(start(), lambda model, round: returned)
     with pytest.raises(fs.InvalidInput, match="client 0 in round 1") as error:
-        client._loop.run(start(), fs.flower.TrainingRound(1, tmp_path), 0)
+        client.loop.run(start(), fs.flower.TrainingRound(1, tmp_path), 0)
     assert words in str(error.value)
 
 
@@ -276,10 +277,10 @@ def test_a_method_that_needs_more_is_refused_before_the_first_round(tmp_path):
     assert str(error.value).count("SCAFFOLD needs") == 1
     assert "\n" not in str(error.value)
     client = fs.flower.TrainedClient(start(), lambda model, round: 3)
-    method = client.around(fs.SCAFFOLD(client_lr=0.1))
+    method = with_loop(fs.SCAFFOLD(client_lr=0.1))
     broadcast = method.broadcast(method.init(start()), first_cohort(3))
     with pytest.raises(NeedsMore, match="corrected by control variates"):
-        client.run(method, broadcast, method.enrol(broadcast, start()), TrainedRound(None, 0), 0)
+        run_loop(client, method, broadcast, method.enrol(broadcast, start()), TrainedRound(None, 0), 0)
     steps = lambda n: fs.flower.TrainedClient(start(), lambda model, round: 3)  # noqa: E731
     with pytest.raises(Unavailable, match=r"number of local steps: return it .* as 'steps'"):
         deployed(fs.FedNova(client_lr=0.1), tmp_path / "b", steps, repeats=0)

@@ -53,7 +53,8 @@ class ConfidentialError(InvalidInput):
 
     def __init__(self, line: str, without_value: str) -> None:
         super().__init__(line)
-        self.without_value = f"{without_value} (its own log shows it)"
+        shows = " (its own log shows it)"
+        self.without_value = without_value.removesuffix(shows) + shows  # of one that says another, once
 
 
 class Diverged(FedsolveError, FloatingPointError):

@@ -301,11 +301,7 @@ class _Beginning(WrappedOracle):
 def beginning_of(
     train: Callable[[Any, Any, Oracle], Any], broadcast: Any, state: Any, oracle: Oracle
 ) -> tuple[Params, Any] | None:
-    """The model that a client's local work begins with, and the step or the buffers there; None if it begins otherwise.
-
-    Args:
-        train: of the method (`Algorithm.train`).
-    """
+    """The model that local work begins with, and the step or the buffers there; None if there is none."""
     try:
         train(broadcast, state, _Beginning(oracle))
     except _Begins as begins:
@@ -361,10 +357,7 @@ class TrainedRound(Oracle):
 
     def full(self, params: Params) -> Any:
         """The loss of the model that the loop began with, as the loop told it."""
-        leaves = jax.tree.leaves(params)
-        if not self.begun or any(
-            a is not b for a, b in zip(leaves, jax.tree.leaves(self.begun[0]), strict=True)
-        ):
+        if not self.begun or not jax.tree.all(jax.tree.map(lambda a, b: a is b, params, self.begun[0])):
             raise NeedsMore("losses of other models than the one that a client begins with")
         return _LossAlone((self._told("loss", "the loss of the model that a client begins with"),))
 
@@ -372,9 +365,7 @@ class TrainedRound(Oracle):
     def steps(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._told("steps", "the number of local steps")
 
-    @property
-    def bound(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.steps
+    bound = steps  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
 
     @property
     def num_examples(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]

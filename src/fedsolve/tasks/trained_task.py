@@ -29,7 +29,6 @@ from fedsolve.methods.trained import with_trained
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.training_loops import (
     UNMOVED,
-    LoopFailed,
     Told,
     Trainee,
     TrainingLoop,
@@ -54,7 +53,7 @@ class Loops(HostCalls):
     ) -> None:
         super().__init__()
         self._loop, self._data, self._evaluate, self._folder = loop, data, evaluate, folder
-        self._own: tempfile.TemporaryDirectory[str] | None = None
+        self._runs = tempfile.TemporaryDirectory(prefix="fedsolve-loops-")  # goes with this object
         self._known: dict[tuple[bytes, int], Mapping[str, float]] = {}
         self._told: dict[int, Mapping[str, float]] = {}
         self.notes: dict[str, int] = {}
@@ -64,7 +63,7 @@ class Loops(HostCalls):
         self, given: tuple[Params, Mapping[str, np.ndarray]], run: int, round: int, client: int, asks: Any
     ) -> tuple[Params, dict[str, np.ndarray], Told]:
         """One client's part of a round: the model and the buffers after it, and what the loop told."""
-        folder = self._root(run) / f"client-{client}"
+        folder = (self._folder or Path(self._runs.name) / f"run-{run}") / f"client-{client}"
         folder.mkdir(parents=True, exist_ok=True)
         with self.running():
             self._loop.load_buffers(given[1])
@@ -72,7 +71,7 @@ class Loops(HostCalls):
                 given[0], TrainingRound(round + 1, folder), client, self._data[client]
             )
             if missing := [name for name in asks if getattr(told, name) is None]:
-                raise LoopFailed(
+                raise InvalidInput(
                     f"the method needs '{missing[0]}' from the training loop, and it returned none"
                 )
             if jax.tree.all(jax.tree.map(np.array_equal, given[0], ends)):
@@ -111,13 +110,6 @@ class Loops(HostCalls):
         of.write(params)
         of.load_buffers(buffers or {})
         return of.model
-
-    def _root(self, run: int) -> Path:
-        if self._folder is not None:
-            return self._folder
-        if self._own is None:
-            self._own = tempfile.TemporaryDirectory(prefix="fedsolve-loops-")
-        return Path(self._own.name) / f"run-{run}"
 
 
 @dataclass(frozen=True, eq=False)

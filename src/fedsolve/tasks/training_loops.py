@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import (
+    ConfidentialError,
     InvalidInput,
     check_integer,
     check_same,
@@ -52,18 +53,6 @@ class TrainingRound(int):
         new = super().__new__(cls, number)
         new.folder = folder
         return new
-
-
-class LoopFailed(InvalidInput):
-    """A training loop that raised an exception, or what it gave back cannot be used.
-
-    Attributes:
-        without_value: what others than the owner of the data may read.
-    """
-
-    def __init__(self, line: str, without_value: str | None = None) -> None:
-        super().__init__(line)
-        self.without_value = line if without_value is None else without_value
 
 
 class Told(NamedTuple):
@@ -226,19 +215,20 @@ class TrainingLoop(Trainee):
         """Train from parameters: where the loop ends, and what it returned.
 
         Raises:
-            LoopFailed: it raised an exception, or what it gave back cannot be used; names client and round.
+            InvalidInput: it raised an exception, or what it gave back cannot be used; names client and round.
         """
         self.write(params)
         where = f"the training loop of client {client} in round {int(round)}"
         try:
             told = told_by(self._train(self.model, round, *more), self._examples)
             return self._from(params, self.trained()), told
+        except ConfidentialError as error:
+            raise ConfidentialError(f"{where}: {error}", f"{where}: {error.without_value}") from error
         except InvalidInput as error:
-            others = getattr(error, "without_value", error)
-            raise LoopFailed(f"{where}: {error}", f"{where}: {others}") from error
+            raise InvalidInput(f"{where}: {error}") from error
         except Exception as error:  # whatever the user's code raises, which may quote its data
             failed = f"{where} failed: "
-            raise LoopFailed(failed + first_line(error), failed + type(error).__name__) from error
+            raise ConfidentialError(failed + first_line(error), failed + type(error).__name__) from error
 
     def _from(self, start: Params, ends: Params) -> Params:
         # where numbers of 16 bits trained: as far from the start as from its rounded values, which the loop was given

@@ -51,7 +51,6 @@ from fedsolve.deploy.status import RECORD as VERSIONS
 from fedsolve.deploy.status import own_versions
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import MALFORMED, loads, read_bytes
-from fedsolve.tasks.training_loops import LoopFailed
 
 _LARGEST = 2**20  # bytes of a file of digests
 
@@ -327,10 +326,10 @@ def _or_refusal(
 
 
 def _print(error: Exception) -> None:
-    # One line for the node's log; of an exception that is not ours, also in a training loop, its traceback.
+    # One line for the node's log; of an exception that is not ours, also one that an error of ours says, its traceback.
     if isinstance(error, FedsolveError):
         _log(str(error))
-    cause = error.__cause__ if isinstance(error, LoopFailed) else error
+    cause = error.__cause__ if isinstance(error, InvalidInput) else error
     if cause is not None and not isinstance(cause, FedsolveError):
         traceback.print_exception(cause)
 

@@ -17,7 +17,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.loss_checks import why_not_finite
-from fedsolve.core.oracle import TrainedRound, WrappedOracle, beginning_of
+from fedsolve.core.oracle import WrappedOracle, beginning_of
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.client.secure_sums import SecureSums, SumOrder
 from fedsolve.deploy.client.state import ClientState, Ledger, PrivacyBudget, StateLost
@@ -33,6 +33,7 @@ from fedsolve.deploy.message import (
 )
 from fedsolve.deploy.method_spec import method_from_spec, solver_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
+from fedsolve.deploy.oracles.trained import TrainedClient, run_loop
 from fedsolve.deploy.reply_checks import (
     check_buffers,
     check_known_metrics,
@@ -51,6 +52,7 @@ from fedsolve.deploy.signature import (
     signature_digest,
 )
 from fedsolve.engine.compute.casting import cast
+from fedsolve.methods.trained import with_loop
 from fedsolve.methods.wrappers.buffers import BesideBroadcast, KeepsBuffers
 
 
@@ -60,8 +62,8 @@ def train(
     """The message and the next state of a client; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
     oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
-    oracle = problem.run(algorithm, broadcast, before, oracle, request.round)
-    if isinstance(oracle, TrainedRound):
+    if isinstance(problem, TrainedClient):
+        oracle = run_loop(problem, algorithm, broadcast, before, oracle, request.round)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             # in the memory of the model where the loop ended; whether it is finite would take more in a program
@@ -177,7 +179,7 @@ class Worker:
         self.problem.folder = self._states(request).loop
         with precision_of(self.problem.params):
             with about_request():
-                method = self.problem.around(self._method(request))
+                method = self._with_loop(self._method(request))
                 check_needs(method, self.problem)
                 check_buffers(method, self.problem.buffers)
                 check_still(method, self.problem.moving_buffers)
@@ -227,6 +229,9 @@ class Worker:
     def _method(self, request: Request) -> Algorithm:
         compare_signatures(signature(self.problem.params), request.signature, request.client)
         return method_from_spec(request.method, self.trusted)
+
+    def _with_loop(self, method: Algorithm) -> Algorithm:
+        return with_loop(method) if isinstance(self.problem, TrainedClient) else method
 
     def _cast(self, value: Any) -> Any:
         return cast(value, float_type(self.problem.params))
@@ -289,14 +294,8 @@ class Worker:
     def _replacement_state(
         self, lost: StateLost, request: TrainRequest, algorithm: Algorithm, broadcast: Any, initial: Any
     ) -> Any:
-        """The state that takes the place of one that was lost: the server's, or a new one as if the client joined now.
-
-        No new one where the server keeps an exact mean of its clients' states (`Traits.only_mean`): an old state would
-        stay in that mean.
-
-        Raises:
-            StateLost: the method does not allow it.
-        """
+        # What takes the place of a state that was lost: the server's, or a new one as if the client joined now. No
+        # new one where the server keeps an exact mean of its clients' states: an old one would stay in that mean.
         if request.tracked_state is not None:
             self.log(f"{lost}: it goes on from the state that the server tracks")
             return wire.decode(request.tracked_state, initial)
@@ -309,7 +308,7 @@ class Worker:
         model = wire.decode(request.model, self.problem.params)
         if not algorithm.traits.personal:
             return model
-        algorithm = self.problem.around(algorithm)
+        algorithm = self._with_loop(algorithm)
         params = jax.tree.map(jnp.asarray, self.problem.initial)
         like = introspect.broadcast_shape(algorithm, params, request.population)
         if request.first_broadcast is not None:

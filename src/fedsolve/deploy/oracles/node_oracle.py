@@ -144,10 +144,6 @@ class LocalProblem(ABC):
         """
         yield
 
-    def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method as this client runs it; itself by default."""
-        return algorithm
-
     @abstractmethod
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> Oracle:
         """The oracle of one round.
@@ -162,10 +158,6 @@ class LocalProblem(ABC):
             noise: the key that a method draws its own noise from; by default it follows from `key`, as in the
                 compiled engine.
         """
-
-    def run(self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Any, round: int) -> Any:
-        """A round's oracle after the local work that is done outside of the program that makes the message."""
-        return oracle
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
         """The oracle of a number of local steps, for fine-tuning before a client is evaluated."""

@@ -24,7 +24,6 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.compute.clients import own_key
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import loads, read_bytes
-from fedsolve.methods.trained import with_loop
 from fedsolve.tasks.training_loops import (
     TrainingLoop,
     TrainingRound,
@@ -89,54 +88,37 @@ class TrainedClient(LocalProblem):
     ) -> None:
         if evaluate is not None and not callable(evaluate):
             raise InvalidInput(f"evaluate = {shown(evaluate)} must be a function of the model, or None")
-        self._loop, self._evaluate = TrainingLoop(model, train, examples), evaluate
-        self.framework, self.constants = self._loop.framework, self._loop.constants
+        self.loop, self._evaluate = TrainingLoop(model, train, examples), evaluate
+        self.framework, self.constants = self.loop.framework, self.loop.constants
         # its shapes: values are copied where a method asks for them
-        self.params = jax.tree.map(lambda x: np.broadcast_to(x.dtype.type(0), x.shape), self._loop.read())
+        self.params = jax.tree.map(lambda x: np.broadcast_to(x.dtype.type(0), x.shape), self.loop.read())
         self.num_examples = examples or 1
         self.metrics = None  # which ones a loop returns is known once it has run
 
     @cached_property
     def initial(self) -> Params:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The model that the loop had before its first round."""
-        return jax.tree.map(np.array, self._loop.read())
+        return jax.tree.map(np.array, self.loop.read())
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
         """The module's buffers by name, as they are now."""
-        return self._loop.buffers
+        return self.loop.buffers
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`)."""
-        self._loop.load_buffers(buffers)
+        self.loop.load_buffers(buffers)
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> TrainedRound:
         """The client in a round, before its loop has run."""
         return TrainedRound(None, jnp.int32(client), own_key(key, client) if noise is None else noise)
 
-    def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method with the loop in the place of its local SGD."""
-        return with_loop(algorithm)
-
-    def run(self, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Any, round: int) -> TrainedRound:
-        """The client in a round after its loop has run."""
-        began = beginning_of(algorithm.train, broadcast, state, oracle)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        start = jax.tree.map(np.asarray, began[0])
-        params, told = self._loop.run(start, TrainingRound(round + 1, self.folder), int(oracle.client))
-        self.num_examples, self.untold = told.examples, "loss" if told.loss is None else ""
-        write_atomically(self.folder / _LAST, json.dumps({"examples": told.examples, **told.metrics}))
-        loss = None if told.loss is None else jnp.asarray(told.loss, trees.dtype_of(params))
-        steps = None if told.steps is None else jnp.int32(told.steps)
-        params = jax.tree.map(jnp.array, params)  # the program's own, in whose memory it makes the message
-        return replace(oracle, outcome=Outcome(params, jnp.int32(told.examples), steps, loss))
-
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Metrics by `evaluate`, else those that the loop returned last (see `LocalProblem.measure`)."""
         path, found = self.folder / _LAST, dict.fromkeys(metrics, math.nan)
         if self._evaluate is not None:
-            self._loop.write(params)
-            found = self._evaluate(self._loop.model)
+            self.loop.write(params)
+            found = self._evaluate(self.loop.model)
         elif path.exists():
             found = loads(read_bytes(path, _MOST, follow=False))
         told = told_by(found, self.num_examples, "evaluate")
@@ -146,3 +128,20 @@ class TrainedClient(LocalProblem):
         means = {name: told.metrics[name] for name in metrics}
         counts = {name: told.examples if math.isfinite(x) else 0.0 for name, x in means.items()}
         return {"train": PartMetrics(told.examples, means, counts)}
+
+
+def run_loop(
+    client: TrainedClient, algorithm: Algorithm, broadcast: Any, state: Any, oracle: Any, round: int
+) -> TrainedRound:
+    """A client in a round once its loop has run; `round` is from 0, and all else as `Algorithm.train` has it."""
+    began = beginning_of(algorithm.train, broadcast, state, oracle)
+    assert began is not None  # a method with a loop has local work
+    client.folder.mkdir(parents=True, exist_ok=True)
+    start = jax.tree.map(np.asarray, began[0])
+    params, told = client.loop.run(start, TrainingRound(round + 1, client.folder), int(oracle.client))
+    client.num_examples, client.untold = told.examples, "loss" if told.loss is None else ""
+    write_atomically(client.folder / _LAST, json.dumps({"examples": told.examples, **told.metrics}))
+    loss = None if told.loss is None else jnp.asarray(told.loss, trees.dtype_of(params))
+    steps = None if told.steps is None else jnp.int32(told.steps)
+    params = jax.tree.map(jnp.array, params)  # the program's own, in whose memory it makes the message
+    return replace(oracle, outcome=Outcome(params, jnp.int32(told.examples), steps, loss))

@@ -20,11 +20,13 @@ from fedsolve.core.errors import InvalidInput, check_integer, of_type
 _ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules without a length
 
 
+@dataclass(kw_only=True)
 class TrainerLoop(ABC):
     """A Trainer's training as a training loop, of which each round is a part."""
 
-    steps: int | None
-    epochs: int | None
+    steps: int | None = None
+    epochs: int | None = None
+    restart_schedule: bool = False
 
     def __post_init__(self) -> None:
         steps, epochs = self.steps, self.epochs
@@ -101,9 +103,6 @@ class HuggingFaceLoop(TrainerLoop):
 
     trainer: Any
     _: KW_ONLY
-    steps: int | None = None
-    epochs: int | None = None
-    restart_schedule: bool = False
     loss: bool = True
 
     def __post_init__(self) -> None:
@@ -193,9 +192,6 @@ class LightningLoop(TrainerLoop):
     train_dataloaders: Any
     val_dataloaders: Any = None
     _: KW_ONLY
-    steps: int | None = None
-    epochs: int | None = None
-    restart_schedule: bool = False
     loss: str | None = None
 
     def __call__(self, model: Any, round: Any, data: Any = None) -> dict[str, Any]:

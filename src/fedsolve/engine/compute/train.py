@@ -335,7 +335,12 @@ def _train_one(
     number = packed.number(slot)
     oracle: Any = client_oracle(work, packed, key, number, bound, slot)
     if (loop := getattr(work.loss, "training_loop", None)) is not None:
-        oracle = _after_loop(loop, algorithm, broadcast, before, number, present, oracle.key)
+        # a client whose local work is a training loop of its own
+        oracle = TrainedRound(None, number, oracle.key)
+        start, buffers = beginning_of(algorithm.train, broadcast, before, oracle)  # pyright: ignore
+        method: Any = algorithm  # of a wrapper `local` is the inner method's
+        outcome = loop(start, buffers, method.local, (number, round_of(broadcast), present))
+        oracle = replace(oracle, outcome=outcome)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
     # an absent client trains too, on whatever its place holds: its results are masked, its state stays
@@ -346,17 +351,6 @@ def _train_one(
     ).astype(dtype)
     variant = wire.variants(sent).which
     return message, trees.where(used, after, before), weight, used, variant
-
-
-def _after_loop(
-    loop: Any, algorithm: Algorithm, broadcast: Any, before: Any, number: Scalar, present: Scalar, key: Any
-) -> TrainedRound:
-    # a client whose local work is a training loop of its own, once that has run
-    begins = TrainedRound(None, number, key)
-    start, buffers = beginning_of(algorithm.train, broadcast, before, begins)
-    solver = algorithm.local  # pyright: ignore[reportAttributeAccessIssue] (of a wrapper the inner method's)
-    outcome = loop(start, buffers, solver, (number, round_of(broadcast), present))
-    return replace(begins, outcome=outcome)
 
 
 def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
