@@ -434,6 +434,34 @@ def test_tensors_of_all_kinds(tmp_path):
     np.testing.assert_allclose(one.turned.detach().numpy(), params["turned"] + 0.25, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("factors", "exact"), [((1.25, 0.75, 1.9), True), ((1.25, 0.75, 97.0), False)])
+def test_numbers_of_16_bits_travel_in_16(tmp_path, factors, exact):
+    """With `Cast` the server adds up, in float32, differences in bfloat16: exact where no weight changes twofold."""
+    begin = np.linspace(0.5, 2, 300).astype(jnp.bfloat16)
+    ends = [(begin.astype(np.float32) * factor).astype(jnp.bfloat16) for factor in factors]
+
+    def new(node):
+        def train(model, round):
+            model["w"][...] = ends[node.client]
+            return 1
+
+        return fs.flower.TrainedClient({"w": begin.copy()}, train)
+
+    method, given = (
+        fs.FedAvg(0.1, weighting="uniform"),
+        {"params": {"w": begin.astype(np.float32)}, "rounds": 1},
+    )
+    whole, record = deployed(method, tmp_path / "a", new, **given)
+    cast = fs.Compressed(method, fs.compression.Cast("bfloat16"))
+    short, by_cast = deployed(cast, tmp_path / "b", new, **given)
+    saved = record.rounds["bytes_up"][0] - by_cast.rounds["bytes_up"][0]
+    assert abs(saved - 3 * 600) < 100
+    moved = [(end.astype(np.float32) - begin.astype(np.float32)).astype(jnp.bfloat16) for end in ends]
+    wanted = begin.astype(np.float32) + np.mean(moved, axis=0, dtype=np.float32)
+    np.testing.assert_allclose(short["w"], wanted, rtol=1e-6)
+    assert (short["w"].tobytes() == whole["w"].tobytes()) == exact
+
+
 def test_buffers_are_averaged_and_protected_methods_refuse_those_that_move(tmp_path):
     def train(moves, client, model, round):
         if moves:

@@ -49,8 +49,10 @@ class TrainedClient(LocalProblem):
     An exception in the loop, other shapes, types or names, or a number that is not finite end this client's part of the
     round in one line; the round goes on without it, as it does at its deadline (`server_app(round_seconds=)`).
 
-    Parameters in float16 or bfloat16 stay so in the model; they are sent, and summed, as float32. A difference is from
-    what the loop was given, rounded to the model's types. Models on a GPU are copied once each way in a round.
+    Parameters in float16 or bfloat16 stay so in the model; a difference is from what the loop was given, rounded to the
+    model's types. It is sent, and summed, as float32; `fs.Compressed(..., fs.compression.Cast("bfloat16"))` sends 16
+    bits of it, which is exact for a weight that a round does not change beyond its half or double. Models on a GPU are
+    copied once each way in a round.
 
     Args:
         model: a `torch.nn.Module`, an estimator with `partial_fit` that was fitted once (`coef_` and `intercept_`, or
