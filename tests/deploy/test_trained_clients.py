@@ -23,7 +23,7 @@ from fedsolve.deploy.oracles.trained import run_loop
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.methods.secure import Secure
-from fedsolve.methods.trained import with_loop, with_trained
+from fedsolve.methods.trained import with_loop
 from fedsolve.results.clients import read_client_metrics
 
 torch = pytest.importorskip("torch")
@@ -165,7 +165,7 @@ def test_a_secure_sum_is_the_integers_of_the_replay(tmp_path, monkeypatch):
         connect_seconds=5.0,
         round_seconds=60.0,
     )
-    own, w = with_trained(method, start()), jax.tree.map(jnp.asarray, start())
+    own, w = with_loop(method), jax.tree.map(jnp.asarray, start())
     broadcast = own.broadcast(own.init(w), fs.core.algorithm.Cohort(jnp.int32(0), jnp.int32(3), 3))
     messages = []
     for client in range(3):

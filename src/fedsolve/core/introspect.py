@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.oracle import Oracle, Outcome
 from fedsolve.core.types import Params, Scalar
 
 
@@ -25,18 +25,24 @@ class ShapeOracle(Oracle):
     num_examples = batch_size = 1
     client = 0
 
-    def __init__(self, steps: int = 1) -> None:
+    def __init__(self, steps: int = 1, loss_type: Any = None) -> None:
         self.steps = self.bound = steps
-        self.key = jax.random.key(0)
+        self.key, self._loss_type = jax.random.key(0), loss_type
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        return jnp.zeros((), trees.dtype_of(params)), params
+        return self.loss(params, step), params
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        return jnp.zeros((), trees.dtype_of(params))
+        return jnp.zeros((), self._loss_type or trees.dtype_of(params))
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         return self(params, 0)
+
+    def trained(self, params: Params) -> Outcome:
+        return Outcome(params, jnp.int32(1), jnp.int32(1), self.loss(params, 0))
+
+    def remembering(self, memory: Any) -> Oracle:
+        return self  # of a client's own training loop alone
 
 
 def first_cohort(population: int) -> Cohort:

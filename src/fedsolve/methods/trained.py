@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from fedsolve.core import introspect, trees
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import NeedsMore, Oracle, Outcome, TrainedRound
 from fedsolve.core.types import Params, Scalar, module, replace, static
 from fedsolve.methods.client.sgd import SGD
@@ -43,14 +42,6 @@ class TrainedLocally(SGD):
         loss = jnp.asarray(0 if outcome.loss is None else outcome.loss, trees.dtype_of(params))
         asked = self.asks_rates or outcome.steps is not None
         return Solution(outcome.params, loss, self.rate_sum(oracle.steps, round) if asked else None)
-
-
-def with_trained(algorithm: Algorithm, params: Params, run: int = 0) -> Algorithm:
-    """The method for a simulation of clients with a loop of their own; `InvalidInput` if it asks for more."""
-    found = support(algorithm, params)
-    if found.refused:
-        raise InvalidInput(found.refused)
-    return with_loop(algorithm, found.needs, run)
 
 
 def with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) -> Algorithm:

@@ -25,7 +25,7 @@ from fedsolve.core.types import Params
 from fedsolve.core.xla.host_calls import HostCalls, call_host
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
-from fedsolve.methods.trained import with_trained
+from fedsolve.methods.trained import support, with_loop
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.training_loops import (
     UNMOVED,
@@ -162,7 +162,10 @@ class LoopTask(Task):
     def around(self, algorithm: Algorithm) -> Algorithm:
         # with the loop in the place of the method's local SGD
         loss: Any = self.loss
-        return super().around(with_trained(algorithm, loss.loops.initial, next(_RUNS)))
+        found = support(algorithm, loss.loops.initial)
+        if found.refused:
+            raise InvalidInput(found.refused)
+        return super().around(with_loop(algorithm, found.needs, next(_RUNS)))
 
 
 def from_training(

@@ -7,6 +7,7 @@ imported here.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +54,23 @@ class TrainingRound(int):
         new = super().__new__(cls, number)
         new.folder = folder
         return new
+
+
+class ReadyLoop(ABC):
+    """A training loop that is given and not written: a library's, or a command."""
+
+    @abstractmethod
+    def __call__(self, model: Any, round: Any, data: Any = None) -> Mapping[str, Any]:
+        """Train the model in place, one round, as `fs.flower.TrainedClient` and `fs.tasks.from_training` call it.
+
+        Args:
+            model: that of the loop.
+            round: its number, from 1, with its folder (`TrainingRound`).
+            data: the client's data in a simulation; None for the loop's own.
+
+        Returns:
+            Numbers by name: `examples`, `steps` and losses where they are known.
+        """
 
 
 class Told(NamedTuple):

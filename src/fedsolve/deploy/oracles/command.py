@@ -21,7 +21,7 @@ from fedsolve.core.trees import named_leaves
 from fedsolve.deploy.processes import NOT_STARTED, SIGNALLED, TIMED_OUT, run_watched
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.folders.untrusted import loads, open_regular, read_bytes
-from fedsolve.tasks.training_loops import Trainee, check_form, form_of, type_in
+from fedsolve.tasks.training_loops import ReadyLoop, Trainee, check_form, form_of, type_in
 
 RECEIVED, TRAINED, RESULTS = "model.safetensors", "trained.safetensors", "results.json"
 """Files of a round's folder: the model that was received, the trained one, and what is told of the training."""
@@ -32,7 +32,7 @@ _LINES, _BYTES = 5, 4096  # of the end of the output that a refusal quotes
 
 
 @dataclass(frozen=True)
-class CommandLoop:
+class CommandLoop(ReadyLoop):
     """A training loop for `TrainedClient` that is a command, such as `torchrun`, `deepspeed` or `accelerate launch`.
 
     In each round it makes a folder, writes `model.safetensors` there, runs the command without a shell, and reads
@@ -44,7 +44,7 @@ class CommandLoop:
     Args:
         command: the program and its arguments, in which `{folder}` is the round's folder, which is then removed,
             `{state}` the folder that stays (`round.folder`), `{round}` the number of the round and `{data}`, in a
-            simulation, the client's data.
+            simulation, the client's data as text.
         timeout: seconds that a round may take, > 0.
 
     Raises:
@@ -68,16 +68,6 @@ class CommandLoop:
         check_number("timeout", self.timeout, above=0)
 
     def __call__(self, model: Any, round: Any, data: Any = None) -> Mapping[str, Any]:
-        """Train the model in place, one round, as `fs.flower.TrainedClient` and `fs.tasks.from_training` call it.
-
-        Args:
-            model: a module, an estimator or a dictionary of NumPy arrays, as `TrainedClient` takes it.
-            round: its number, from 1, with its folder (`TrainingRound`).
-            data: the client's data in a simulation, as text in the command.
-
-        Returns:
-            The command's results.
-        """
         own = Trainee(model)
         params, buffers = own.read(), own.buffers
         paths, leaves = named_leaves(params)

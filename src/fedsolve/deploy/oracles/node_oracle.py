@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -84,6 +84,8 @@ class LocalProblem(ABC):
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.
         folder: for what its own code keeps in this experiment; set by who runs it.
+        failing_plainly: what this problem's own code raises inside a compiled program leaves such a block as it was
+            raised; the block must wait for the program's results (`jax.block_until_ready`).
         untold: what its messages do not tell, 'loss' or ''.
     """
 
@@ -97,6 +99,7 @@ class LocalProblem(ABC):
     framework: str = "jax"
     beside: Buffers | None = None
     folder: Path = Path(STATE_FOLDER) / "client"
+    failing_plainly: Callable[[], AbstractContextManager[None]] = nullcontext
     untold: str = ""
 
     @property
@@ -135,14 +138,6 @@ class LocalProblem(ABC):
                 self.beside = beside
             elif buffers:
                 self.load_buffers(buffers)
-
-    @contextmanager
-    def failing_plainly(self) -> Iterator[None]:
-        """What this problem's own code raises inside a compiled program leaves this block as it was raised.
-
-        The block must wait for the program's results (`jax.block_until_ready`).
-        """
-        yield
 
     @abstractmethod
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> Oracle:

@@ -9,19 +9,20 @@ import inspect
 import math
 import sys
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
 from fedsolve.core.errors import InvalidInput, check_integer, of_type
+from fedsolve.tasks.training_loops import ReadyLoop
 
 _ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules without a length
 
 
 @dataclass(kw_only=True)
-class TrainerLoop(ABC):
+class TrainerLoop(ReadyLoop):
     """A Trainer's training as a training loop, of which each round is a part."""
 
     steps: int | None = None
@@ -34,19 +35,6 @@ class TrainerLoop(ABC):
             raise InvalidInput(f"steps = {steps}, epochs = {epochs}: give exactly one of them")
         check_integer("steps", steps, 1, none="epochs")
         check_integer("epochs", epochs, 1, none="steps")
-
-    @abstractmethod
-    def __call__(self, model: Any, round: Any, data: Any = None) -> dict[str, Any]:
-        """Train the model in place, one round, as `fs.flower.TrainedClient` and `fs.tasks.from_training` call it.
-
-        Args:
-            model: the module that the Trainer trains.
-            round: its number, from 1.
-            data: the client's training set in a simulation; None for the loop's own.
-
-        Returns:
-            `steps`, `examples` if the training set has a length, and losses.
-        """
 
     @abstractmethod
     def evaluate(self, model: Any, data: Any = None) -> dict[str, float]:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.oracle import Oracle, Outcome, WrappedOracle
+from fedsolve.core.introspect import ShapeOracle
+from fedsolve.core.oracle import Oracle
 from fedsolve.core.trees import dtype_of
-from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.types import Params, module, static
 from fedsolve.engine.checks.gathers import ROWS
 from fedsolve.engine.checks.losses import of_call
 from fedsolve.engine.checks.methods import check_interface
@@ -46,37 +47,11 @@ class _FirstClient:
     work: LocalWork = static()
 
     def __call__(self) -> Oracle:
-        bound = jnp.int32(self.work.max_steps)
-        oracle = client_oracle(
-            self.work, self.packed, self.key, self.packed.number(jnp.int32(0)), bound, jnp.int32(0)
-        )
-        return oracle if self.loss_type is None else _OfShapes(oracle, self.loss_type)
-
-
-@dataclass(frozen=True)
-class _OfShapes(WrappedOracle):
-    """An oracle whose losses and gradients are zeros of the right shapes and types.
-
-    A gradient has the model's: differentiating a network takes a third of a second, and the run's program does so
-    again.
-    """
-
-    loss_type: Any
-
-    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        return self.full(params)
-
-    def loss(self, params: Params, step: Scalar) -> Scalar:
-        return self.full(params)[0]
-
-    def full(self, params: Params) -> tuple[Scalar, Params]:
-        return jnp.zeros((), self.loss_type), jax.tree.map(jnp.zeros_like, params)
-
-    def trained(self, params: Params) -> Outcome:
-        return Outcome(params, jnp.int32(1), jnp.int32(1), jnp.zeros((), self.loss_type))
-
-    def remembering(self, memory: Any) -> Oracle:
-        return self  # of a client's own training loop alone
+        if self.loss_type is not None:
+            # differentiating a network takes a third of a second, and the run's program does so again
+            return ShapeOracle(self.work.max_steps, self.loss_type)
+        bound, first = jnp.int32(self.work.max_steps), jnp.int32(0)
+        return client_oracle(self.work, self.packed, self.key, self.packed.number(first), bound, first)
 
 
 def _loss_type(work: LocalWork, packed: PackedClients, params: Params) -> Any:
