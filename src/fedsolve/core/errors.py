@@ -392,17 +392,18 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def check_same(kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput`, naming the first difference, unless two sets of named shapes are the same.
+    """Raise `InvalidInput`, naming the first difference, unless two sets of arrays or shapes have the same shapes.
 
     >>> check_same("parameter", {"w": (3,)}, {"w": (2,)})
     Traceback (most recent call last):
     ...
     fedsolve.InvalidInput: parameter 'w' has shape (3,), the model here has (2,): build both from the same code
     """
+    given, wanted = ({n: tuple(getattr(x, "shape", x)) for n, x in one.items()} for one in (given, wanted))
     for name in [*wanted, *given]:
-        theirs = f"has shape {tuple(given[name])}" if name in given else "is missing"
-        ours = f"has {tuple(wanted[name])}" if name in wanted else "has none"
-        if name not in given or name not in wanted or tuple(given[name]) != tuple(wanted[name]):
+        theirs = f"has shape {given[name]}" if name in given else "is missing"
+        ours = f"has {wanted[name]}" if name in wanted else "has none"
+        if given.get(name) != wanted.get(name):
             raise InvalidInput(
                 f"{kind} '{name}' {theirs}, the model here {ours}: build both from the same code"
             )

@@ -178,9 +178,7 @@ class Trainee:
         if self._module is not None:
             self._module.assign(self.model, given)
             return
-        check_same(
-            "parameter", {n: x.shape for n, x in given.items()}, {n: x.shape for n, x in known.items()}
-        )
+        check_same("parameter", given, known)
         for name, array in known.items():
             np.copyto(array, np.asarray(given[name]).astype(array.dtype, copy=False))
 
@@ -192,7 +190,7 @@ class Trainee:
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load buffers; `InvalidInput` if they have other names or shapes than the model's."""
         own = self._module.buffer_tensors(self.model) if self._module else {}
-        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in own.items()})
+        check_same("buffer", buffers, own)
         for name, tensor in own.items():
             tensor.copy_(self._module.as_tensor(buffers[name], tensor))
 

@@ -127,14 +127,10 @@ def _why_not_finite_at_start(
         began = beginning_of(algorithm.train, broadcast, before, oracle)
     if began is None:
         return None
-    loss, gradient = _compiled(_first_gradient)(oracle, buffers, *began)
-    return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
-
-
-def _first_gradient(oracle: Any, buffers: Any, params: Any, step: Any) -> Any:
     if buffers is not None:
         oracle = oracle.remembering(Memory(jax.tree.map(jnp.asarray, buffers)))
-    return oracle(params, step)
+    loss, gradient = oracle(*began)
+    return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
 
 
 def _message(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any]:

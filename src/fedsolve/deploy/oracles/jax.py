@@ -209,7 +209,7 @@ class JaxOracle(LocalProblem):
             InvalidInput: a name or a shape that is not the task's.
         """
         known = self.buffers
-        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in known.items()})
+        check_same("buffer", buffers, known)
         if self.beside is not None:
             leaves, structure = jax.tree.flatten(self.beside)
             values = [np.asarray(buffers[name], x.dtype) for name, x in zip(known, leaves, strict=True)]

@@ -492,7 +492,7 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
         outputs = _outputs(labels)
     features = values["coef_"].shape[-1] if "coef_" in values else 0
     wanted = {"coef_": (outputs, features)} | ({"intercept_": (outputs,)} if estimator.fit_intercept else {})
-    check_same("parameter", {name: v.shape for name, v in values.items()}, wanted)
+    check_same("parameter", values, wanted)
     coef, intercept = values["coef_"], values.get("intercept_", np.zeros(outputs))
     if labels is not None:
         fitted.classes_ = labels

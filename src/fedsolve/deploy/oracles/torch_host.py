@@ -274,8 +274,7 @@ class Evaluations:
 
     def load(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Take over other buffers; means of counters are rounded."""
-        shapes = {name: np.shape(b) for name, b in buffers.items()}
-        check_same("buffer", shapes, {name: b.shape for name, b in self._buffers.items()})
+        check_same("buffer", buffers, self._buffers)
         self.buffers = {name: as_tensor(buffers[name], b) for name, b in self._buffers.items()}
         self._updated = None
 

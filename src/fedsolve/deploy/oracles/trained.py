@@ -76,7 +76,6 @@ class TrainedClient(LocalProblem):
     {'w': array([0., 0.], dtype=float32)}
     """
 
-    exact_loss = False
     # those that a loop changes are found after it
     moving_buffers = ()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 

@@ -123,7 +123,7 @@ def assign(
     if buffers is not None:
         pairs.append(("buffer", buffer_tensors(module), buffers))
     for kind, own, given in pairs:
-        check_same(kind, {n: np.shape(v) for n, v in given.items()}, {n: t.shape for n, t in own.items()})
+        check_same(kind, {n: np.shape(v) for n, v in given.items()}, own)
     with torch.no_grad():
         for _, own, given in pairs:
             for name, tensor in own.items():
