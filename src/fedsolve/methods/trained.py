@@ -113,11 +113,8 @@ def _why_not(algorithm: Algorithm, params: Params, told: Sequence[str] = _MAY) -
 
 def _population(algorithm: Any) -> int:
     # The clients that a method accounts for, else any number.
-    while isinstance(algorithm, Algorithm):
-        if isinstance(found := getattr(algorithm, "population", None), int):
-            return found
-        algorithm = getattr(algorithm, "inner", None)
-    return 4
+    inner = getattr(algorithm, "inner", None)
+    return getattr(algorithm, "population", None) or (4 if inner is None else _population(inner))
 
 
 def _instead(algorithm: Algorithm, params: Params) -> str:
