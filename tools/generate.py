@@ -6,14 +6,17 @@ python tools/generate.py            # writes what has changed, and says which fi
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import benchmark_page  # beside this file
 import communication_page
 import figures
+import json_documents
 import optax_table
 import package_graph
+import settings_table
 
 import fedsolve
 from fedsolve.config.build import loop_support
@@ -27,6 +30,8 @@ def generated() -> dict[str, str]:
     pages = {
         "src/fedsolve/__init__.pyi": stub(),
         "src/fedsolve/tasks/__init__.pyi": stub_of_tasks(),
+        "docs/json.md": json_documents.page(),
+        json_documents.SCHEMAS: json_documents.text(),
         "docs/methods.md": methods(),
         "docs/communication.md": communication_page.page(),
         "docs/optax.md": optax_table.page(),
@@ -42,7 +47,23 @@ def generated() -> dict[str, str]:
     )
     if importlib.util.find_spec("torch"):
         pages["docs/pytorch-operations.md"] = operations()
-    return pages
+    return pages | {"docs/settings.md": settings_table.page(), "llms.txt": index()}
+
+
+def index() -> str:
+    """`llms.txt`: every page of docs/ with its first sentence, for programs that look for one to read."""
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+    lines = [
+        f"* [{text.splitlines()[0][2:]}](docs/{path.name}): {_first(text)}" for path, text in pages.items()
+    ]
+    package = (fedsolve.__doc__ or "").splitlines()[0]
+    return "\n".join([f"# {package.partition(':')[0]}", "", f"> {package}", "", "## Pages", "", *lines, ""])
+
+
+def _first(page: str) -> str:
+    """The first sentence below the title, on one line."""
+    paragraph = " ".join(page.split("\n\n")[1].split())
+    return re.split(r"(?<=\.) (?=[A-Z`[])", paragraph)[0]
 
 
 def stub() -> str:
@@ -147,7 +168,9 @@ def operations() -> str:
 
 
 def main() -> None:
-    """Write what has changed."""
+    """Write what has changed: the table of settings first, of which a page tells."""
+    if settings_table.update():
+        print(settings_table.TABLE)
     for path, text in generated().items():
         if not (ROOT / path).exists() or (ROOT / path).read_text() != text:
             (ROOT / path).write_text(text)

@@ -61,6 +61,7 @@ _NAMES = {
     "methods.server.fedopt": "FedOpt",
     "methods.wrappers.personal": "Personal",
     "methods.wrappers.wrapper": "Wrapper",
+    "studies.settings": "settings tuned",
     "tasks.task": "Task",
 }
 # where names went that stood here before

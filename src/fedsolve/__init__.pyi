@@ -128,6 +128,8 @@ from fedsolve.methods.zeroth_order import FedKSeed as FedKSeed
 from fedsolve.methods.zeroth_order import FedZO as FedZO
 from fedsolve.report import trackers as trackers
 from fedsolve.results import callbacks as callbacks
+from fedsolve.studies.settings import settings as settings
+from fedsolve.studies.settings import tuned as tuned
 from fedsolve.tasks import metrics as metrics
 from fedsolve.tasks.task import Task as Task
 

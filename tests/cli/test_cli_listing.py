@@ -110,3 +110,45 @@ def test_experiments_are_listed_with_their_paper(call):
     assert rows["lasso-2"]["paper"] == "Yuan et al. 2021"
     assert rows["fw-convex"]["paper"] == "Dadras et al. 2024"
     assert all(row["minutes"] is None or row["minutes"] > 0 for row in rows.values())
+
+
+def test_settings_of_the_stored_studies(call):
+    """As a table and as JSON, of a task, of a study, of a method, of both; what there is none of has exit code 2."""
+    ended = call("settings", "femnist", "FedAdam")
+    assert ended.code == 0
+    (row,) = (line for line in ended.out.splitlines() if line.startswith("femnist  "))
+    assert "test_accuracy 0.6353 [0.6034, 0.6672]" in row
+    (found,) = (s for s in call("settings", "femnist", "FedAdam", "--json").document if not s["task_options"])
+    assert (found["study"], found["problem"], found["usable"]) == ("femnist", "as in FedOpt", True)
+    assert found["settings"] == {"client_lr": 10**-1.5, "server_lr": 10**-2.5, "tau": 1e-4}
+    assert found["grid"]["client_lr"] == [0.01, 0.03162, 0.1]
+    assert found["score"] == [0.6353, 0.6034, 0.6672]
+    assert found["made_with"] == ["fedsolve 0.1.0, commit 3e9fcef783, jax 0.10.2, cpu, 2 cores"]
+    alone = call("settings", "FedAdam", "--json").document
+    assert all("FedAdam" in (s["method"], s["label"]) for s in alone)
+    assert len({s["task"] for s in alone}) > 5
+    assert {s["study"] for s in call("settings", "lasso-1", "--json").document} == {"lasso-1"}
+    for words, told in [
+        (["femnst"], "did you mean 'femnist'"),
+        (["femnist", "FedAdm"], "did you mean 'FedAdam'"),
+        (["mnist", "FedMuon"], "FedMuon is known on digits"),
+    ]:
+        refused = call("settings", *words)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert told in refused.err
+
+
+def test_every_command_with_json_has_a_schema():
+    from typer.main import get_command
+
+    from conftest import documents
+    from fedsolve.cli.main import app
+
+    def commands(group, above=""):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from commands(command, f"{above}{name} ")
+            elif any("--json" in parameter.opts for parameter in command.params):
+                yield f"{above}{name}"
+
+    assert sorted(commands(get_command(app))) == sorted(documents().COMMANDS)

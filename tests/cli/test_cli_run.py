@@ -18,6 +18,8 @@ from cli_small import SMALL
 from safetensors.numpy import load_file
 
 import fedsolve as fs
+from fedsolve.cli.configuration.command_options import RunRequest
+from fedsolve.cli.configuration.overlay import from_options
 from fedsolve.cli.progress import Lines
 from fedsolve.core.errors import InvalidInput
 from fedsolve.results.history import History
@@ -308,3 +310,23 @@ def test_an_edited_configuration_is_resumed_as_it_was_where_it_decides_a_bit(cal
         ended = call("run", "--resume", folder, "--rounds", 4)
         assert ended.code == code
         assert says in ended.out + ended.err
+
+
+def test_a_tuned_setting_lies_below_ones_own(call, capsys):
+    """It is in the configuration as if it had been typed; standard error says where it is from and what differs."""
+    typed = RunRequest(task="femnist", name="FedAdam", tuned=True, settings=["tau=0.01"], run={"rounds": 60})
+    config = from_options(typed)
+    assert config.method[0].settings == {"client_lr": 10**-1.5, "server_lr": 10**-2.5, "tau": 0.01}
+    assert config.run.rounds == 60
+    told = capsys.readouterr().err
+    assert "the study femnist (as in FedOpt): test_accuracy 0.6353" in told
+    assert "clients_per_round 10 there, default here" in told
+    assert "rounds 60 there" not in told
+    assert "in place of it, as you say: tau 0.01" in told
+    # not another model's in silence, and nothing is begun
+    refused = call("run", "digits", "FedAdam", "--tuned", *SMALL)
+    assert (refused.code, refused.err.count("\n"), os.path.exists("runs")) == (2, 1, False)
+    assert "there, 4 here" in refused.err
+    unknown = call("run", "digits", "FedBuff", "--tuned")
+    assert (unknown.code, unknown.err.count("\n")) == (2, 1)
+    assert call("compare", "digits", "FedAvg", "FedAdam", "--tuned").code == 2

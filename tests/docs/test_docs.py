@@ -139,7 +139,9 @@ def test_shown_command_lines_are_read():
             assert of_one <= set(arguments(parse_method(name)["name"])), words
         if words[0] in ("data", "reproduce") and given["name"]:
             assert given["name"] in {"data": DATASETS, "reproduce": entries()}[words[0]]
-    commands = "run compare sweep data reproduce federate show cite list stop predict export doctor study"
+    commands = (
+        "run compare sweep data reproduce federate show cite list settings stop predict export doctor study"
+    )
     assert seen == set(commands.split())
 
 

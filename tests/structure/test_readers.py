@@ -71,6 +71,7 @@ LISTED = {
     "report/markup.py": {"read_text": OWN},
     "results/sweep.py": {"ParquetFile": "bytes in memory, compared with their checksum"},
     "studies/pages.py": {"read_text": OWN, "tomllib.loads": OWN},
+    "studies/settings.py": {"read_bytes": OWN, "json.loads": OWN},
     "studies/experiment.py": {"zipfile.ZipFile": OPENED},
     "tasks/datasets/download.py": {"open": "the file that it has fetched"},
     "tasks/datasets/originals.py": {"gzip.open": "bytes in memory", "tarfile.open": OPENED},

@@ -29,9 +29,10 @@ GUIDES = {
     "Privacy": ("what-is-protected", "privacy", "security-model"),
     "How to: problems": ("own-data", "pooled-statistics", "pytorch", "networks", "tasks", "pytorch-operations"),
     "How to: methods": (
-        "methods", "optax", "choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm",
+        "methods", "optax", "choosing", "settings", "tuning-free", "composite", "personalisation",
+        "adding-an-algorithm",
     ),
-    "How to: runs": ("command-line", "sweep", "studies", "scale", "simulated-time"),
+    "How to: runs": ("command-line", "json", "sweep", "studies", "scale", "simulated-time"),
     "How to: deployment": (
         "deployment", "training-loops", "deployment-operations", "communication",
     ),
@@ -59,7 +60,7 @@ def assemble() -> None:
             (PAGES / path.name).write_text(
                 linked(as_pictures(path.read_text(encoding="utf-8"))), encoding="utf-8"
             )
-        elif path.suffix in (".png", ".svg"):
+        elif path.suffix in (".png", ".svg", ".json"):
             shutil.copy(path, PAGES)
     shutil.copytree(ROOT / "docs" / "diagrams", PAGES / "diagrams")
     home = linked((ROOT / "README.md").read_text(encoding="utf-8")).replace("](docs/", "](")
@@ -72,6 +73,8 @@ def assemble() -> None:
         to = extra / page.parent.relative_to(ROOT / "experiments")
         to.mkdir(parents=True)
         shutil.copy(page, to)
+    index = (ROOT / "llms.txt").read_text(encoding="utf-8").replace("](docs/", "](").replace(".md)", ".html)")
+    (extra.parent / "llms.txt").write_text(index, encoding="utf-8")
     tutorials = [notebook(name, f"tutorials/{name}") for name in TUTORIALS]
     groups = {
         "Start": ["quickstart.md", "predict.md", "train-further.md"],

@@ -77,7 +77,8 @@ def emit_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], unbroken: in
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(heads))
     for number, head in enumerate(heads):
-        table.add_column(head, no_wrap=number < unbroken)
+        whole = number < unbroken
+        table.add_column(head, no_wrap=whole, overflow="ellipsis" if whole else "fold")
     for row in rows:
         table.add_row(*row)
     emit_rich(table)

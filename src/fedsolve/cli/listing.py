@@ -1,4 +1,4 @@
-"""`fedsolve list`, `cite` and `doctor`: what there is and who wrote it, in lists and BibTeX, and what is installed."""
+"""`fedsolve list`, `settings`, `cite` and `doctor`: what there is, what was tuned, who wrote it, what is installed."""
 
 from __future__ import annotations
 
@@ -188,6 +188,31 @@ def _paper(key: str) -> dict[str, str]:
     from fedsolve.config.catalogue import short, title
 
     return {"paper": short(key), "title": title(key)} if key else {}
+
+
+def settings(
+    task: Annotated[
+        str,
+        typer.Argument(metavar="[TASK]", help="Task, or study (`fedsolve list experiments`). Default: all."),
+    ] = "",
+    method: Annotated[str, typer.Argument(metavar="[METHOD]", help="Method. Default: all.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show the best settings that the stored studies found, with their grids, scores, costs and origins.
+
+    For example: fedsolve settings femnist FedAdam. Use one with `fedsolve run femnist FedAdam --tuned`.
+    """
+    from fedsolve.config.catalogue import ALGORITHMS
+    from fedsolve.studies.settings import settings
+
+    if not method and (task in ALGORITHMS or "+" in task):
+        task, method = "", task
+    found = settings(task or None, method or None)
+    if as_json:
+        emit_json([vars(one) for one in found])
+        return
+    heads = ("Task", "Best setting", "Score", "Chosen", "Study, processor time, origin")
+    emit_table(heads, [one.in_words() for one in found], unbroken=0)
 
 
 def cite(

@@ -18,7 +18,7 @@ from fedsolve.cli.console import App, emit, fail, out_of_memory, usage
 from fedsolve.cli.datasets import data
 from fedsolve.cli.export import export
 from fedsolve.cli.federation.commands import federate
-from fedsolve.cli.listing import cite, doctor, list_
+from fedsolve.cli.listing import cite, doctor, list_, settings
 from fedsolve.cli.predict import predict
 from fedsolve.cli.processes import exit_process
 from fedsolve.cli.reproduce import reproduce, study, verdict
@@ -57,6 +57,7 @@ app.command(
     "list",
     short_help="List algorithms, tasks, partitions, geometries, schedules, experiments or communication.",
 )(list_)
+app.command(short_help="Show the best settings of the stored studies.")(settings)
 app.command(short_help="Show a run, a comparison or a sweep, finished or not.")(show)
 app.command(short_help="Stop a run so that it can be resumed.")(stop)
 app.command(short_help="Predict with the model of a finished run.")(predict)

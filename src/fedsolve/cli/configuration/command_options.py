@@ -137,6 +137,9 @@ def metric_names(metrics: str | None) -> list[str] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(OneMethodRequest):
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Use the best setting of the stored studies; --set overrides it.")
+    ] = False
     processes: Annotated[
         int | None,
         typer.Option(

@@ -29,6 +29,7 @@ from fedsolve.cli.configuration.values import (
     parse_method,
     parse_seeds,
 )
+from fedsolve.cli.console import say
 from fedsolve.config.build import arguments
 from fedsolve.config.catalogue import ALGORITHMS, current_name
 from fedsolve.config.references import is_reference
@@ -52,10 +53,23 @@ def from_options(request: Request) -> Config:
             )
     else:
         config = _sweep_config(request) if swept else _merged_config(request)
+        config = _with_tuned(config) if getattr(request, "tuned", False) else config
     if config.sweep is not None and not swept:
         given = f"--resume {request.resume}" if request.resume else f"--config {request.config}"
         raise InvalidInput(f"this is the configuration of a sweep: use `fedsolve sweep {given}`")
     return config
+
+
+def _with_tuned(config: Config) -> Config:
+    # the best setting of the stored studies below that of the method, whose own values stay
+    from fedsolve.studies.settings import choose
+
+    method = config.method[0]
+    run = config.run.model_dump(exclude_none=True) | {"validation": config.validation}
+    found, words = choose(method.name, config.task, config.task_options, run, method.settings)
+    say(words)
+    section = method.model_copy(update={"settings": dict(found.settings) | method.settings})
+    return config.model_copy(update={"method": [section, *config.method[1:]]})
 
 
 def _resumed_config(folder: Path, rounds: int | None, trust: Sequence[str] | None) -> Config:
