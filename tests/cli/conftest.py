@@ -9,14 +9,12 @@ import io
 import json
 import os
 import shutil
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-import jsonschema
 import pytest
 import typer.main
 
+import printed
 from fedsolve.cli.main import main
 
 # the parser that typer makes anew at each call, 0.08 s, is always the same one
@@ -43,22 +41,6 @@ def _empty_folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@functools.cache
-def documents():
-    """The module of the tools that has what each command prints with `--json`."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-    import json_documents
-
-    return json_documents
-
-
-@functools.cache
-def validator(command: str) -> jsonschema.Draft202012Validator:
-    """Of what a command prints with `--json`, by its published schema."""
-    found = documents().schemas()
-    return jsonschema.Draft202012Validator(found["commands"][command] | {"$defs": found["$defs"]})
-
-
 @pytest.fixture
 def call(capsys):
     """`call("run", "digits", ...)`: exit code, standard output, which fits its schema, and standard error."""
@@ -68,8 +50,7 @@ def call(capsys):
         code = main([str(a) for a in arguments])
         captured = capsys.readouterr()
         if "--json" in arguments:
-            names = arguments[: 2 if arguments[0] == "federate" else 1]
-            validator(" ".join(names)).validate(json.loads(captured.out))
+            printed.document(arguments, captured.out)
         return Ended(code, captured.out, captured.err)
 
     return run

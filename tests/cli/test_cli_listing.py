@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
+import printed
 from fedsolve.config.catalogue import ALGORITHMS, BIBTEX, short, title
 from fedsolve.data.partitions import PARTITIONS
 from fedsolve.tasks.catalogue import TASKS
@@ -141,7 +142,6 @@ def test_settings_of_the_stored_studies(call):
 def test_every_command_with_json_has_a_schema():
     from typer.main import get_command
 
-    from conftest import documents
     from fedsolve.cli.main import app
 
     def commands(group, above=""):
@@ -151,4 +151,4 @@ def test_every_command_with_json_has_a_schema():
             elif any("--json" in parameter.opts for parameter in command.params):
                 yield f"{above}{name}"
 
-    assert sorted(commands(get_command(app))) == sorted(documents().COMMANDS)
+    assert sorted(commands(get_command(app))) == sorted(printed.schemas()["commands"])

@@ -1,12 +1,11 @@
 """Models over a federation's rows: those of `fs.stats`, plain and under secure sums; and what owners refuse."""
 
-import json
-
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 import fedsolve as fs
+import printed
 from fake_grid import FakeGrid
 from fedsolve.cli.main import main
 from fedsolve.core.errors import Unavailable
@@ -58,7 +57,9 @@ def test_its_folder_is_read_by_every_command(tmp_path, capsys):
     assert main(["show", folder]) == 0
     assert repr(found.summary()) in capsys.readouterr().out
     assert main(["show", folder, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"] == found.as_plain()
+    text = capsys.readouterr().out
+    assert printed.document(["show"], text)["result"] == found.as_plain()
+    printed.document(["federate", "glm"], text)  # which prints the same
     held = "holds the result of an analysis, and no run"
     for command in (
         ["cite", folder],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ import pandas as pd
 import pytest
 
 import fedsolve as fs
+import printed
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
 from fedsolve.cli.main import main
@@ -53,7 +53,7 @@ def command(capsys, *arguments):
     code = main(["federate", *map(str, arguments), "--json"])
     said = capsys.readouterr()
     assert code == 0, said.err
-    return json.loads(said.out)
+    return printed.document(["federate", *arguments], said.out)
 
 
 @pytest.mark.alone

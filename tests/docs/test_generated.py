@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import fedsolve as fs
@@ -86,6 +87,46 @@ def test_the_index_of_figures():
     linked = re.findall(r'href="([\w./-]+)"', page)
     assert len(set(linked)) > 10
     assert all((ROOT / "experiments" / link).exists() for link in linked)
+
+
+def test_the_schemas_of_json_output():
+    made = generate.json_documents
+    assert (ROOT / made.SCHEMAS).read_text() == made.text(), "run: make generate"
+    assert (ROOT / "docs/json.md").read_text() == made.page(), "run: make generate"
+    for schema in made.schemas()["commands"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert {"$ref": "#/$defs/Failed"} in schema["anyOf"]
+
+
+def test_the_index_for_programs():
+    """`llms.txt` has every page with its first sentence."""
+    text = (ROOT / "llms.txt").read_text()
+    assert text == generate.index(), "run: make generate"
+    assert set(re.findall(r"\(docs/([\w-]+)\.md\): \S.*\.$", text, re.MULTILINE)) == {
+        path.stem for path in (ROOT / "docs").glob("*.md")
+    }
+    assert generate._first("# A\n\nFor `b.c` and d. And\nmore.\n\nRest.") == "For `b.c` and d."
+
+
+def test_what_agents_are_told_is_there():
+    """Every path and command of AGENTS.md exists: targets of make, options of commands, files and folders."""
+    from typer.main import get_command
+
+    from fedsolve.cli.main import app
+
+    text = (ROOT / "AGENTS.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+|\.venv/\.\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([\w./-]+)", text)) <= targets
+    paths = re.findall(
+        r"(?<![\w/.-])((?:src|tests|tools|docs|experiments|\.ci)/[\w./-]*|[A-Z]+\.md|llms\.txt)", text
+    )
+    assert len(set(paths)) > 15
+    assert [path for path in paths if not (ROOT / path.rstrip(".")).exists()] == []
+    commands = re.findall(r"^    fedsolve (.*?)(?:  .*)?$", text, re.MULTILINE)
+    assert len(commands) > 3
+    for words in map(str.split, commands):
+        command = get_command(app).commands[words[0]]
+        command.make_context(words[0], words[1:], resilient_parsing=False)
 
 
 def test_the_graph_of_packages():
