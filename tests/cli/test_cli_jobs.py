@@ -56,6 +56,29 @@ def app(call, tmp_path, monkeypatch):
         del sys.modules[module]
 
 
+def test_analyses(app, call, tmp_path):
+    """A model over the rows of files is that of the files put together; the words of each command reach the sites."""
+    client = app / "tables" / "client_app.py"
+    client.write_text(client.read_text().replace("analyses=()", 'analyses=("glm", "cox", "kaplan_meier")'))
+    schema = fs.data.Schema.read(app / "tables" / "schema.toml")
+    sites = [schema.raw_columns(tmp_path / f"{site}.csv") for site in SITES]
+    wanted = fs.stats.glm(sites, "pressure ~ age + smoker")
+    found = call("federate", "glm", "pressure ~ age + smoker", "--app", app, "--json").document
+    assert found["result"]["coefficients"] == wanted.coefficients.tolist()
+    ended = call("federate", "glm", "pressure ~ age + smoker", "--app", app, "--ratios", "--out", "ratios")
+    assert "error of coefficient" in ended.out
+    times = ("--time", "pressure", "--event", "ill", "--app", app)
+    for command in (
+        ("cox", "smoker", *times, "--out", "cox"),
+        ("km", *times, "--by", "smoker", "--out", "km"),
+    ):
+        ended = call("federate", *command)
+        assert (ended.code, "column ill is text" in ended.err) == (4, True)
+    for word in ("cox", "age", "--ties", "x"), ("km", "--strata", "none", "--interval", "0"):
+        ended = call("federate", *word, *times)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
 def test_statistics(app, call, tmp_path):
     """A table for people, a document for programs, the constants for a schema."""
     ended = call("federate", "statistics", "--app", app)
