@@ -110,8 +110,8 @@ def test_clients_of_a_simulation(tmp_path):
 REFUSED = {
     "no results": ("save_file(model, folder / 'trained.safetensors')", "results.json cannot be used: No such file"),
     "no model": (RESULTS + "(folder / 'results.json').write_text(json.dumps(results))", "trained.safetensors cannot"),
-    "no examples": ("results = {'steps': 3}" + END, "must be an object with the number of `examples`"),
-    "a list": ("results = [3]" + END, "must be an object"),
+    "no examples": ("results = {'steps': 3}" + END, "must return the number of examples"),
+    "a list": ("results = [3]" + END, r"examples = \[3\] must be an integer"),
     "words": ("results = {'examples': 3, 'name': 'north'}" + END, "name = 'north' must be a number"),
     "truth": ("results = {'examples': True}" + END, "examples = True must be an integer"),
     "deep": ("results = {'examples': 3}" + END + "(folder / 'results.json').write_text('[' * 60000)", "64 deep"),

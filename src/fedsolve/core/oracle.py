@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, NoReturn
 
@@ -146,9 +146,9 @@ class WrappedOracle(Oracle):
             gradient: the inner oracle's gradient, with the model's shapes.
 
         Returns:
-            A gradient of the same structure, shapes and types.
+            A gradient of the same structure, shapes and types; the gradient itself by default.
         """
-        raise NotImplementedError
+        return gradient
 
     def extra(self, params: Params) -> Scalar:
         """The term that is added to every loss, shape (); 0 by default.
@@ -331,10 +331,7 @@ class TrainedRound(Oracle):
     client: Any
     key: Any = None
     memory: Any = None
-    begun: Any = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "begun", [])
+    begun: list[Params] = field(default_factory=list, init=False)
 
     def trained(self, params: Params) -> Outcome:
         """What the loop gave back."""
@@ -380,4 +377,4 @@ class TrainedRound(Oracle):
         return value
 
 
-jax.tree_util.register_dataclass(TrainedRound, ["outcome", "client", "key"], [], ["memory", "begun"])
+jax.tree_util.register_dataclass(TrainedRound, ["outcome", "client", "key"], [], ["memory"])

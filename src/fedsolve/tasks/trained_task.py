@@ -121,10 +121,7 @@ class LoopMetric:
 
     loops: Loops = field(repr=False)
     name: str
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        return ("buffers",) if self.loops.buffers else ()
+    asks: tuple[str, ...]
 
     def __call__(self, params: Params, batch: Array, buffers: Any = None) -> Any:
         def host(params: Params, batch: np.ndarray, buffers: Any) -> np.ndarray:
@@ -232,14 +229,15 @@ def from_training(
     function = evaluate if callable(evaluate) else None
     loops = Loops(TrainingLoop(model, train), [*clients, test], function, where)
     names = loops.evaluated(0) if callable(evaluate) else evaluate
+    asks = ("buffers",) if loops.buffers else ()
     rows = [np.full(n, i, np.int32) for i, n in enumerate(sizes)]
     return LoopTask(
         name,
         lambda key: loops.initial,
-        LoopMetric(loops, "loss"),
+        LoopMetric(loops, "loss", asks),
         FederatedData.from_clients(rows),
         None if test is None else np.full(1, len(clients), np.int32),
-        {n: LoopMetric(loops, n) for n in names if n != "loss"},
+        {n: LoopMetric(loops, n, asks) for n in names if n != "loss"},
         batch_size=None,
         epochs=None,
         local_steps=1,

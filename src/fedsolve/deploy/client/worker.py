@@ -112,9 +112,6 @@ class _WithoutNoise(WrappedOracle):
 
     key = None  # pyright: ignore[reportIncompatibleVariableOverride, reportAssignmentType]
 
-    def change(self, params: Any, gradient: Any) -> Any:
-        return gradient
-
     def trained(self, params: Any) -> Any:
         return self.inner.trained(params)
 
@@ -181,11 +178,12 @@ class Worker:
                 check_still(method, self.problem.moving_buffers)
                 noise = self.budget.check(method)
                 self.sums.check(method, request)
-                self.sums.check_order(self.folder, self._order("train", request), self.log)
+                order = self._order("train", request)
+                self.sums.check_order(self.folder, order, self.log)
             if noise is None:
-                return self._trained(request, method)
+                return self._trained(request, method, order)
             ledger = Ledger(self.folder, request.client, self.budget)
-            return ledger.send(request, noise, lambda: self._trained(request, method), self.log)
+            return ledger.send(request, noise, lambda: self._trained(request, method, order), self.log)
 
     def evaluate(self, request: EvaluateRequest) -> EvaluateReply:
         """Metrics of the server's model, or of the client's own where the method gives it one, as it is or after steps.
@@ -235,7 +233,7 @@ class Worker:
     def _states(self, request: Request) -> ClientState:
         return ClientState(self.folder, request.experiment, request.client)
 
-    def _trained(self, request: TrainRequest, method: Algorithm) -> TrainReply:
+    def _trained(self, request: TrainRequest, method: Algorithm, order: SumOrder) -> TrainReply:
         algorithm = self._cast(method)
         params = self.problem.params
         like = introspect.broadcast_shape(algorithm, params, request.population)
@@ -256,7 +254,7 @@ class Worker:
         # Under a method that protects updates buffers stay those of the server.
         given = self.problem.buffers if protects(method) else {}
         # of a large model there is one copy from the server at a time, none beside the reply
-        order, sent, first = self._order("train", request), None, None
+        sent = first = None
         request.let_go()
         message, after = train(self.problem, algorithm, broadcast, before, request)
         del broadcast

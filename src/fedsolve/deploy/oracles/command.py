@@ -85,8 +85,6 @@ class CommandLoop(ReadyLoop):
             self._run(words, folder / "output.log")
             with _reading(folder / RESULTS) as path:
                 results = loads(read_bytes(path, _LONGEST, follow=False))
-                if not isinstance(results, dict) or "examples" not in results:
-                    raise ValueError("it must be an object with the number of `examples`")
             with _reading(folder / TRAINED) as path:
                 found = _read_arrays(path, sent | buffers)
         finally:
