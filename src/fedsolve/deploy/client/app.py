@@ -246,9 +246,8 @@ def client_app(
                         f"the order is for client {request.client}, this is client {node.client}"
                     )
             states = states_of(node.node_config)
-            return to_record(
-                work(Worker(problem, states, trusted, budget, sums, node.run_config, _log), request)
-            )
+            worker = Worker(problem, states, trusted, budget, sums, node.run_config, _log)
+            return to_record(work(worker, request))
 
     orders = partial(reply_to, TrainRequest, Worker.train)
     questions = partial(reply_to, EvaluateRequest, Worker.evaluate)
