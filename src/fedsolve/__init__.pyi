@@ -47,6 +47,10 @@ from fedsolve.methods.algorithms.feddyn import FedDyn as FedDyn
 from fedsolve.methods.algorithms.fedexprox import FedExProx as FedExProx
 from fedsolve.methods.algorithms.fedli import FedLiLS as FedLiLS
 from fedsolve.methods.algorithms.fedli import FedLiLU as FedLiLU
+from fedsolve.methods.algorithms.fedsls import FedAdamExpSLS as FedAdamExpSLS
+from fedsolve.methods.algorithms.fedsls import FedAdamSLS as FedAdamSLS
+from fedsolve.methods.algorithms.fedsls import FedExpSLS as FedExpSLS
+from fedsolve.methods.algorithms.fedsls import FedSLS as FedSLS
 from fedsolve.methods.algorithms.mirror_descent import FedDualAvg as FedDualAvg
 from fedsolve.methods.algorithms.mirror_descent import FedDualAvgOSP as FedDualAvgOSP
 from fedsolve.methods.algorithms.mirror_descent import FedMiD as FedMiD

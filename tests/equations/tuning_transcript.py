@@ -73,32 +73,65 @@ def local_sgd(fed: Any, lr: float, mu: float = 0.0) -> Callable:
 
 @dataclass
 class ArmijoSGD:
-    """Algorithm 3 of FedLi with Algorithm 4's reset (as corrected: growth delta^(b/n), capped at eta_max)."""
+    """Algorithm 3 of FedLi with Algorithm 4's reset (as corrected: growth delta^(b/n), capped at eta_max).
+
+    Reset "code" grows by delta^(1/500) without a cap, the first trial of a round included. `decay` is of the loss,
+    `clip` of the gradient with it. `h` is SCAFFOLD's correction, added to the gradient afterwards; `accept` then says
+    by how much the loss without <h, .> must fall (the rules of the public code, by their names).
+    """
 
     eta_max: float = 1.0
     c: float = 0.1
     beta: float = 0.9
     delta: float = 2.0
-    reset: int = 1
+    reset: int | str = 1
+    decay: float = 0.0
+    clip: float = np.inf
+    accept: str = "surrogate_armijo"
+    slack: float = 0.0
 
-    def __call__(self, value: Callable, gradient: Callable, w: Vector, batches: list, b: int, n: int) -> Work:
+    def falls_enough(self, change: float, eta: float, g: Vector, h: Vector) -> bool:
+        gg, hh, c, b = g @ g, h @ h, self.c, self.slack
+        both = (g + h) @ (g + h)
+        return bool(
+            change
+            <= {
+                "surrogate_armijo": eta * (h @ (g + h)) - c * eta * both,
+                "original": -eta / 2 * gg + eta / 2 * hh - c * eta / 2 * both,
+                "grad_control": -(1 - c) * eta / 2 * gg + (2 + c) * eta / 4 * hh,
+                "no_control_reward": -eta / 2 * gg - c * eta / 2 * both,
+                "drift_slack": -c * eta * gg + b * eta * hh,
+                "quadratic_drift_slack": -c * eta * gg + b / 2 * eta**2 * hh,
+            }[self.accept]
+        )
+
+    def __call__(
+        self, value: Callable, gradient: Callable, w: Vector, batches: list, b: int, n: int, h: Any = None
+    ) -> Work:
         y, eta, evaluations, rate_sum = w, self.eta_max, 0, 0.0
+        h = np.zeros_like(w) if h is None else h
         for k, rows in enumerate(batches):
-            f, g = value(y, rows), gradient(y, rows)
-            if np.linalg.norm(g) < 1e-8:
+
+            def objective(y: Vector, rows: Vector = rows) -> float:
+                return value(y, rows) + self.decay / 2 * (y @ y)
+
+            f, g = objective(y), gradient(y, rows) + self.decay * y
+            g = g * min(1.0, self.clip / max(np.linalg.norm(g), 1e-30))
+            if np.linalg.norm(g + h) < 1e-8:
                 continue
-            trial = {0: eta, 1: self.eta_max, 2: min(eta * self.delta ** (b / n), self.eta_max)}[self.reset]
-            if k == 0:
+            grown = {0: eta, 1: self.eta_max, 2: min(eta * self.delta ** (b / n), self.eta_max)}
+            trial = eta * self.delta ** (1 / 500) if self.reset == "code" else grown[self.reset]
+            if k == 0 and self.reset != "code":
                 trial = self.eta_max
             for _ in range(100):
                 evaluations += 1
-                if value(y - trial * g, rows) <= f - self.c * trial * (g @ g):
+                if self.falls_enough(objective(y - trial * (g + h)) - f, trial, g, h):
                     break
                 trial *= self.beta
             else:
                 trial = 1e-6
             eta = trial
-            y = y - eta * g
+            y = y - eta * (g + h)
             rate_sum += eta
         return Work(y, value(w, None), eta=eta, evaluations=evaluations, rate_sum=rate_sum)
 

@@ -259,6 +259,24 @@ _ALGORITHMS = {
         "server step size from the clients' losses (Deep Frank-Wolfe)",
         former=("FedLi-LU",),
     ),
+    "FedSLS": Entry(
+        "methods.algorithms.fedsls:FedSLS",
+        "geetika2025painless",
+        "local SGD with Armijo line search that nearly keeps its step, averaging by examples",
+    ),
+    "FedExpSLS": Entry(
+        "methods.algorithms.fedsls:FedExpSLS",
+        "geetika2025painless",
+        "FedSLS with FedExP's step on the server",
+    ),
+    "FedAdamSLS": Entry(
+        "methods.algorithms.fedsls:FedAdamSLS", "geetika2025painless", "FedSLS with Adam on the server"
+    ),
+    "FedAdamExpSLS": Entry(
+        "methods.algorithms.fedsls:FedAdamExpSLS",
+        "geetika2025painless",
+        "FedSLS with Adam on the server, its step lengthened as FedExP's",
+    ),
     "Newton": Entry(
         "methods.newton:Newton",
         "lee2014proxnewton",

@@ -367,6 +367,11 @@ def client_update_of(message: Any) -> Params:
     return _field("message", message, "delta")
 
 
+def search_of(message: Any) -> Any:
+    """What a line search tells in a message, the field `search`, wherever wrappers have put it."""
+    return _field("message", message, "search")
+
+
 def _field(kind: str, whole: Any, name: str) -> Any:
     # a field of a broadcast or message, or of what its fields `inner` hold
     part = whole

@@ -228,20 +228,28 @@ class CorrectedOracle(WrappedOracle):
         return CorrectedOracle(self.inner.map_gradient(function), self.correction, self.anchor)
 
 
+def correction(oracle: Oracle) -> Params | None:
+    """What control variates add to an oracle's gradients, c - c_i of the model's shapes; None where none do."""
+    while isinstance(oracle, WrappedOracle):
+        if isinstance(oracle, CorrectedOracle):
+            return oracle.correction
+        oracle = oracle.inner
+    return None
+
+
 def uncorrected(delta: Params, rate_sum: Scalar | None, oracle: Oracle) -> Params:
-    """A client update without the corrections that its gradients had: minus rate_sum times its own mean gradient."""
+    """A client update without the correction that its gradients had: minus rate_sum times its own mean gradient."""
     # delta: the update, of the model's shapes
     # rate_sum: sum of the rates that its steps applied; None if the solver does not tell it
     # oracle: what the steps saw, with all wrappers. Where none corrects, `delta` is returned
-    while isinstance(oracle, WrappedOracle):
-        if isinstance(oracle, CorrectedOracle):
-            if rate_sum is None:
-                raise InvalidInput(
-                    "uncorrected updates need clients whose steps add up gradients, such as client.SGD(0.1)"
-                )
-            delta = trees.axpy(rate_sum, oracle.correction, delta)
-        oracle = oracle.inner
-    return delta
+    added = correction(oracle)
+    if added is None:
+        return delta
+    if rate_sum is None:
+        raise InvalidInput(
+            "uncorrected updates need clients whose steps add up gradients, such as client.SGD(0.1)"
+        )
+    return trees.axpy(rate_sum, added, delta)
 
 
 # A client whose local work is a training loop of its own, outside of any program: it is told where to begin, and what

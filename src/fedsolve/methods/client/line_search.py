@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedsolve.core import trees
-from fedsolve.core.building import integer, number
-from fedsolve.core.errors import InvalidInput, is_integer
-from fedsolve.core.oracle import Oracle
+from fedsolve.core.building import choice, integer, number
+from fedsolve.core.errors import InvalidInput, check_range, is_integer
+from fedsolve.core.oracle import Oracle, correction
 from fedsolve.core.types import Params, Scalar, Traced, module, static
+from fedsolve.methods.client.sgd import decayed_and_clipped
 from fedsolve.methods.client.solver import LocalSolver, Search, Solution, local_loop, mean_loss
 
 TRIES = 100
 """Trials of one search at most."""
 FALLBACK = 1e-6
-"""The step if all of them fail, as in the public code; or the last trial if that is shorter."""
+"""The step if all of them fail, as in the public code; without reset "code" the last trial if that is shorter."""
 STATIONARY = 1e-8
 """A gradient of smaller norm moves nothing."""
+PASS = 500
+"""Local steps over which reset "code" multiplies the step by delta, as in the public code."""
+
+Reset = Literal[0, 1, 2, "code"]
+Accept = Literal[
+    "armijo", "original", "grad_control", "no_control_reward", "drift_slack", "quadratic_drift_slack"
+]
+_SLACK = ("drift_slack", "quadratic_drift_slack")
 
 _Carry = tuple[Params, Scalar, Scalar, Scalar, Scalar]
 
@@ -36,24 +46,46 @@ class Armijo(LocalSolver):
 
     f, g and all trials are of the step's minibatch. s is eta_max in the first step of a round; later `reset` 0
     keeps the last accepted eta, 1 returns to eta_max, 2 grows it: min(eta delta^(b/n), eta_max), with b the
-    minibatch size (at most n) and n the client's examples. After 100 trials without success eta is 1e-6.
+    minibatch size (at most n) and n the client's examples. `reset="code"` is the public code's reset 1: the step
+    grows by delta^(1/500) before each search, the first of a round among them, without a cap; over 20 steps that is
+    2.8 %, so it nearly keeps the last step. After 100 trials without success eta is 1e-6.
     A gradient of norm below 1e-8 moves nothing and leaves eta alone. A step costs one loss evaluation per
     trial more than a step of SGD, at least one. It searches along the loss it is given: wrappers add their
-    terms to losses and gradients alike, and there is neither momentum, nor clipping, nor weight decay.
+    terms to losses and gradients alike. There is no momentum. With weight decay the loss is f(y) + (decay/2) |y|^2;
+    g is the gradient after clipping.
+
+    Within SCAFFOLD, g + h is the direction, h = c - c_i, and `accept` says which decrease of f alone a step must
+    reach, D = f(y - eta (g + h)) - f(y), by the public code of the second version of the paper (a = c, slack = b):
+
+        armijo                 D - eta <h, g + h> <= -a eta |g + h|^2           (Armijo's condition on f + <h, .>)
+        original               D <= -eta/2 |g|^2 + eta/2 |h|^2 - a eta/2 |g + h|^2
+        grad_control           D <= -(1 - a) eta/2 |g|^2 + (2 + a) eta/4 |h|^2
+        no_control_reward      D <= -eta/2 |g|^2 - a eta/2 |g + h|^2
+        drift_slack            D <= -a eta |g|^2 + b eta |h|^2
+        quadratic_drift_slack  D <= -a eta |g|^2 + (b/2) eta^2 |h|^2
 
     Attributes:
-        eta_max: largest step, > 0 (1).
-        c: share of the linear decrease that is asked for, in (0, 1) (0.1).
+        eta_max: largest step, with reset "code" the step before the first one, > 0 (1).
+        c: share of the linear decrease that is asked for, in (0, 1) (0.1); below 1/2 for the rules of `accept` in
+            which it stands beside 1/2.
         beta: factor of a trial that failed, in (0, 1) (0.9).
-        delta: growth over one pass of the data with reset 2, at least 1 (2).
-        reset: where the next search begins, 0, 1 or 2 in the paper's order.
+        delta: growth over one pass of the data with reset 2, over 500 steps with "code", at least 1 (2).
+        reset: where the next search begins, 0, 1 or 2 in the paper's order, or "code".
+        weight_decay: None for none; at least 0.
+        clip_norm: largest norm of the gradient, decay included, None for none; > 0.
+        accept: when a step is accepted; without control variates h = 0.
+        slack: b of the two rules that have it, at least 0; they have no default.
 
     Raises:
-        InvalidInput: one of them out of its range.
+        InvalidInput: one of them out of its range, a rule without its slack or a slack without such a rule.
 
     >>> from fedsolve import FedOpt, server
     >>> FedOpt(Armijo(), server.DoublyAdaptive()).local.reset
     1
+
+    Reference: Vaswani et al., "Painless Stochastic Gradient: Interpolation, Line-Search, and Convergence Rates",
+    NeurIPS 2019; Geetika, Tyagi and Chatterjee, "Painless Federated Learning: An Interplay of Line-Search and
+    Extrapolation", arXiv:2408.17145v2, 2025, public code.
     """
 
     sums_gradients: ClassVar[bool] = True
@@ -64,55 +96,100 @@ class Armijo(LocalSolver):
     c: Scalar = number(default=0.1, above=0, below=1)
     beta: Scalar = number(default=0.9, above=0, below=1)
     delta: Scalar = number(default=2.0, at_least=1)
-    reset: Literal[0, 1, 2] = static(default=1)
+    reset: Reset = static(default=1)
+    weight_decay: Scalar | None = number(default=None, at_least=0, later=True)
+    clip_norm: Scalar | None = number(default=None, above=0, later=True)
+    accept: Accept = choice(*get_args(Accept), default="armijo", kind="accept", later=True)
+    slack: Scalar | None = number(default=None, at_least=0, later=True)
 
     def __post_init__(self) -> None:
-        if not is_integer(self.reset) or self.reset not in (0, 1, 2):
-            raise InvalidInput(f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max) or 2 (grow)")
+        if self.reset != "code" and (not is_integer(self.reset) or self.reset not in (0, 1, 2)):
+            raise InvalidInput(
+                f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max), 2 (grow) or 'code'"
+            )
+        if (self.slack is None) == (self.accept in _SLACK):
+            of = " and ".join(_SLACK)
+            raise InvalidInput(
+                f"accept = {self.accept!r} needs slack, such as slack=1.0"
+                if self.slack is None
+                else f"slack = {self.slack!r} is of the rules {of} alone: leave it out"
+            )
+        if self.accept not in ("armijo", *_SLACK):
+            check_range("c", self.c, above=0, below=0.5)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         dtype = trees.dtype_of(params)
         zero, highest = jnp.zeros((), dtype), jnp.asarray(self.eta_max, dtype)
-        growth = 1.0
-        if self.reset == 2:
-            share = jnp.asarray(oracle.batch_size, dtype) / jnp.asarray(oracle.num_examples, dtype)
-            growth = self.delta ** jnp.minimum(share, 1)
+        growth = self._growth(oracle, dtype)
+        oracle = decayed_and_clipped(oracle, self.weight_decay, self.clip_norm)
+        h = correction(oracle)
 
         def step(k: Scalar, carry: _Carry) -> _Carry:
             y, eta, total, rate_sum, evaluations = carry
             loss, g = oracle(y, k)
-            start = highest if self.reset == 1 else jnp.minimum(growth * eta, highest).astype(dtype)
+            start = highest if self.reset == 1 else jnp.asarray(growth * eta)
+            if self.reset != "code":
+                start = jnp.minimum(start, highest)
             moves = (trees.norm(g) >= STATIONARY) & (k < oracle.steps)
-            found, tries = self.search(oracle, y, k, loss, g, start, moves)
+
+            def value(y: Params) -> Scalar:
+                return self._decayed(oracle.loss(y, k), y)
+
+            at = (y, self._decayed(loss, y), g)
+            found, tries = self._search(value, at, h, start.astype(dtype), moves)
             taken = jnp.where(moves, found, 0).astype(dtype)
             y = trees.axpy(-taken, g, y)
             return y, jnp.where(moves, found, eta), total + loss, rate_sum + taken, evaluations + tries
 
         start = (params, highest, zero, zero, zero)
         y, eta, total, rate_sum, evaluations = local_loop(oracle, step, start)
-        return Solution(y, mean_loss(total, oracle), rate_sum, Search(eta, evaluations))
+        # SCAFFOLD's control variates need the sum of the steps, which no rate tells
+        search = Search(eta, evaluations, () if h is None else rate_sum)
+        return Solution(y, mean_loss(total, oracle), rate_sum, search)
 
-    def search(
-        self, oracle: Oracle, y: Params, k: Scalar, loss: Scalar, g: Params, start: Traced, moves: Traced
+    def _growth(self, oracle: Oracle, dtype: Any) -> Scalar:
+        if self.reset == "code":
+            return self.delta ** (1 / PASS)
+        if self.reset != 2:
+            return 1.0
+        share = jnp.asarray(oracle.batch_size, dtype) / jnp.asarray(oracle.num_examples, dtype)
+        return self.delta ** jnp.minimum(share, 1)
+
+    def _decayed(self, loss: Scalar, y: Params) -> Scalar:
+        return loss if self.weight_decay is None else loss + self.weight_decay / 2 * trees.squared_norm(y)
+
+    def _decrease(self, direction: Params, h: Params | None) -> tuple[Scalar, Scalar | None]:
+        # what a step must reach: loss(y) - loss(y') >= slope eta - curve eta^2, where losses have the term <h, .>
+        # of control variates, as the oracle gives them, and the rules are of losses without it
+        both = trees.squared_norm(direction)
+        if self.accept == "armijo":
+            return self.c * both, None
+        if h is None:
+            own, drift, added = both, 0.0, 0.0
+        else:
+            own = trees.squared_norm(trees.sub(direction, h))
+            drift, added = trees.squared_norm(h), trees.dot(h, direction)
+        c, slack = self.c, 0.0 if self.slack is None else self.slack
+        slope = {
+            "original": (own - drift + c * both) / 2,
+            "grad_control": (1 - c) / 2 * own - (2 + c) / 4 * drift,
+            "no_control_reward": (own + c * both) / 2,
+            "drift_slack": c * own - slack * drift,
+            "quadratic_drift_slack": c * own,
+        }[self.accept]
+        return slope + added, slack / 2 * drift if self.accept == "quadratic_drift_slack" else None
+
+    def _search(
+        self,
+        value: Callable[[Params], Scalar],
+        at: tuple[Params, Scalar, Params],
+        h: Params | None,
+        start: Traced,
+        moves: Traced,
     ) -> tuple[Scalar, Scalar]:
-        """The accepted step from the first trial `start`, and the number of trials; none if it does not move.
-
-        Args:
-            oracle: the client's, which is asked for losses alone.
-            y: the model that the step is from.
-            k: number of the local step, whose minibatch all trials share.
-            loss: that of the minibatch at y, shape ().
-            g: its gradient at y.
-            start: the first trial, > 0, shape ().
-            moves: whether there is a step at all, bool ().
-
-        Returns:
-            Both of shape () and of the type of `start`.
-        """
-        # Armijo's condition: f(y - eta g) <= f(y) - c eta
-        # g
-        # ^2, on the minibatch that g is of
-        slope = self.c * trees.squared_norm(g)
+        # the accepted step from the first trial `start`, and the number of trials; none if it does not move
+        y, loss, g = at
+        slope, curve = self._decrease(g, h)
 
         def unfinished(carry: tuple[Scalar, Scalar, Traced]) -> Traced:
             return moves & ~carry[2] & (carry[1] < TRIES)
@@ -121,12 +198,15 @@ class Armijo(LocalSolver):
             eta, tries, _ = carry
             # the first trial is `start` itself
             eta = jnp.where(tries > 0, self.beta * eta, eta).astype(start.dtype)
-            reached = oracle.loss(trees.axpy(-eta, g, y), k)
-            return eta, tries + 1, reached <= loss - eta * slope
+            bound = loss - eta * slope
+            if curve is not None:
+                bound = bound + eta**2 * curve
+            return eta, tries + 1, value(trees.axpy(-eta, g, y)) <= bound
 
         first = (start, jnp.zeros_like(start), jnp.array(False))
         eta, tries, accepted = lax.while_loop(unfinished, trial, first)
-        return jnp.where(accepted, eta, jnp.minimum(eta, FALLBACK)).astype(start.dtype), tries
+        failed = FALLBACK if self.reset == "code" else jnp.minimum(eta, FALLBACK)
+        return jnp.where(accepted, eta, failed).astype(start.dtype), tries
 
 
 # Conjugate gradients as the client's solver: the exact minimiser of a quadratic loss (Hestenes and Stiefel 1952).

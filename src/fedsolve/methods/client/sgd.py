@@ -42,7 +42,7 @@ class SGD(LocalSolver):
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         lr = rate_at(self.lr, round)
-        oracle = self._prepare(oracle)
+        oracle = decayed_and_clipped(oracle, self.weight_decay, self.clip_norm)
 
         def step(k: Scalar, carry: tuple[Params, Params, Scalar]) -> tuple[Params, Params, Scalar]:
             y, buffer, total = carry
@@ -67,14 +67,15 @@ class SGD(LocalSolver):
         beta = self.momentum
         return lr / (1 - beta) * (steps - beta * (1 - beta**steps) / (1 - beta))
 
-    def _prepare(self, oracle: Oracle) -> Oracle:
-        decay, bound = self.weight_decay, self.clip_norm
-        # decay before clipping: the bound is of the whole gradient that is stepped along
-        if decay is not None:
-            oracle = oracle.map_gradient(lambda y, g: trees.axpy(decay, y, g))
-        if bound is not None:
-            oracle = oracle.map_gradient(lambda y, g: clip(g, bound))
-        return oracle
+
+def decayed_and_clipped(oracle: Oracle, decay: Scalar | None, bound: Scalar | None) -> Oracle:
+    """The oracle whose minibatch gradients are clip(g + decay y); None for none of it."""
+    # decay before clipping: the bound is of the whole gradient that is stepped along
+    if decay is not None:
+        oracle = oracle.map_gradient(lambda y, g: trees.axpy(decay, y, g))
+    if bound is not None:
+        oracle = oracle.map_gradient(lambda y, g: clip(g, bound))
+    return oracle
 
 
 def clip(g: Params, bound: Scalar) -> Params:

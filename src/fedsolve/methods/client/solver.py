@@ -20,10 +20,12 @@ from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, module, r
 
 @module
 class Search:
-    """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
+    """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own; the sum
+    of its steps where control variates follow from it, else `()`."""
 
     step: Traced = reduced("max", MessageBounds(at_least=0), logged=True)
     evaluations: Traced = reduced("average", MessageBounds(at_least=0))
+    rate_sum: Traced | tuple[()] = reduced("average", MessageBounds(at_least=0))
 
 
 @module

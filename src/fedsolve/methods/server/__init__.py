@@ -3,7 +3,7 @@
 from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.dfw import DeepFrankWolfe
 from fedsolve.methods.server.distance import DAdaptation, DoG, Prodigy
-from fedsolve.methods.server.dua import DoublyAdaptive, GradientDiversity, LargestStep
+from fedsolve.methods.server.dua import DoublyAdaptive, Extrapolated, GradientDiversity, LargestStep
 from fedsolve.methods.server.fednova import NormalizedAveraging
 from fedsolve.methods.server.mirror import MirrorDescent
 from fedsolve.methods.server.muon import ServerMuon as Muon
@@ -19,6 +19,7 @@ __all__ = [
     "DoG",
     "DoublyAdaptive",
     "EnvelopePolyak",
+    "Extrapolated",
     "GradientDiversity",
     "LargestStep",
     "MirrorDescent",

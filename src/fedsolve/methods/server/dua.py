@@ -7,7 +7,7 @@ The identity preconditioner gives FedExP (Jhunjhunwala et al. 2023) and, with mo
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building import by_name, choice, number
-from fedsolve.core.errors import check_known
+from fedsolve.core.errors import InvalidInput, check_known, shown
 from fedsolve.core.oracle import Oracle, uncorrected
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import (
@@ -99,6 +99,7 @@ class DoublyAdaptive(ServerOptimizer):
         preconditioner: which line updates s.
         clamp: eta at least 1, as the original FedExP.
         eps_per_client: multiply eps_g by |S|, as the public code of FedExP.
+        eps_decay: multiply eps_g by eps_decay^(t+1) in round t = 0, 1, ..., in (0, 1]; None for 1.
         uncorrected: within SCAFFOLD, extrapolate by the clients' own gradients, with G = I at most so many times the
             step of plain averaging; above 0, None for the corrected updates, which the papers' steps are of.
 
@@ -118,6 +119,7 @@ class DoublyAdaptive(ServerOptimizer):
     )
     clamp: bool = static(default=False)
     eps_per_client: bool = static(default=False)
+    eps_decay: Scalar | None = number(default=None, above=0, at_most=1, later=True)
     uncorrected: Scalar | None = number(default=None, above=0, later=True)
 
     def init(self, params: Params) -> DoublyAdaptiveState:
@@ -153,6 +155,8 @@ class DoublyAdaptive(ServerOptimizer):
             s = jax.tree.map(lambda s, d: line(s, d * d, self.beta2).astype(s.dtype), state.s, delta)
             direction = jax.tree.map(lambda v, s: quotient(v, jnp.sqrt(s) + self.eps), v, s)
         eps_g = self.eps_g * cohort.size if self.eps_per_client else self.eps_g
+        if self.eps_decay is not None:
+            eps_g = eps_g * self.eps_decay ** (cohort.round + 1)
         # eta = m / (<v, G^-1 v> + eps_g), 0 where the denominator is 0
         eta = quotient(most, trees.dot(v, direction) + eps_g)
         if self.clamp:
@@ -286,6 +290,73 @@ class GradientDiversity(ServerOptimizer):
     ) -> tuple[Params, LengthState]:
         alpha = quotient(measured.squared_norm, trees.squared_norm(delta)).astype(state.server_lr.dtype)
         return trees.axpy(alpha, delta, params), LengthState(alpha)
+
+
+@module
+class ExtrapolatedState:
+    """The state of the step that is lengthened, and the last factor."""
+
+    inner: Any
+    extrapolation: Traced = reported()
+
+
+@module
+class Extrapolated(ServerOptimizer):
+    """The step of another server optimiser, lengthened as FedExP lengthens that of plain averaging.
+
+    w <- w + M u, u the step of `optimizer` and M from the client updates themselves:
+
+    M = max(1, (1/2) sum p_i |D_i|^2 / (|D|^2 + |S| eps_g eps_decay^(t+1))), at most `most`
+
+    Attributes:
+        optimizer: whose step is lengthened; it needs nothing of clients but their updates.
+        eps_g: added to the denominator for each participant, at least 0.
+        eps_decay: its factor a round t = 0, 1, ..., before its first use, in (0, 1].
+        most: largest M, at least 1; None for no bound.
+
+    Raises:
+        InvalidInput: a number out of its range, a server optimiser that needs more of clients.
+
+    Reference: Geetika, Tyagi and Chatterjee, "Painless Federated Learning: An Interplay of Line-Search and
+    Extrapolation", arXiv:2408.17145v2, 2025, public code.
+    """
+
+    optimizer: ServerOptimizer
+    _: KW_ONLY
+    eps_g: Scalar = number(default=1e-3, at_least=0)
+    eps_decay: Scalar = number(default=1.0, above=0, at_most=1)
+    most: Scalar | None = number(default=None, at_least=1)
+
+    def __post_init__(self) -> None:
+        kind, base = type(self.optimizer), ServerOptimizer
+        if not (
+            isinstance(self.optimizer, base)
+            and kind.client_stats is base.client_stats
+            and kind.direction is base.direction
+            and kind.needs is None
+        ):
+            raise InvalidInput(
+                f"optimizer = {shown(self.optimizer)} must be a server optimiser that needs client updates alone, "
+                "such as server.Adaptive(0.1)"
+            )
+
+    def init(self, params: Params) -> ExtrapolatedState:
+        return ExtrapolatedState(self.optimizer.init(params), jnp.ones((), trees.dtype_of(params)))
+
+    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
+        return Spread(trees.squared_norm(delta))
+
+    def step(
+        self, params: Params, state: ExtrapolatedState, delta: Params, measured: Spread, cohort: Cohort
+    ) -> tuple[Params, ExtrapolatedState]:
+        to, inner = self.optimizer.step(params, state.inner, delta, (), cohort)
+        eps_g = cohort.size * self.eps_g * self.eps_decay ** (cohort.round + 1)
+        factor = quotient(measured.squared_norm / 2, trees.squared_norm(delta) + eps_g)
+        factor = jnp.clip(factor, 1.0, self.most).astype(state.extrapolation.dtype)
+        return trees.axpy(factor, trees.sub(to, params), params), ExtrapolatedState(inner, factor)
+
+    def evaluation_point(self, params: Params, state: ExtrapolatedState) -> Params:
+        return self.optimizer.evaluation_point(params, state.inner)
 
 
 @module

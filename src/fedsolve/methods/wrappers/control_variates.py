@@ -6,17 +6,19 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Unpack
 
 import jax
+import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
+from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of, search_of
 from fedsolve.core.building import by_name, choice, class_by_name, integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Params, Scalar, Weighting, module, reduced, replace
+from fedsolve.core.types import Params, Weighting, module, reduced, replace
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver
 from fedsolve.methods.compression.compressed import Compressed
+from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -72,10 +74,10 @@ class ControlVariates(Wrapper):
     c and c_i start at 0. Where all clients take K steps and count alike, option II sends the client update alone: the
     mean of c_i+ - c_i is -D / (K eta_l) - c, D the mean client update.
 
-    K eta_l is the sum of the rates that the client's own steps applied, so that momentum, schedules and uneven clients
-    are right; clipping and weight decay act on the raw gradient, before the correction (around `Proximal` they act on
-    all of it: wrap the other way round). Losses are corrected by <c - c_i, y - w>, which is 0 at w: a line search of
-    `inner` searches along what it descends.
+    K eta_l is the sum of the rates that the client's own steps applied, so that momentum, schedules, line searches and
+    uneven clients are right; clipping and weight decay act on the raw gradient, before the correction (around
+    `Proximal` they act on all of it: wrap the other way round). Losses are corrected by <c - c_i, y - w>, which is 0 at
+    w: a line search of `inner` searches along what it descends.
 
     Args:
         inner: the method whose local steps are corrected, such as `FedAvg` or `FedDuAdam`.
@@ -133,16 +135,25 @@ class ControlVariates(Wrapper):
                     "use option='I'"
                 )
             solver = self.local
-            if solver is None or type(solver).rate_sum is LocalSolver.rate_sum:
+            known = solver is not None and type(solver).rate_sum is not LocalSolver.rate_sum
+            if not known and not self._searches:
                 raise InvalidInput(
                     "SCAFFOLD option II needs local SGD, whose client update is a sum of gradients; "
                     f"{type(solver or self.inner).__name__} is not: use option='I'"
                 )
 
     @property
+    def _searches(self) -> bool:
+        """Whether a line search decides the clients' steps; their sum is then in the message."""
+        inner = self.inner
+        while isinstance(inner, Wrapper):
+            inner = inner.inner
+        return isinstance(inner, FedOpt) and inner.local.searches
+
+    @property
     def _can_send_less(self) -> bool:
         """Whether c follows from the mean client update where all clients take the same number of steps."""
-        return self.option == "II" and self.weighting == "uniform"
+        return self.option == "II" and self.weighting == "uniform" and not self._searches
 
     def with_steps(self, steps: int | None) -> Algorithm:
         # the method whose clients send their updates alone, if they take the same number of steps
@@ -177,16 +188,17 @@ class ControlVariates(Wrapper):
             # option I: c_i+ is the gradient of all examples at w
             change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
         else:
-            round = round_of(broadcast)
-            change = self._change(client_update_of(message), oracle.steps, round, broadcast.control)
+            local, round = self.local, round_of(broadcast)
+            rates = search_of(message).rate_sum if self._searches else local.rate_sum(oracle.steps, round)
+            change = self._change(client_update_of(message), rates, broadcast.control)
         # of equal steps the server works out the mean change itself: half the numbers are sent
         sent = message if self.equal_steps is not None else ScaffoldMessage(message, change)
         return sent, ScaffoldClient(inner, trees.add(client.control, change))
 
-    def _change(self, delta: Params, steps: Scalar, round: Scalar, control: Params) -> Params:
+    def _change(self, delta: Params, rate_sum: Any, control: Params) -> Params:
         """Option II: c_i+ - c_i = (w - y_K) / (K eta_l) - c, of a client or, of equal steps, in the mean."""
-        rate_sum: Any = self.local.rate_sum(steps, round)
-        per = -1 / rate_sum
+        # a line search that never moved has the sum 0, and delta is 0
+        per = -1 / (jnp.maximum(rate_sum, 1e-12) if self._searches else rate_sum)
         return jax.tree.map(lambda d, c: (per * d - c).astype(c.dtype), delta, control)
 
     def update(self, server: ScaffoldServer, message: Any, cohort: Cohort) -> ScaffoldServer:
@@ -207,7 +219,8 @@ class ControlVariates(Wrapper):
         """c_i+ - c_i of a message, or the mean of a cohort: sent, or what follows of the client update."""
         if self.equal_steps is None:
             return message.control_delta
-        return self._change(client_update_of(message), self.equal_steps, round_of(at), control)
+        rates = self.local.rate_sum(self.equal_steps, round_of(at))
+        return self._change(client_update_of(message), rates, control)
 
 
 @by_name("SCAFFOLD")
