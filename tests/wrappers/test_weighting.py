@@ -59,6 +59,7 @@ NAMED = {
     "NormalizedAveraging": (fs.FedNova(),),
     "GradientDiversity": (fs.FedExProx(),),
     "EnvelopePolyak": (fs.FedExProx(extrapolation="StoPS"),),
+    "Extrapolated": (fs.FedAdamExpSLS(),),
     "LargestStep": (fs.FedLiLS(server="max"),),
     "DeepFrankWolfe": (fs.FedLiLU(),),
     "DoG": (fs.FedDoG(),),
@@ -76,6 +77,7 @@ OTHERWISE = {
     "DiLoCo": (fs.DiLoCo(), "ServerSGD", "uniform"),
     "MuLoCo": (fs.MuLoCo(), "ServerSGD", "uniform"),
     "FedZO": (fs.FedZO(), "ServerSGD", "uniform"),
+    "FedExpSLS": (fs.FedExpSLS(), "DoublyAdaptive", "examples"),
     "FedExP code": (fs.FedExP(preset="code"), "DoublyAdaptive", "examples"),
     "FedLiLU code": (fs.FedLiLU(preset="code"), "DeepFrankWolfe", "examples"),
 }
