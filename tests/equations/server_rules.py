@@ -77,14 +77,16 @@ class FedDuA:
     """Takakura et al., Algorithm 1: geometry 'adagrad', 'adam' or 'identity' (FedExPM with b1)."""
 
     def __init__(
-        self, geometry: str, b1: float | None, b2: float, eps: float, eps_g: float, most: float = math.inf
-    ) -> None:
+        self, geometry: str, b1: float | None, b2: float, eps: float, eps_g: float, most: float = math.inf,
+        least: float = 0.0, q: float = 0.5,
+    ) -> None:  # fmt: skip
         self.geometry, self.b1, self.b2, self.eps, self.eps_g = geometry, b1, b2, eps, eps_g
+        self.least, self.q = least, q  # least: 1 under noise, where m is at least |v|^2
         self.most = most  # of the step along v in units of v, with G = I
         self.s = self.v = self.m = 0.0
 
     def __call__(self, w: Vector, D: Vector, spread: float, size: int, t: int) -> tuple[Vector, float]:
-        self.v, self.m = momentum(self.b1, self.v, self.m, D, spread)
+        self.v, self.m = momentum(self.b1, self.v, self.m, D, 2 * self.q * spread)
         if self.geometry == "adagrad":
             self.s = self.s + D**2
         if self.geometry == "adam":
@@ -92,7 +94,8 @@ class FedDuA:
         G = np.ones_like(w) if self.geometry == "identity" else np.sqrt(self.s) + self.eps
         step = divide(self.v, G)
         length = self.v @ step + self.eps_g
-        eta = min(self.m, self.most * (self.v @ self.v)) / length if length > 0 else 0.0
+        far = max(self.m, self.least * (self.v @ self.v))
+        eta = min(far, self.most * (self.v @ self.v)) / length if length > 0 else 0.0
         return w + eta * step, eta
 
 

@@ -74,9 +74,16 @@ def central(
 
 
 def local_noise(
-    fed: Any, w: Vector, local: Any, clip_norm: float, z: float, noise: Callable[[int, int], Vector]
+    fed: Any,
+    w: Vector,
+    local: Any,
+    clip_norm: float,
+    z: float,
+    noise: Callable[[int, int], Vector],
+    rule: Any = None,
 ) -> Vector:
-    """FedAvg of clipped displacements to which each client adds z C times its own normal vector."""
+    """Clipped displacements to which each client adds z C times its own normal vector; FedAvg, or a rule of their mean
+    and of the mean squared length of what was sent."""
     iterates = [w]
     for t, cohort in enumerate(fed.cohorts):
         sent = []
@@ -84,6 +91,7 @@ def local_noise(
             delta = local(fed, t, i, w) - w
             delta = delta * min(1.0, clip_norm / np.linalg.norm(delta))
             sent.append(delta + z * clip_norm * noise(t, i))
-        w = w + np.mean(sent, axis=0)
+        mean = np.mean(sent, axis=0)
+        w = w + mean if rule is None else rule(w, mean, np.mean([x @ x for x in sent]), len(cohort), t)[0]
         iterates.append(w)
     return np.stack(iterates)

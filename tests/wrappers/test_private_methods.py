@@ -93,8 +93,8 @@ def test_fedavg(run):
 @pytest.mark.gate("all")
 @SOME_RUNS
 def test_feddudam(run):
-    """Its second number, mean |D_i|^2, is within C^2, noised and paid for."""
-    compared(run, fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), 1)
+    """Its second number, mean |D_i|^2, is within C^2, noised and paid for; the step is no less than averaging's."""
+    compared(run, fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0, least=1.0), 1)
 
 
 @SOME_RUNS
@@ -107,7 +107,7 @@ def test_adaptive_clipping(run, gamma):
 @pytest.mark.full
 def test_adaptive_clipping_of_feddudam():
     """Three parts of one release: displacement, |D_i|^2 within the C of the round, and the count."""
-    compared(RUNS["some"], fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), 1, 0.5)
+    compared(RUNS["some"], fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0, least=1.0), 1, 0.5)
 
 
 @pytest.mark.parametrize("clipping", crossed(["fixed", "adaptive"], ["adaptive"]))
@@ -146,6 +146,91 @@ def test_local(run):
         fed = federation(found, clients)
         iterates = local_noise(fed, found.iterates[0], LocalSGD(LR), 0.4, 0.3, noise)
     assert relative(found.iterates, iterates) < CLOSE
+
+
+@pytest.mark.parametrize("z", [0.05, 0.6])
+def test_local_extrapolation(z):
+    """FedExP with q = 1: |c_i|^2 of the noisy update, less d (z C)^2; at least averaging's step."""
+    clients, run, q = make_clients(), RUNS["some"], 1.0
+    inner = fs.FedOpt(fs.client.SGD(LR), fs.server.DoublyAdaptive(factor=q))
+    method = fs.privacy.LocalDifferentialPrivacy(inner, 0.4, delta=1e-2, noise_multiplier=z)
+    found = play(method, make_task(clients), run[0], ROUNDS)
+    d, variance = found.iterates.shape[1], (z * 0.4) ** 2
+    rule = FedDuA("identity", None, 0.99, 0.0, 0.0, least=1.0, q=q)
+    dominated = []
+
+    def corrected(w, mean, spread, m, t):
+        dominated.append(max(d / m, (2 * d / m) ** 0.5) * variance >= spread - d * variance)
+        return rule(w, mean, spread - d * variance, m, t)
+
+    with jax.enable_x64(True):
+        fed = federation(found, clients)
+        keys = [jax.random.fold_in(jax.random.fold_in(run_key(0), t), TAG_CLIENT) for t in range(ROUNDS)]
+        iterates = local_noise(
+            fed, found.iterates[0], LocalSGD(LR), 0.4, z,
+            lambda t, i: normals(jax.random.fold_in(keys[t], i), 0)[0], corrected,
+        )  # fmt: skip
+    assert relative(found.iterates, iterates) < CLOSE
+    np.testing.assert_array_equal(found.logs["noise_dominates"], np.array(dominated, float))
+    assert found.logs["server_lr"].min() >= 1 and found.logs["server_lr"].max() > 1.01
+    assert any(dominated) == (z > 0.1)
+
+
+class Downhill(fs.Oracle):
+    """A client whose gradient is the same everywhere."""
+
+    steps = bound = num_examples = batch_size = 1
+    client = 0
+
+    def __init__(self, gradient, key):
+        self.gradient, self.key = gradient, key
+
+    def __call__(self, params, step):
+        return jnp.zeros(()), self.gradient
+
+    loss = full = __call__
+
+
+@pytest.mark.parametrize(
+    "rule", [fs.server.DoublyAdaptive(beta1=0.9, preconditioner="adam"), fs.server.DoublyAdaptive()]
+)
+def test_the_corrected_disagreement_is_unbiased(rule):
+    """100,000 messages of one client as a cohort: m has the mean of the clipped |D_i|^2, within 4 standard errors."""
+    draws, z, C = 100_000, 0.8, 0.5
+    gradient = {"w": jnp.array([0.3, -0.2, 0.1, 0.0, 0.25, -0.4, 0.1])}
+    with jax.enable_x64(True):
+        inner = fs.FedOpt(fs.client.SGD(1.0), rule, weighting="uniform")
+        method = fs.privacy.LocalDifferentialPrivacy(inner, C, delta=1e-3, noise_multiplier=z)
+        server = method.init({"w": jnp.zeros(7)})
+        broadcast = method.broadcast(server, fs.Cohort(0, draws, draws))
+
+        def send(key):
+            return method.train(broadcast, (), Downhill(gradient, key))[0]
+
+        sent = jax.vmap(send)(jax.random.split(jax.random.key(3), draws))
+        after = method.update(
+            server, jax.tree.map(lambda x: x.mean(axis=0), sent), fs.Cohort(0, draws, draws)
+        )
+    length, variance = min(float(np.linalg.norm(gradient["w"])), C) ** 2, (z * C) ** 2
+    error = np.sqrt((2 * 7 * variance**2 + 4 * variance * length) / draws)
+    share = 1.0 if rule.beta1 is None else 0.1
+    assert abs(float(after.inner.server_optimizer.m) / share - length / 2) < 4 * error / 2
+
+
+@pytest.mark.parametrize("z", [0.7, 3.0])
+def test_epsilon_covers_the_numerator_too(z):
+    """As dp-accounting composes the two releases of each round, to four digits."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    method = private_behaviour(fs.FedExP(0.3), z, cohort=5, sampling="none")
+    z_update, z_scalar = z / (1 - method.share) ** 0.5, z / method.share**0.5
+    event = dp_accounting.ComposedDpEvent(
+        [dp_accounting.GaussianDpEvent(z_update / 2), dp_accounting.GaussianDpEvent(z_scalar / 2)]
+    )
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+    theirs = accountant.compose(event, 20).get_epsilon(1e-2)
+    assert float(method.epsilon_after(20)) == pytest.approx(theirs, rel=1e-4)
 
 
 @pytest.mark.full

@@ -108,6 +108,7 @@ class Cohort:
         started: (ids, versions) in simulated time, where clients begin with models of different age: the clients
             whose messages the update uses, and the round whose broadcast each began with; None where all clients
             have this round's.
+        noise: expected squared norm of the noise that protects the mean client update, shape (); None without any.
     """
 
     round: Scalar
@@ -115,6 +116,7 @@ class Cohort:
     population: Scalar
     key: Any = None
     started: Any = None
+    noise: Any = None
 
 
 class Algorithm(ABC):

@@ -27,6 +27,7 @@ from fedsolve.core.types import (
     Weighting,
     bounded,
     module,
+    replace,
     reported,
     static,
 )
@@ -48,14 +49,17 @@ from fedsolve.methods.privacy.accounting import (
     tabled_epsilon,
 )
 from fedsolve.methods.privacy.local import (
+    SQUARED_NORM,
     Bounds,
     as_bounds,
     bounds_of,
     check_inner,
     check_stateless,
     clip,
+    first_disagreement,
     gaussian,
     join,
+    judged,
     released,
     split,
 )
@@ -73,6 +77,7 @@ class PrivateServer:
     epsilon: Traced = reported()
     epsilon_renyi: Traced = reported()
     clipping: Any = ()
+    disagreement: Any = ()
 
 
 @module
@@ -224,6 +229,13 @@ class DifferentialPrivacy(Wrapper):
                    C <- C exp(-eta_C (b - gamma))                       (Andrew et al. 2021, Algorithm 1)
         shared:    client i adds Skellam noise of variance (z C)^2 / n to whole numbers for D_i; the server, none
 
+    Of a method that steps by mean |D_i|^2, such as FedExP, s is the clipped |D_i|^2 with its own noise and part of the
+    budget, b = C^2; the noise in D is subtracted nowhere, since |D|^2 is the squared length of the step that is taken.
+    Where the noise makes |D|^2 larger than what the disagreement allows, the step is that of plain averaging, and the
+    log's `noise_dominates` is 1 where the noise alone does so: d (z_D C/m)^2 at least mean |D_i|^2. As FedExP under
+    central noise of Takakura, Liew and Hasegawa ("Accelerating Differentially Private Federated Learning via Adaptive
+    Extrapolation", 2025), as far as it could be read; for FedDuA's preconditioners the rule is ours.
+
     m is the cohort's (expected) size and not what came, which would leak through the denominator. Noise multipliers
     are split so that the whole release is one Gaussian mechanism of multiplier z:
     1/z^2 = 1/z_D^2 + k/z_s^2 + 1/(2 sigma_b)^2 for k scalars, which together take `share` of what sigma_b leaves;
@@ -337,7 +349,7 @@ class DifferentialPrivacy(Wrapper):
         dtype = trees.dtype_of(params)
         adaptive = ClipNorm(jnp.asarray(self.clip_norm, dtype)) if self.clipping == "adaptive" else ()
         zero = jnp.zeros((), dtype)
-        return PrivateServer(inner, zero, zero, adaptive)
+        return PrivateServer(inner, zero, zero, adaptive, first_disagreement(self.inner, dtype))
 
     def broadcast(self, server: PrivateServer, cohort: Cohort) -> Any:
         # the inner broadcast, and the clip norm C if it adapts
@@ -380,6 +392,11 @@ class DifferentialPrivacy(Wrapper):
             radius = bound if self.sampling == "poisson" else bound / 2
             noisy = part * reported[s] + each * radius / self.cohort * normals[s]
             reported[s] = jnp.clip(noisy, 0, bound)
+        # expected squared norm of the noise on the mean update
+        energy = trees.size(delta) * (noise * clip_norm / self.cohort) ** 2
+        disagreement = judged(server.disagreement, energy, reported.get(SQUARED_NORM, 0))
+        if SQUARED_NORM in reported:
+            cohort = replace(cohort, noise=energy)
         inner = self.inner.update(server.inner, join(message.inner, delta, reported), cohort)
         clipping = server.clipping
         if adaptive:
@@ -387,7 +404,7 @@ class DifferentialPrivacy(Wrapper):
             b = part * (message.within - 0.5) + count / self.cohort * bit + 0.5
             new = clip_norm * jnp.exp(-self.quantile_lr * (b - self.quantile))
             clipping = ClipNorm(new.astype(jnp.asarray(clip_norm).dtype))
-        return PrivateServer(inner, *self._spent(server, cohort), clipping)
+        return PrivateServer(inner, *self._spent(server, cohort), clipping, disagreement)
 
     def _opened(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
         """The state after a round whose clients added the noise; as it was where the sum has too few of them."""

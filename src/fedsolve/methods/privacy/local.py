@@ -15,7 +15,17 @@ from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.building import class_by_name, number
 from fedsolve.core.errors import InvalidInput, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Privacy, Scalar, Traced, module, reductions, reported, static
+from fedsolve.core.types import (
+    Params,
+    Privacy,
+    Scalar,
+    Traced,
+    module,
+    reductions,
+    replace,
+    reported,
+    static,
+)
 from fedsolve.methods.privacy.accounting import gaussian_epsilon, gaussian_multiplier
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -31,7 +41,7 @@ from fedsolve.methods.wrappers.wrapper import Wrapper
 Bounds = tuple[tuple[str, float], ...]
 """Bounds of scalars by their path, as a static field keeps them."""
 
-_SQUARED_NORM, _LOSS = "measured.squared_norm", "loss"
+SQUARED_NORM, _LOSS = "measured.squared_norm", "loss"
 _RENAMED = {"elapsed": "rate_sum"}
 """What scalars were called in settings that may be stored."""
 
@@ -81,7 +91,7 @@ def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) ->
     bounds = {}
     for scalar, value in scalars.items():
         bound: Any = known.get(scalar, 0.0 if scalar == _LOSS else None)
-        if bound is None and scalar == _SQUARED_NORM:
+        if bound is None and scalar == SQUARED_NORM:
             bound = clip_norm**2
         if jnp.shape(value) != ():
             raise InvalidInput(
@@ -171,6 +181,39 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
+_DOMINATED = (
+    "in some rounds the noise in the mean update was larger than the clients' updates, so that their disagreement said "
+    "nothing: the step was that of plain averaging (noise_dominates in the log)"
+)
+
+
+@module
+class Disagreement:
+    """Whether |D_i|^2 said nothing in a round, 1 or 0, of a method that steps by it."""
+
+    noise_dominates: Traced = reported(_DOMINATED)
+
+
+def compares_clients(method: Any) -> bool:
+    """Whether the step of a method goes by mean |D_i|^2."""
+    while isinstance(method, Wrapper):
+        method = method.inner
+    return getattr(getattr(method, "server_optimizer", None), "compares_clients", False)
+
+
+def first_disagreement(method: Any, dtype: Any) -> Any:
+    """The state before the first round: nothing where a method does not step by it."""
+    return Disagreement(jnp.zeros((), dtype)) if compares_clients(method) else ()
+
+
+def judged(state: Any, noise: Scalar, mean_squared_norm: Scalar) -> Any:
+    """The state after a round whose noise on the mean update has this expected squared norm."""
+    if not jax.tree.leaves(state):
+        return state
+    dominates = noise >= mean_squared_norm
+    return Disagreement(dominates.astype(state.noise_dominates.dtype))
+
+
 @module
 class LocallyPrivateServer:
     """The inner server, epsilon of one message, and of a client that took part in every round so far."""
@@ -178,6 +221,7 @@ class LocallyPrivateServer:
     inner: Any
     epsilon_round: Traced = reported()
     epsilon: Traced = reported()
+    disagreement: Any = ()
 
 
 @class_by_name("LocalDP")
@@ -189,14 +233,19 @@ class LocalDifferentialPrivacy(Wrapper):
                    s_ij <- min(max(s_ij, 0), b_j) + z_s (b_j / 2) N(0, 1) for each scalar it reports
         server:    the inner update
 
+    Of a method that steps by mean |D_i|^2, such as FedExP, a client reports |D_i|^2 of the update with its noise, which
+    costs no privacy, and the server subtracts the noise's part: the expectation of (mean |D_i|^2) - d (z_D C)^2 is the
+    mean of the clipped |D_i|^2 (d parameters). See `DifferentialPrivacy` on the step under noise.
+
     Neighbours: all of the client's data replaced, so that two messages differ by 2C. z is the least that the exact
     condition for Gaussian noise allows (Balle and Wang 2018, Theorem 8), 1/z^2 = 1/z_D^2 + k/z_s^2 for k scalars,
     which together take `share`. t messages of one client are one Gaussian mechanism with z / sqrt(t), again exactly:
     the log has epsilon of a message (`epsilon_round`) and of a client that took part in all rounds (`epsilon`), both
     at delta; no sampling of clients lowers them, since the server sees who sends.
 
-    Up and down: what `inner` sends, a loss that no update uses as 0. Kept: nothing. Scalars are as in
-    `DifferentialPrivacy`; their mean is not brought back into its bounds.
+    Up and down: what `inner` sends, a loss that no update uses as 0. Kept: nothing. Other scalars are as in
+    `DifferentialPrivacy`; their mean is not brought back into its bounds. The log's `noise_dominates` is 1 in rounds in
+    which d s^2/m or, for d below 2m, the estimate's own deviation s^2 sqrt(2d/m) exceeds it (s = z_D C, m clients).
 
     Attributes:
         inner: the method, without client state and weighting clients alike.
@@ -251,7 +300,7 @@ class LocalDifferentialPrivacy(Wrapper):
         inner = self.inner.init(params)
         check_stateless(self.inner, inner)
         zero = jnp.zeros((), trees.dtype_of(params))
-        return LocallyPrivateServer(inner, zero, zero)
+        return LocallyPrivateServer(inner, zero, zero, first_disagreement(self.inner, zero.dtype))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         if oracle.key is None:
@@ -259,19 +308,44 @@ class LocalDifferentialPrivacy(Wrapper):
         message, client = self.inner.train(broadcast, client, oracle)
         bounds = bounds_of(self.inner, message, self.clip_norm, self.scalars)
         delta, sent = split(clip(message, self.clip_norm, bounds)[0])
-        some, z = released(bounds), jnp.asarray(self.noise_multiplier)
+        some = self._released(bounds)
         normal, normals = gaussian(oracle.key, (delta, {s: sent[s] for s in some}))
-        noise = z / jnp.sqrt(1 - self.share) if some else z
-        each = z * jnp.sqrt(len(some) / self.share)
+        each = jnp.asarray(self.noise_multiplier) * jnp.sqrt(len(some) / self.share)
         noisy = {s: sent[s] + each * bounds[s] / 2 * normals[s] for s in some}
-        return join(message, trees.axpy(noise * self.clip_norm, normal, delta), sent | noisy), client
+        delta = trees.axpy(self._deviation(some), normal, delta)
+        if SQUARED_NORM in sent:
+            noisy[SQUARED_NORM] = trees.squared_norm(delta)
+        return join(message, delta, sent | noisy), client
+
+    def _released(self, bounds: Mapping[str, Any]) -> list[str]:
+        # scalars with noise of their own: |D_i|^2 follows from the noisy update
+        if any(name == SQUARED_NORM for name, _ in self.scalars):  # pyright: ignore
+            raise InvalidInput(
+                f"LocalDP: {SQUARED_NORM} follows from the noisy update and needs no bound: leave it out of scalars"
+            )
+        return [name for name in released(bounds) if name != SQUARED_NORM]
+
+    def _deviation(self, some: list[str]) -> Any:
+        # standard deviation of the noise on each coordinate of a message's update
+        z = jnp.asarray(self.noise_multiplier)
+        return (z / jnp.sqrt(1 - self.share) if some else z) * self.clip_norm
 
     def update(self, server: LocallyPrivateServer, message: Any, cohort: Cohort) -> LocallyPrivateServer:
+        delta, sent = split(message)
+        disagreement = server.disagreement
+        if SQUARED_NORM in sent:
+            bounds = bounds_of(self.inner, message, self.clip_norm, self.scalars)
+            variance, d = self._deviation(self._released(bounds)) ** 2, trees.size(delta)
+            m = jnp.maximum(cohort.size, 1)
+            found = sent[SQUARED_NORM] - d * variance
+            message = join(message, delta, sent | {SQUARED_NORM: found})
+            cohort = replace(cohort, noise=d * variance / m)
+            disagreement = judged(disagreement, jnp.maximum(d / m, jnp.sqrt(2 * d / m)) * variance, found)
         inner = self.inner.update(server.inner, message, cohort)
         dtype, rounds = server.epsilon.dtype, jnp.asarray(cohort.round + 1, server.epsilon.dtype)
         mu = 2 / jnp.asarray(self.noise_multiplier, dtype)
         spent = [gaussian_epsilon(m, self.delta).astype(dtype) for m in (mu, mu * jnp.sqrt(rounds))]
-        return LocallyPrivateServer(inner, *spent)
+        return LocallyPrivateServer(inner, *spent, disagreement)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         return message, client

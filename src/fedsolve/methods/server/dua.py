@@ -80,11 +80,15 @@ class DoublyAdaptive(ServerOptimizer):
     G = diag(sqrt(s) + eps);  eta = m / (<v, G^-1 v> + eps_g);  w <- w + eta G^-1 v.
 
     adagrad: s <- s + D^2;           adam: s <- b2 s + (1 - b2) D^2;      identity: G = I
-    no momentum: v = D, m = (1/2) mean |D_i|^2
-    momentum:    v <- b1 v + (1 - b1) D,  m <- (b1/2) m + ((1 - b1)/2) mean |D_i|^2   (halved: Theorem 3.3)
+    no momentum: v = D, m = q mean |D_i|^2
+    momentum:    v <- b1 v + (1 - b1) D,  m <- (b1/2) m + (1 - b1) q mean |D_i|^2   (halved: Theorem 3.3; q = 1/2)
 
     The inner products run over all parameters together: one eta a round. No bias correction.
     A coordinate with G = 0 (never moved, eps = 0) stays; a zero denominator makes eta zero.
+
+    Under differential privacy D has noise, and eta is never less than with m = |v|^2: the step that has v's own length
+    along v, which with G = I is plain averaging's. Noise in |D|^2 makes eta small without that; it is not subtracted
+    there, since <D, G^-1 D> belongs to the step that is really taken.
 
     Within SCAFFOLD, D_i are the corrected updates, which hardly differ. `uncorrected` takes the disagreement from
     the updates without the correction, K eta_l h_i with h_i the mean of client i's own gradients, which it knows:
@@ -100,6 +104,7 @@ class DoublyAdaptive(ServerOptimizer):
         clamp: eta at least 1, as the original FedExP.
         eps_per_client: multiply eps_g by |S|, as the public code of FedExP.
         eps_decay: multiply eps_g by eps_decay^(t+1) in round t = 0, 1, ..., in (0, 1]; None for 1.
+        factor: q above 0, 1/2 in the papers.
         uncorrected: within SCAFFOLD, extrapolate by the clients' own gradients, with G = I at most so many times the
             step of plain averaging; above 0, None for the corrected updates, which the papers' steps are of.
 
@@ -108,6 +113,7 @@ class DoublyAdaptive(ServerOptimizer):
     """
 
     weighting: ClassVar[Weighting] = "uniform"
+    compares_clients: ClassVar[bool] = True
 
     _: KW_ONLY
     beta1: Scalar | None = number(default=None, at_least=0, below=1)
@@ -120,6 +126,7 @@ class DoublyAdaptive(ServerOptimizer):
     clamp: bool = static(default=False)
     eps_per_client: bool = static(default=False)
     eps_decay: Scalar | None = number(default=None, above=0, at_most=1, later=True)
+    factor: Scalar = number(default=0.5, above=0, later=True)
     uncorrected: Scalar | None = number(default=None, above=0, later=True)
 
     def init(self, params: Params) -> DoublyAdaptiveState:
@@ -144,11 +151,11 @@ class DoublyAdaptive(ServerOptimizer):
         cohort: Cohort,
     ) -> tuple[Params, DoublyAdaptiveState]:
         # apply one server step (Algorithm 1, lines 10-17)
-        v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
-        # within SCAFFOLD at most so many times the step of plain averaging,
-        # v
-        # ^2
-        most = m if self.uncorrected is None else jnp.minimum(m, self.uncorrected * trees.squared_norm(v))
+        v, m = moments(self.beta1, state.v, state.m, delta, self.factor * measured.squared_norm)
+        # within SCAFFOLD at most so many times the step of plain averaging, |v|^2
+        most = along(v, m, cohort)
+        if self.uncorrected is not None:
+            most = jnp.minimum(most, self.uncorrected * trees.squared_norm(v))
         s, direction = state.s, v
         if self.preconditioner != "identity":
             line = SECOND_MOMENTS[self.preconditioner]
@@ -167,13 +174,20 @@ class DoublyAdaptive(ServerOptimizer):
 
 
 def moments(
-    beta1: Scalar | None, v: Params, m: Traced, delta: Params, squared_norm: Traced
+    beta1: Scalar | None, v: Params, m: Traced, delta: Params, disagreement: Traced
 ) -> tuple[Params, Traced]:
-    """v and m after a round (Theorems 3.2 and 3.3)."""
+    """v and m after a round (Theorems 3.2 and 3.3), of (1/2) mean |D_i|^2."""
     if beta1 is None:
-        return delta, squared_norm / 2
+        return delta, disagreement
     v = jax.tree.map(lambda v, d: (beta1 * v + (1 - beta1) * d).astype(v.dtype), v, delta)
-    return v, beta1 / 2 * m + (1 - beta1) / 2 * squared_norm
+    return v, beta1 / 2 * m + (1 - beta1) * disagreement
+
+
+def along(v: Params, m: Traced, cohort: Cohort) -> Traced:
+    """How far the step goes along v, times |v|: m; where the mean update has noise, no less than |v|^2."""
+    if cohort.noise is None:
+        return m
+    return jnp.where(cohort.noise > 0, jnp.maximum(m, trees.squared_norm(v)), m)
 
 
 @by_name("FedDuAdagrad")
@@ -278,6 +292,7 @@ class GradientDiversity(ServerOptimizer):
     """
 
     weighting: ClassVar[Weighting] = "uniform"
+    compares_clients: ClassVar[bool] = True
 
     def init(self, params: Params) -> LengthState:
         return LengthState(jnp.zeros((), trees.dtype_of(params)))
@@ -288,7 +303,8 @@ class GradientDiversity(ServerOptimizer):
     def step(
         self, params: Params, state: LengthState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, LengthState]:
-        alpha = quotient(measured.squared_norm, trees.squared_norm(delta)).astype(state.server_lr.dtype)
+        far = along(delta, measured.squared_norm, cohort)
+        alpha = quotient(far, trees.squared_norm(delta)).astype(state.server_lr.dtype)
         return trees.axpy(alpha, delta, params), LengthState(alpha)
 
 
@@ -320,6 +336,8 @@ class Extrapolated(ServerOptimizer):
     Reference: Geetika, Tyagi and Chatterjee, "Painless Federated Learning: An Interplay of Line-Search and
     Extrapolation", arXiv:2408.17145v2, 2025, public code.
     """
+
+    compares_clients: ClassVar[bool] = True
 
     optimizer: ServerOptimizer
     _: KW_ONLY

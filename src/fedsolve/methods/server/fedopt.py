@@ -63,7 +63,8 @@ class FedOpt(Algorithm):
         weighting: p_i, `uniform` (1/|S|) or by `examples` (n_i / sum of n). None is the server optimiser's, which is
             that of the methods named after it: `uniform` for DoublyAdaptive, MirrorDescent, GradientDiversity,
             EnvelopePolyak, LargestStep and DeepFrankWolfe, by `examples` for all others, optax's among them. FedLiLS,
-            FedExpSLS, DiLoCo, FedExProx with an alpha and the `code` presets have their paper's or code's, whatever they step by.
+            FedExpSLS, DiLoCo, FedExProx with an alpha and the `code` presets have their paper's or code's, whatever
+            they step by.
         name: what tables call it.
 
     Raises:

@@ -18,7 +18,7 @@ from fedsolve.geometry.mirrors import Mirror
 from fedsolve.geometry.numerics import solve_increasing
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution
-from fedsolve.methods.server.dua import Spread, moments
+from fedsolve.methods.server.dua import Spread, along, moments
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
@@ -56,6 +56,7 @@ class MirrorDescent(ServerOptimizer):
     """
 
     weighting: ClassVar[Weighting] = "uniform"
+    compares_clients: ClassVar[bool] = True
 
     mirror: Mirror
     _: KW_ONLY
@@ -81,7 +82,7 @@ class MirrorDescent(ServerOptimizer):
         self, params: Params, state: MirrorDescentState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, MirrorDescentState]:
         # apply one server step (equation 3)
-        v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
+        v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm / 2)
         theta = self.mirror.forward(params)
 
         # h(eta) = <w(eta) - w, v>, increasing in eta as grad psi* is monotone; h(0) = 0
@@ -90,7 +91,7 @@ class MirrorDescent(ServerOptimizer):
 
         moved = trees.squared_norm(v) > 0
         # a target of 0 where nothing moved: the root is 0 and no bracket is searched
-        root = solve_increasing(h, jnp.where(moved, m, 0))
+        root = solve_increasing(h, jnp.where(moved, along(v, m, cohort), 0))
         new = self.mirror.inverse(trees.axpy(root.value, v, theta))
         dtype = state.m.dtype
         momentum = () if self.beta1 is None else v

@@ -31,6 +31,7 @@ class ServerOptimizer(ABC):
             its steps applied (`Solution.rate_sum`), `searches` what its line search did (`Solution.search`); None for
             nothing. FedOpt refuses other solvers.
         sends_client_update: whether what clients send as `delta` is D_i; another `direction` if not.
+        compares_clients: whether the step goes by mean |D_i|^2, which clients send as `measured.squared_norm`.
         weighting: how clients count in D where `FedOpt` is not told: as in the paper of the step, by `examples` where
             none says.
     """
@@ -38,6 +39,7 @@ class ServerOptimizer(ABC):
     needs: ClassVar[Needs] = None
     sends_client_update: ClassVar[bool] = True
     weighting: ClassVar[Weighting] = "examples"
+    compares_clients: ClassVar[bool] = False
 
     def check(self, local: LocalSolver) -> None:
         """Raise `InvalidInput` if a local solver does not report what the server's step needs.
