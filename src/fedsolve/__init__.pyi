@@ -42,6 +42,8 @@ from fedsolve.methods import robust as robust
 from fedsolve.methods import server as server
 from fedsolve.methods.adaptive_local import FedAdamW as FedAdamW
 from fedsolve.methods.adaptive_local import FedLADA as FedLADA
+from fedsolve.methods.algorithms.fedada2 import FedAda2 as FedAda2
+from fedsolve.methods.algorithms.fedada2 import FedAda2PlusPlus as FedAda2PlusPlus
 from fedsolve.methods.algorithms.feddr import FedDR as FedDR
 from fedsolve.methods.algorithms.feddyn import FedDyn as FedDyn
 from fedsolve.methods.algorithms.fedexprox import FedExProx as FedExProx

@@ -136,6 +136,16 @@ _ALGORITHMS = {
         "takezawa2026fedmuon",
         "FedMuon with a bias-corrected oracle: Muon on clients, with control variates",
     ),
+    "FedAda2": Entry(
+        "methods.algorithms.fedada2:FedAda2",
+        "lee2025fedada2",
+        "Adagrad or Adam on clients, from zero in each round, Adam on the server",
+    ),
+    "FedAda2PlusPlus": Entry(
+        "methods.algorithms.fedada2:FedAda2PlusPlus",
+        "lee2025fedada2",
+        "FedAda2++: SM3 on clients, from zero in each round, Adam on the server",
+    ),
     "FedAdamW": Entry(
         "methods.adaptive_local:FedAdamW",
         "liu2026fedadamw",

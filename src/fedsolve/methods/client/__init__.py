@@ -1,9 +1,20 @@
 """Local solvers: the optimisers that clients run between two messages."""
 
+from fedsolve.methods.client.adaptive import Adaptive
 from fedsolve.methods.client.line_search import Armijo, ConjugateGradient
 from fedsolve.methods.client.muon import Muon
 from fedsolve.methods.client.optax import Optax, OptaxSolver
 from fedsolve.methods.client.sgd import SGD
 from fedsolve.methods.client.solver import LocalSolver, Solution
 
-__all__ = ["SGD", "Armijo", "ConjugateGradient", "LocalSolver", "Muon", "Optax", "OptaxSolver", "Solution"]
+__all__ = [
+    "SGD",
+    "Adaptive",
+    "Armijo",
+    "ConjugateGradient",
+    "LocalSolver",
+    "Muon",
+    "Optax",
+    "OptaxSolver",
+    "Solution",
+]
