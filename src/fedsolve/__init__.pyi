@@ -42,6 +42,9 @@ from fedsolve.methods import robust as robust
 from fedsolve.methods import server as server
 from fedsolve.methods.adaptive_local import FedAdamW as FedAdamW
 from fedsolve.methods.adaptive_local import FedLADA as FedLADA
+from fedsolve.methods.algorithms.fast_dual_averaging import CFedDA as CFedDA
+from fedsolve.methods.algorithms.fast_dual_averaging import FastFedDA as FastFedDA
+from fedsolve.methods.algorithms.fast_dual_averaging import MCFedDA as MCFedDA
 from fedsolve.methods.algorithms.fedada2 import FedAda2 as FedAda2
 from fedsolve.methods.algorithms.fedada2 import FedAda2PlusPlus as FedAda2PlusPlus
 from fedsolve.methods.algorithms.feddr import FedDR as FedDR
@@ -58,6 +61,7 @@ from fedsolve.methods.algorithms.mirror_descent import FedDualAvgOSP as FedDualA
 from fedsolve.methods.algorithms.mirror_descent import FedMiD as FedMiD
 from fedsolve.methods.algorithms.mirror_descent import FedMiDOSP as FedMiDOSP
 from fedsolve.methods.algorithms.padamfed import PAdaMFed as PAdaMFed
+from fedsolve.methods.algorithms.prox_tracking import ProxTracking as ProxTracking
 from fedsolve.methods.compression.compressed import Compressed as Compressed
 from fedsolve.methods.compression.methods import SCAFCOM as SCAFCOM
 from fedsolve.methods.compression.methods import SCALLION as SCALLION

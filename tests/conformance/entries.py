@@ -19,6 +19,16 @@ NEEDS = {
     "FedKSeed": lambda lr: {"client_lr": lr / 10, "seeds": 8},
     "FedMiD": lambda lr: {"client_lr": lr, "psi": PSI},
     "FedMiDOSP": lambda lr: {"client_lr": lr, "psi": PSI},
+    "FastFedDA": lambda lr: {"psi": PSI, "gamma": 1 / lr},
+    "CFedDA": lambda lr: {"psi": PSI, "gamma": 1 / lr},
+    "MCFedDA": lambda lr: {
+        "psi": L1(0.02),
+        "gamma": 1 / lr,
+        "stages": (2,),
+        "factors": (2, 1),
+        "radii": (3.0, 1.0),
+    },
+    "ProxTracking": lambda lr: {"psi": PSI, "client_lr": lr},
     "FedDualAvg": lambda lr: {"client_lr": lr, "psi": PSI},
     "FedDualAvgOSP": lambda lr: {"client_lr": lr, "psi": PSI},
     "Subgradient": lambda lr: {"client_lr": lr, "psi": L1(0.02)},
@@ -56,6 +66,7 @@ COMPOSED = {
     ),
     "FedFW(split)": lambda lr: fs.FedFW(L2Ball(12.0), steps=fs.frank_wolfe.Convex(lr, 0.5), split=SPLIT),
     "FedDualAvg(PNorm)": lambda lr: fs.FedDualAvg(L1(0.02), lr, mirror=PNorm(1.5)),
+    "SCAFFOLD+FedMiDOSP": lambda lr: fs.build("SCAFFOLD+FedMiDOSP", {"client_lr": lr, "psi": PSI}),
     "SCAFFOLD+FedFW": lambda lr: fs.ControlVariates(
         fs.FedFW(BALL, steps=fs.frank_wolfe.Convex(lr, 0.5)), option="I"
     ),
@@ -117,7 +128,7 @@ def methods(names, *, full=()):
 
 
 EVERY = methods(METHODS)
-OF_ALL = ("Newton",)
+OF_ALL = ("Newton", "ProxTracking")
 """They refuse cohorts of some clients; tests/equations/test_newton.py has their rounds in the engine."""
 RUN = [name for name in METHODS if name not in OF_ALL]
 WITH_EACH_PROPERTY = methods(REPRESENTATIVES, full=[name for name in RUN if name not in REPRESENTATIVES])

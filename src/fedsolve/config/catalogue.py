@@ -257,6 +257,30 @@ _ALGORITHMS = {
     "FedDyn": Entry(
         "methods.algorithms.feddyn:FedDyn", "acar2021feddyn", "dynamic regularisation of the clients' losses"
     ),
+    "FastFedDA": Entry(
+        "methods.algorithms.fast_dual_averaging:FastFedDA",
+        "bao2022fast",
+        "dual averaging for F + psi with F strongly convex",
+        _L1,
+    ),
+    "CFedDA": Entry(
+        "methods.algorithms.fast_dual_averaging:CFedDA",
+        "bao2022fast",
+        "FastFedDA in which strong convexity counts once a round",
+        _L1,
+    ),
+    "MCFedDA": Entry(
+        "methods.algorithms.fast_dual_averaging:MCFedDA",
+        "bao2022fast",
+        "CFedDA in stages, within l1 balls, for an l1 norm",
+        _L1,
+    ),
+    "ProxTracking": Entry(
+        "methods.algorithms.prox_tracking:ProxTracking",
+        "karimireddy2020scaffold",
+        "proximal local steps for F + psi, corrected as in SCAFFOLD at FedAvg's traffic (ours)",
+        _L1,
+    ),
     "FedLiLS": Entry(
         "methods.algorithms.fedli:FedLiLS",
         "geetika2024fedli",

@@ -49,7 +49,7 @@ def with_loop(algorithm: Algorithm, asks: tuple[str, ...] = (), run: int = 0) ->
     inner = getattr(algorithm, "inner", None)
     if isinstance(inner, Algorithm):
         return replace(algorithm, inner=with_loop(inner, asks, run))
-    local = getattr(algorithm, "local", None)
+    local = vars(algorithm).get("local")  # a field: a method may tell its solver without taking another
     if not isinstance(local, LocalSolver):
         raise NeedsMore("the gradient of each local step")
     is_plain = type(local) is SGD and (local.momentum, local.weight_decay, local.clip_norm) == (None,) * 3

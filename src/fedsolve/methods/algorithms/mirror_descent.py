@@ -29,6 +29,7 @@ from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror
 from fedsolve.geometry.regularizer import WithProx, with_prox
+from fedsolve.methods.client.sgd import SGD
 from fedsolve.methods.client.solver import local_loop
 from fedsolve.methods.server.fedopt import FedOptBroadcast
 
@@ -127,6 +128,11 @@ class FedMiD(MirroredMethod):
 
     title: ClassVar[str] = "FedMiD"
 
+    @property
+    def local(self) -> SGD | None:
+        """The clients' solver where psi acts on the server alone, which SCAFFOLD may then correct."""
+        return SGD(self.client_lr) if self.server_only and isinstance(self.mirror, Euclidean) else None
+
     def init(self, params: Params) -> FedMiDServer:
         self.check_start(params)
         return FedMiDServer(params)
@@ -173,6 +179,11 @@ def FedMiDOSP(
         server:  D = sum_i p_i (w_i - w),   e = sum_i p_i K_i eta_c,   w <- grad(h + eta_s e psi)*(grad h(w) + eta_s D)
 
     Travels, arguments and what is refused: as `FedMiD`. Its rates may fall to 0: it then minimises F + psi.
+    `SCAFFOLD+FedMiDOSP` adds control variates: one prox a round, on the server, of the length of the round's step. One
+    local step is proximal gradient descent. With more, differences between clients no longer bias a fixed point, but
+    the steps' own way from w does, in proportion to eta_c: gradients are taken where psi has not acted. `ProxTracking`
+    has no such bias. One prox a round and control variates are also what FedCanon (Zhou et al., arXiv:2504.11903)
+    states of itself; its pseudo-code could not be read, so this has no name of its own.
 
     Args:
         psi: penalty or set of `fedsolve.geometry` with a prox.

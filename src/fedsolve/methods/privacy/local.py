@@ -210,8 +210,8 @@ def judged(state: Any, noise: Scalar, mean_squared_norm: Scalar) -> Any:
     """The state after a round whose noise on the mean update has this expected squared norm."""
     if not jax.tree.leaves(state):
         return state
-    dominates = noise >= mean_squared_norm
-    return Disagreement(dominates.astype(state.noise_dominates.dtype))
+    dominates = jnp.asarray(noise >= mean_squared_norm, state.noise_dominates.dtype)
+    return Disagreement(dominates)
 
 
 @module
