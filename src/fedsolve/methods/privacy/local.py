@@ -344,8 +344,8 @@ class LocalDifferentialPrivacy(Wrapper):
         inner = self.inner.update(server.inner, message, cohort)
         dtype, rounds = server.epsilon.dtype, jnp.asarray(cohort.round + 1, server.epsilon.dtype)
         mu = 2 / jnp.asarray(self.noise_multiplier, dtype)
-        spent = [gaussian_epsilon(m, self.delta).astype(dtype) for m in (mu, mu * jnp.sqrt(rounds))]
-        return LocallyPrivateServer(inner, *spent, disagreement)
+        once, so_far = (gaussian_epsilon(m, self.delta).astype(dtype) for m in (mu, mu * jnp.sqrt(rounds)))
+        return LocallyPrivateServer(inner, once, so_far, disagreement)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         return message, client
