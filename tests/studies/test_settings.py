@@ -54,7 +54,7 @@ def rows(name):
     return known, {row["problem"] for row in known if row.get("same_task")}
 
 
-@pytest.mark.gate("muon-bias", "fw-averaging", "next-word")
+@pytest.mark.gate("fw-averaging", "femnist", "next-word")
 @pytest.mark.parametrize("name", table.studies())
 def test_a_study_gives_its_rows(name):
     known, same = rows(name)
@@ -171,7 +171,7 @@ def test_a_value_of_ones_own_stays_and_is_said():
 def test_what_no_study_has_tuned_is_refused_with_the_nearest_pairs():
     with pytest.raises(
         fs.InvalidInput,
-        match=r"no stored study has FedMuon on mnist: mnist has .*; FedMuon is known on digits",
+        match=r"no stored study has FedMuon on mnist as it is: mnist has .*; FedMuon is known on digits",
     ):
         fs.tuned("FedMuon", "mnist")
     with pytest.raises(fs.InvalidInput, match="did you mean 'FedAdam'"):
@@ -182,10 +182,10 @@ def test_what_no_study_has_tuned_is_refused_with_the_nearest_pairs():
         fs.tuned("FedAdam", "digits", round=10)
     with pytest.raises(fs.InvalidInput, match="not as a builder of fedsolve"):
         fs.tuned("FedAdam", replace(fs.tasks.digits(4), test=None))
-    # a task that the study makes otherwise, and a variant that it was given
-    assert not any(
-        s.usable for s in known_settings() if s.study in ("robustness", "fw-stochastic") and not s.grid
-    )
+    # images that the study deals to clients otherwise: shown, and not used
+    assert not any(found.same_task for found in fs.settings("cifar10", "FedFW"))
+    with pytest.raises(fs.InvalidInput, match="no stored study has FedFW on cifar10 as it is"):
+        fs.tuned("FedFW", "cifar10")
 
 
 # of which the seeds' runs are not chaotic: elsewhere rounding moves a mean by more than the seeds of one data set do

@@ -141,14 +141,14 @@ def settings(task: str | None = None, method: str | None = None) -> list[KnownSe
     return found
 
 
-def _unknown_pair(method: str, task: str, every: Iterable[KnownSetting]) -> InvalidInput:
+def _unknown_pair(method: str, task: str, every: Iterable[KnownSetting], how: str = "") -> InvalidInput:
     # the nearest pairs: other methods on the task, that of the nearest name first, and other tasks of the method
     methods = {s.method or s.label for s in every if task in (s.task, s.study)}
     near = nearest(method, methods)
     there = _few(sorted(methods, key=lambda name: (name != near, name)))
     tasks = _few(sorted({s.task or s.study for s in every if method in (s.method, s.label)}))
     return InvalidInput(
-        f"no stored study has {method} on {task}: {task} has {there}; {method} is known on {tasks}"
+        f"no stored study has {method} on {task}{how}: {task} has {there}; {method} is known on {tasks}"
     )
 
 
@@ -215,7 +215,7 @@ def choose(
     check_known("task with tuned settings", task, {s.task for s in usable})
     pair = [s for s in usable if (s.task, s.method) == (task, name)]
     if not pair:
-        raise _unknown_pair(name, task, usable)
+        raise _unknown_pair(name, task, usable, " as it is")
     alike = [s for s in pair if not _other_options(s, options)]
     if not alike:
         near = min(pair, key=lambda s: len(_other_options(s, options)))
