@@ -92,7 +92,7 @@ class Best(TypedDict):
 
 
 class Ranked(TypedDict):
-    """A setting of a sweep: scores are null where a seed diverged, first in `round`."""
+    """A setting of a sweep: scores are null where a seed diverged, first in `round`, or it stopped after `stopped`."""
 
     rank: int
     setting: int
@@ -102,6 +102,7 @@ class Ranked(TypedDict):
     highest: Number
     scores: list[Number]
     diverged: int
+    stopped: int | None
     round: int | None
 
 
@@ -109,6 +110,7 @@ class Sweep(UnfinishedSweep):
     """A sweep: all settings, the best first."""
 
     grid: dict[str, list[Any]]
+    search: Facts
     seeds: list[int]
     selection: Criterion
     best: Best | None
