@@ -49,6 +49,7 @@ _NAMES = {
     "core.oracle": "Oracle WrappedOracle",
     "data.examples": "Examples SparseRows",
     "data.federated": "FederatedData",
+    "engine.compute.workers": "Workers",
     "engine.load": "load",
     "engine.results": "Result Results Seeds",
     "engine.run": "compare run",

@@ -24,6 +24,7 @@ from fedsolve.data.examples import SparseRows as SparseRows
 from fedsolve.data.federated import FederatedData as FederatedData
 from fedsolve.deploy import flower as flower
 from fedsolve.engine import baselines as baselines
+from fedsolve.engine.compute.workers import Workers as Workers
 from fedsolve.engine.load import load as load
 from fedsolve.engine.results import Result as Result
 from fedsolve.engine.results import Results as Results

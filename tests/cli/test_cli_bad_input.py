@@ -57,6 +57,8 @@ CALLS = [
     ((*RUN, "--task-set", "seed=1.5"), "seed = 1.5 must be an integer"),
     ((*RUN, "--task-set", "partition=diriclet"), "did you mean 'dirichlet'?"),
     ((*RUN, "--data-dir", "."), "--data-dir: the task digits reads no data files: leave it out"),
+    ((*RUN, "--executor", "processes:2"), "--executor runs several seeds: give --seeds, or leave it out"),
+    ((*RUN, "--seeds", "2", "--executor", "proceses:2"), "executor = 'proceses:2' must be such as processes:4"),
     (("run", "mnist", "FedAvg"), "FEDSOLVE_DATA"),
     ((*RUN, "--clients-per-round", "5"), "the task has 4 clients"),
     ((*RUN, "--rounds", "0"), "run.rounds = 0 must be >= 1"),

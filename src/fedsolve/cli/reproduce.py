@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.command_options import FOLDER, AsJson, DataDir, Out, Trust
+from fedsolve.cli.configuration.command_options import FOLDER, AsJson, DataDir, Executor, Out, Trust
 from fedsolve.cli.console import complete_experiment, emit_json, emit_rich, say
 from fedsolve.core.errors import Interrupted, InvalidInput
 
@@ -41,6 +41,7 @@ def reproduce(
     data_dir: DataDir = None,
     quick: Quick = False,
     full: Full = False,
+    executor: Executor = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiment; write results, plots and a page that compares them with the paper's claims."""
@@ -48,7 +49,7 @@ def reproduce(
 
     if command(name) != f"fedsolve reproduce {name}":
         raise InvalidInput(f"{name} is a study of your own: run it with {command(name)}")
-    _run(name, out, data_dir, quick, full, as_json)
+    _run(name, out, data_dir, quick, full, as_json, executor=executor)
 
 
 def study(
@@ -63,6 +64,7 @@ def study(
     data_dir: DataDir = None,
     quick: Quick = False,
     full: Full = False,
+    executor: Executor = None,
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +78,7 @@ def study(
         raise InvalidInput(
             f"{name} must be a TOML file, a Python file or module:function; run an experiment with {command(name)}"
         )
-    _run(name, out, data_dir, quick, full, as_json, trust)
+    _run(name, out, data_dir, quick, full, as_json, trust, executor)
 
 
 def verdict(
@@ -148,6 +150,7 @@ def _run(
     full: bool,
     as_json: bool,
     trust: Sequence[str] | None = None,
+    executor: str | None = None,
 ) -> None:
     from fedsolve.cli.progress import PartsProgress
     from fedsolve.studies.experiment import command
@@ -161,8 +164,9 @@ def _run(
     try:
         with progress:
             made = reproduce(
-                name, folder, data_dir=data_dir, quick=quick, full=full, experiment=experiment, say=progress
-            )
+                name, folder, data_dir=data_dir, quick=quick, full=full, experiment=experiment, say=progress,
+                executor=executor,
+            )  # fmt: skip
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
             f"interrupted; finished parts are saved: continue with the same command, {command(name)}"

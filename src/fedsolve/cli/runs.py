@@ -41,6 +41,7 @@ from fedsolve.cli.sweep_result import (
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.sharding import is_first
+from fedsolve.engine.compute.workers import open_units
 from fedsolve.engine.load import keep_start
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.running_page import final_history
@@ -78,7 +79,7 @@ def compare_command(config: Config, request: CompareRequest) -> int:
         keep_start(folder, prepared.task)
         load_meanwhile()
         with page_meanwhile(folder, config):
-            outcomes = _run_all(prepared, folder, track)
+            outcomes = _run_all(prepared, folder, track, request.executor)
         histories = [history for outcome in outcomes.values() for history in outcome.histories]
         notes = [f"{run}: {why}" for outcome in outcomes.values() for run, why in outcome.failures.items()]
         methods = {m.shown: a for m, a in zip(config.method, prepared.algorithms, strict=True)}
@@ -101,7 +102,9 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     return Diverged.exit_code if diverged else 0
 
 
-def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str, Outcome]:
+def _run_all(
+    prepared: Prepared, folder: Path, track: Sequence[str], executor: str | None
+) -> dict[str, Outcome]:
     # those that a former call finished are only read
     config, outcomes = prepared.config, {}
     folders = run_folders(folder, config)
@@ -112,7 +115,8 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str
     methods = [_plan_method(prepared, index, places[config.method[index].shown], track) for index in left]
     with (
         open_display(list(folders), prepared.rounds) as display,
-        scheduled_runs(methods, prepared.task, prepared.options) as finish,
+        open_units(executor if left else None, folder) as units,
+        scheduled_runs(methods, prepared.task, prepared.options, units) as finish,
     ):
         for index, (label, runs) in enumerate(folders.items()):
             known = former[label]
@@ -179,6 +183,8 @@ def run_command(config: Config, request: RunRequest) -> int:
     config = prepared.config
     method, metrics = config.method[0], metric_names(request.metrics)
     check_shown(metrics, prepared.task, prepared.algorithms[0])
+    if request.executor is not None and prepared.seeds is None:
+        raise InvalidInput("--executor runs several seeds: give --seeds, or leave it out")
     if not is_first():
         return follow(prepared, request.resume)
     what = f"{method.shown} on {config.task}"
@@ -190,9 +196,11 @@ def run_command(config: Config, request: RunRequest) -> int:
     ):
         keep_start(folder, prepared.task)
         try:
-            with scheduled_runs(
-                [runs_of(prepared, 0, folder, track)], prepared.task, prepared.options
-            ) as finish:
+            runs = [runs_of(prepared, 0, folder, track)]
+            with (
+                open_units(request.executor, folder) as units,
+                scheduled_runs(runs, prepared.task, prepared.options, units) as finish,
+            ):
                 results = finish_method(finish, prepared, 0, folder, display)
             results.check_alive()
         except (Interrupted, KeyboardInterrupt):
@@ -225,7 +233,7 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
             found = load(folder)
         else:
             with sweep_page_meanwhile(config, folder):
-                found = _run(prepared, folder, request.as_json)
+                found = _run(prepared, folder, request)
             save(found, folder)
     failure = all_diverged(found)
     command = "" if failure else prepared.command(found.best_settings)
@@ -236,9 +244,9 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
     return Diverged.exit_code if failure else 0
 
 
-def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
+def _run(prepared: PreparedSweep, folder: Path, request: SweepRequest) -> SweepRecord:
     label, trials = prepared.method.shown, folder / TRIAL_FOLDERS
-    if not as_json:
+    if not request.as_json:
         seeds = prepared.section.seeds
         assert isinstance(seeds, list)
         several = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
@@ -259,6 +267,7 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
                 resume=(trials / SWEEP.file).exists(),
                 label=label,
                 progress=display,
+                executor=request.executor,
             )
         except (Interrupted, KeyboardInterrupt):
             how = how_to_resume("sweep", folder, prepared.config)

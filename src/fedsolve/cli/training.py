@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from fedsolve.cli.configuration.config import Config
 
 
-_ALLOWED_ON_RESUME = ("resume", "as_json", "track", "processes", "trust", "metrics", "target")
+_ALLOWED_ON_RESUME = (
+    "resume", "as_json", "track", "processes", "executor", "trust", "metrics", "target",
+)  # fmt: skip
 """What may be typed beside `--resume`."""
 
 

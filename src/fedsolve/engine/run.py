@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack, overload
+from typing import Any, Unpack, overload
 
 from fedsolve.config.signatures import accepts
 from fedsolve.config.weighting import different_objectives, with_weighting
@@ -14,6 +14,7 @@ from fedsolve.core.errors import Diverged, Interrupted, InvalidInput, check_path
 from fedsolve.core.types import Weighting
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.engine.compute.sharding import check_alone, is_first
+from fedsolve.engine.compute.workers import open_units
 from fedsolve.engine.identity import writing_config
 from fedsolve.engine.load import with_start
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
@@ -62,6 +63,7 @@ def run(
     label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: CallbacksOfSeed | Sequence[Callback] = (),
+    executor: Any = None,
     **options: Unpack[RunKeywords],
 ) -> Seeds: ...
 
@@ -77,6 +79,7 @@ def run(
     label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: Sequence[Callback] | CallbacksOfSeed = (),
+    executor: Any = None,
     **options: Unpack[RunKeywords],
 ) -> Result | Seeds:
     """Train a model with one method on one task, as one compiled program.
@@ -100,6 +103,8 @@ def run(
             `fs.callbacks.EarlyStopping`. A string that one returns ends the run and is recorded as the reason.
             A resumed run calls them for the last stored evaluation. With `seeds` a function of the seed that
             makes those of its run, such as `lambda seed: [fs.trackers.TensorBoard("board")]`.
+        executor: what runs the seeds on other processes or machines, as `fs.Workers` takes it, such as
+            `processes:4`; None runs them here. Callbacks are then called on the workers, which have copies of them.
 
     Returns:
         The final model, the evaluations and the log of every round; with `seeds`, those of each as `Seeds`.
@@ -108,9 +113,12 @@ def run(
         InvalidInput: arguments that do not fit, unusable data, or a checkpoint of another run.
         Diverged: a round in which every client's update was not finite; of several seeds, in all of them.
         Interrupted: Ctrl-C, after the state was saved in `out`.
+        Unavailable: a run was lost with its worker more than `retries` times.
     """
     begin_on_cores(options)
     check_outside(task, out, label)
+    if executor is not None and seeds is None:
+        raise InvalidInput("executor runs several seeds: give seeds, or leave it out")
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
     task, given = with_start(task, given, out, resume)
@@ -136,7 +144,10 @@ def run(
                     Result(None, error.history, failure=str(error)).save(out)
                 raise
         else:
-            with run_concurrently([method], task, given) as finish:
+            with (
+                open_units(executor, out) as units,
+                run_concurrently([method], task, given, units) as finish,
+            ):
                 results = Seeds(finish(tell))
     save_results(results, out, f"{results.label} on {task.name}")
     return results
@@ -210,6 +221,7 @@ def compare(
     resume: bool = False,
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: CallbacksOfMethod | None = None,
+    executor: Any = None,
     **options: Unpack[RunKeywords],
 ) -> Results: ...
 
@@ -225,6 +237,7 @@ def compare(
     resume: bool = False,
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: CallbacksOfMethodAndSeed | None = None,
+    executor: Any = None,
     **options: Unpack[RunKeywords],
 ) -> Results: ...
 
@@ -240,6 +253,7 @@ def compare(
     resume: bool = False,
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: CallbacksOfMethod | CallbacksOfMethodAndSeed | None = None,
+    executor: Any = None,
     **options: Unpack[RunKeywords],
 ) -> Results:
     """Run several methods on one task, with the same seeds.
@@ -259,6 +273,8 @@ def compare(
             method after another; of one that ran meanwhile the latest.
         callbacks: a function of a method's label that makes those of its run, as `fedsolve.run` takes them, such as
             `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
+        executor: what runs methods and seeds on other processes or machines, as `fs.Workers` takes it, such as
+            `processes:4`; None runs them here. Callbacks are then called on the workers, which have copies of them.
 
     Returns:
         The `Result` of each method, or its `Seeds`, by label. A run that diverged has no model, and its `failure` says
@@ -269,6 +285,7 @@ def compare(
             or a folder that holds other runs.
         Diverged: all of them diverged.
         Interrupted: Ctrl-C, after the state was saved in `out`.
+        Unavailable: a run was lost with its worker more than `retries` times.
     """
     begin_on_cores(options)
     check_alone("a comparison")
@@ -303,7 +320,8 @@ def compare(
     with (
         writing_config(out, methods, task, given, seeds_of_each),
         page_of_methods(out, runs, title, task, given),
-        scheduled_runs(runs, task, given) as finish,
+        open_units(executor, out) as units,
+        scheduled_runs(runs, task, given, units) as finish,
     ):
         for label in methods:
             with progress_to(progress, label) as tell:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.compute.sharding import is_first
+from fedsolve.engine.compute.workers import where_it_runs
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.record import RecordFile
 from fedsolve.engine.scheduler import RunPlan
@@ -41,6 +42,7 @@ class RunStatus:
     status: str
     history: History | None
     message: str = ""
+    where: str = ""
 
     @property
     def done(self) -> int:
@@ -59,7 +61,8 @@ def run_status(name: str, method: str, folder: Path, task: str, rounds: int) -> 
     if (folder / RUN.file).exists():
         history = record_so_far(folder / RUN.file, method, task)
     status = "running" if is_locked(folder) else "waiting" if history is None else "unfinished"
-    return RunStatus(name, status, history)
+    there = where_it_runs(folder)
+    return RunStatus(name, status, history, where="" if there is None else there.remark)
 
 
 def record_so_far(path: Path, label: str, task: str) -> History:
@@ -120,9 +123,10 @@ def _words(label: str, runs: Sequence[RunStatus], rounds: int) -> str:
     if all(run.status == "diverged" for run in runs):
         return f"{label}: diverged"
     done = sum(run.done for run in runs)
+    on = "".join(f", {where}" for where in dict.fromkeys(run.where for run in runs) if where)
     if len(runs) == 1:
-        return f"{label}: round {done:,} of {rounds:,}"
-    return f"{label}: {done:,} of {len(runs) * rounds:,} rounds of {len(runs)} seeds"
+        return f"{label}: round {done:,} of {rounds:,}{on}"
+    return f"{label}: {done:,} of {len(runs) * rounds:,} rounds of {len(runs)} seeds{on}"
 
 
 def _alike(runs: Sequence[RunStatus]) -> list[History]:

@@ -1,7 +1,8 @@
 """Runs at once, each in a thread: of several seeds, and of several methods, as many as a CPU has cores.
 
 XLA alone keeps one core busy with most problems. The seeds of a method share its compiled program. A run that takes
-several devices, or as much memory as it may, runs alone. Each run has the bits of the run alone.
+several devices, or as much memory as it may, runs alone. Each run has the bits of the run alone. With an executor a
+thread waits for its run on a worker.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import jax
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import Diverged, Interrupted
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import Diverged, Interrupted, InvalidInput, shown
 from fedsolve.data.stored import StoredData
 from fedsolve.engine.compute.casting import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.compute.sharding import check_alone, is_first, several
+from fedsolve.engine.compute.workers import Units
 from fedsolve.engine.loop import CompileClock, loop, open_rounds, run_rounds
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import PreparedRun, prepare
@@ -179,26 +182,35 @@ _SECONDS_ASLEEP = 0.2  # of who waits: a signal that another thread has taken is
 
 
 @contextlib.contextmanager
-def run_concurrently(methods: Sequence[RunPlan], task: Task, options: RunOptions) -> Iterator[WaitForResults]:
-    # every run has a thread at once; slots of the devices, and the methods before, hold it back
+def run_concurrently(
+    methods: Sequence[RunPlan],
+    task: Task,
+    options: RunOptions,
+    units: Units | None = None,
+    *,
+    in_turn: bool = False,
+) -> Iterator[WaitForResults]:
+    # every run has a thread at once; slots of the devices, and the methods before, hold it back; with
+    # `in_turn` until these have ended
     check_alone("a run with several seeds" if len(methods) == 1 else "a comparison")
     at_once = batches_at_once()
     with Interruptible() as interrupt:
-        shared = _Shared(task, options, interrupt, DeviceSlots(at_once))
+        shared = _Shared(task, options, interrupt, DeviceSlots(at_once), units, in_turn)
         jobs: list[_MethodJob] = []
         for method in methods:
             jobs.append(_MethodJob(shared, method, jobs[-1] if jobs else None))
         waiting = iter(jobs)
         # some wait for devices, or for their method's first run
-        waiting_at_most = max(len(method.seeds or (0,)) for method in methods)
-        with ThreadPoolExecutor(at_once + waiting_at_most) as pool:
+        waiting_at_most = max((len(method.seeds or (0,)) for method in methods), default=1)
+        with ThreadPoolExecutor(units.threads if units else at_once + waiting_at_most) as pool:
             try:
                 for each in jobs:
                     each.begin(pool)
                 yield lambda progress: next(waiting).finish(progress)
             finally:
-                shared.stopped = True
-                pool.shutdown(wait=False, cancel_futures=True)
+                if units is None:  # on workers the others go on where one fails
+                    shared.stopped = True
+                    pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass
@@ -208,10 +220,15 @@ class _Shared:
     options: RunOptions
     interrupt: Interruptible
     slots: DeviceSlots
+    units: Units | None
+    in_turn: bool
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a callback or what shows progress is called: they may be the same for all."""
     stopped: bool = False
     """Whether one of them was interrupted, or nobody waits for them any more."""
+
+    def __post_init__(self) -> None:
+        self.digest = "" if self.units is None else self.units.share(f"the task {self.task.name}", self.task)
 
 
 class _MethodJob:
@@ -266,6 +283,10 @@ class _MethodJob:
         result: Result | None = None
         over = False
         try:
+            if self._shared.units is not None:
+                result = self._run_elsewhere(self._shared.units, place)
+                over = True
+                return result
             with jax.enable_x64(options.dtype == "float64"):  # each thread has its own
                 prepared = self._first() if place == 0 else self._wait_for_the_first()
                 if prepared is None:
@@ -304,12 +325,28 @@ class _MethodJob:
                 if self._progress.ended.is_set():
                     self._prepared = None  # the data and the first state
 
+    def _run_elsewhere(self, units: Units, place: int) -> Result:
+        # the run with a seed on a worker, whose reply is looked at
+        method, seed, task = self._method, self._seeds[place], self._shared.task
+        folder, label = self._folders[place], method.label or name_of(method.algorithm)
+        unit = label if method.seeds is None else f"{label}, seed {seed}"
+        plan = replace(method, seeds=None, out=None if folder is None else folder.absolute())
+        call = partial(run_on_worker, plan, replace(self._shared.options, seed=seed))
+        tell = SeedReporter(self._progress, seed)
+        result, lost = units.run(unit, call, self._shared.digest, tell, folder)
+        history = result.history if isinstance(result, Result) else None
+        said = None if history is None else (history.label, history.task, history.settings.get("seed"))
+        if history is None or said != (label, task.name, seed):
+            raise InvalidInput(f"{unit}: the worker's reply is of another run: {shown(result)}")
+        inference = None if result.failure else task.inference
+        return replace(result, inference=inference, history=replace(history, notes=(*history.notes, *lost)))
+
     def _first(self) -> PreparedRun | None:
         # the first run, made ready once the method before is compiled; None where it shall not begin
         before = self._before
         if before is not None:
             before._progress.compiled.wait()  # code of a user is traced by one thread at a time
-            if before._is_streamed:
+            if before._is_streamed or self._shared.in_turn:
                 before._progress.ended.wait()  # it takes as much memory as it may
         if self._asked():
             return None
@@ -365,27 +402,26 @@ _MOST_BYTES = 2**26  # of examples, which lie on the device once for each method
 
 
 @contextlib.contextmanager
-def scheduled_runs(methods: Sequence[RunPlan], task: Task, options: RunOptions) -> Iterator[WaitForResults]:
+def scheduled_runs(
+    methods: Sequence[RunPlan], task: Task, options: RunOptions, units: Units | None = None
+) -> Iterator[WaitForResults]:
     # the runs of each method, in order: what is called for each in turn, and gives the results with each of its
     # seeds; a run that diverged has no model and says why. What is under way when the block ends is asked to stop.
     is_small = not isinstance(task.data, StoredData) and trees.nbytes(task.data.examples) <= _MOST_BYTES
-    if len(methods) > 1 and is_small:
-        with run_concurrently(methods, task, options) as finish:
+    if units is None and [method.seeds for method in methods] == [None]:
+        yield lambda progress: (run_or_failure(methods[0], task, options, progress),)
+    else:
+        with run_concurrently(methods, task, options, units, in_turn=not is_small) as finish:
             yield finish
-        return
-    waiting = iter(methods)
 
-    def run_next(progress: Callable[[Progress], None] | None) -> tuple[Result, ...]:
-        method = next(waiting)
-        if method.seeds is None:
-            try:
-                return (run_single(method, task, options, progress),)
-            except Diverged as error:
-                return (Result(None, error.history, failure=str(error)),)
-        with run_concurrently([method], task, options) as finish:
-            return finish(progress)
 
-    yield run_next
+def run_or_failure(
+    method: RunPlan, task: Task, options: RunOptions, progress: Callable[[Progress], None] | None
+) -> Result:
+    try:
+        return run_single(method, task, options, progress)
+    except Diverged as error:
+        return Result(None, error.history, failure=str(error))
 
 
 def run_single(
@@ -411,3 +447,11 @@ def run_single(
         return result
     finally:
         notify_ended(callbacks, result)
+
+
+def run_on_worker(
+    method: RunPlan, options: RunOptions, task: Task, tell: Callable[[Progress], None]
+) -> Result:
+    # a unit: the run with the seed of the options; one that was lost goes on from its checkpoint
+    resume = method.out is not None and (method.out / RUN.file).exists()
+    return replace(run_or_failure(replace(method, resume=resume), task, options, tell), inference=None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -16,6 +17,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.checks.methods import check_rates
 from fedsolve.engine.compute.casting import cast, in_run
 from fedsolve.engine.compute.sharding import check_alone
+from fedsolve.engine.compute.workers import Tell, open_units
 from fedsolve.engine.identity import arrays_digest, code_digest, describe, digest
 from fedsolve.engine.load import with_start
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
@@ -34,7 +36,8 @@ from fedsolve.engine.sweep_grid import (
 )
 from fedsolve.engine.sweep_result import Sweep
 from fedsolve.engine.sweep_rounds import SweepRounds, SweepStore
-from fedsolve.engine.sweep_trials import Trials
+from fedsolve.engine.sweep_trials import TrialBatch, Trials
+from fedsolve.folders.run_folder import SWEEP
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.report.sweep_page import write_sweep_page
 from fedsolve.results.sweep import SENT, Selection
@@ -127,6 +130,7 @@ def sweep(
     resume: bool = False,
     label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
+    executor: Any = None,
     **options: Unpack[SweepKeywords],
 ) -> Sweep:
     """Run settings of a grid, or drawn at random, with every seed, and select the best setting.
@@ -164,6 +168,8 @@ def sweep(
         label: the method's name in tables.
         progress: as `fedsolve.run` takes it, by default a line in a terminal and a bar in a notebook; a function is
             called with a `Progress`.
+        executor: what runs the trials on other processes or machines, as `fs.Workers` takes it, such as
+            `processes:4`: all that run side by side, `parallel_trials`, are one unit of work. None runs them here.
 
     Returns:
         All evaluations of all trials, metrics of shape (settings, seeds, evaluations), and the best setting
@@ -174,6 +180,7 @@ def sweep(
             selection whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more
             than `fedsolve.engine.sweep_grid.MOST_TRIALS` settings x seeds.
         Interrupted: Ctrl-C, after what is done was kept in `out`.
+        Unavailable: trials were lost with their worker more than `retries` times.
     """
     check_outside(task, out, label)
     task, run = with_start(task, RunOptions(**options), out, resume)
@@ -187,7 +194,9 @@ def sweep(
         parallel_trials=parallel_trials,
     )
     make = (lambda **settings: build(algorithm, settings)) if isinstance(algorithm, str) else algorithm
-    found = run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
+    found = run_sweep(
+        make, task, grid, plan, out=out, resume=resume, label=label, progress=progress, executor=executor
+    )
     if out is not None and importlib.util.find_spec("pyarrow"):
         found.save(out)
         write_sweep_page(out, found, draw=importlib.util.find_spec("matplotlib") is not None)
@@ -204,6 +213,7 @@ def run_sweep(
     resume: bool = False,
     label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
+    executor: Any = None,
 ) -> Sweep:
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
     check_alone("a sweep")
@@ -220,9 +230,10 @@ def run_sweep(
         with (
             progress_to(progress, prepared.label) as tell,
             SweepStore.at(out, identity, resume) as store,
+            open_units(executor, out) as units,
         ):
             rounds = SweepRounds(trials, options, store, tell)
-            rounds.finish()
+            rounds.finish(units, _Batches(methods, task, options, label, identity), run_batch)
     settings = {k: v for k, v in prepared.settings.items() if k not in ("algorithm", "seed")}
     sizes = prepared.traffic.up
     return Sweep(
@@ -240,3 +251,33 @@ def run_sweep(
         search=options.search.record(grid),
         stopped=rounds.results.stopped,
     )
+
+
+# A batch of trials on a worker.
+
+
+@dataclass(frozen=True)
+class _Batches:
+    # what the batches of a sweep have in common; each worker makes the trials ready once
+    methods: Sequence[Algorithm]
+    task: Task
+    options: SweepOptions
+    label: str | None
+    identity: dict[str, Any]
+
+    @cached_property
+    def trials(self) -> Trials:
+        trials = _prepare_trials(self.methods, self.task, self.options, self.label)
+        return trials.without_nonfinite_clients()
+
+
+def run_batch(batch: TrialBatch, folder: Path | None, number: int, shared: _Batches, tell: Tell) -> Any:
+    # a unit: a sweep of one batch; one that was lost goes on from its checkpoint
+    options = replace(shared.options, parallel_trials=len(batch.settings) * len(batch.seeds))
+    resume = folder is not None and (folder / SWEEP.file).exists()
+    with jax.enable_x64(shared.options.run.dtype == "float64"):
+        identity = {**shared.identity, "batch": number}
+        with SweepStore.at(folder, identity, resume) as store:
+            rounds = SweepRounds(shared.trials.of(batch), options, store, tell)
+            rounds.finish()
+    return rounds.results.metrics, rounds.results.diverged, rounds.trials.prepared.remarks

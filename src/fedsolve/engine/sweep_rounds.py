@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import jax
 import numpy as np
 
 from fedsolve.core import trees
-from fedsolve.core.errors import Interrupted
+from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.engine.compute.layout import Need, batches_at_once, check_memory, free_bytes
 from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.compute.workers import Units, each_in_threads
 from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
 from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.sweep_grid import SweepOptions
@@ -36,7 +38,7 @@ class TrialResults:
     """Results by trial while a sweep grows, of shape (settings, seeds, evaluations).
 
     Metrics are NaN where nothing was seen, `diverged` and `stopped` (by setting) -1 where that has not happened.
-    `batches` are done; `rounds` counts those of the batches under way.
+    `finished` has the numbers of the batches that are done; `rounds` counts those of the batches under way.
     """
 
     shape: tuple[int, int, int]
@@ -44,7 +46,7 @@ class TrialResults:
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     diverged: np.ndarray = field(init=False)
     stopped: np.ndarray = field(init=False)
-    batches: int = 0
+    finished: list[int] = field(default_factory=list)
     rounds: int = 0
     seconds: float = 0.0
 
@@ -52,11 +54,11 @@ class TrialResults:
         self.diverged = np.full(self.shape[:2], -1, np.int32)
         self.stopped = np.full(self.shape[0], -1, np.int32)
 
-    def put(self, batch: TrialBatch, evaluation: int, values: dict[str, np.ndarray]) -> None:
-        # metrics of a batch's trials, each of shape (L, S), at one evaluation
+    def put(self, batch: TrialBatch, evaluations: Sequence[int], values: dict[str, np.ndarray]) -> None:
+        # metrics of a batch's trials at some evaluations, each of shape (L, S, evaluations)
         for name, value in values.items():
             all_trials = self.metrics.setdefault(name, np.full(self.shape, np.nan, self.dtype))
-            all_trials[np.ix_(batch.settings, batch.seeds, np.array([evaluation]))] = value[..., None]
+            all_trials[np.ix_(batch.settings, batch.seeds, np.asarray(evaluations))] = value
 
     def end(self, batch: TrialBatch, rounds: int) -> None:
         # a trial whose model is not finite after the last round has diverged: nobody trained from it to notice
@@ -92,7 +94,10 @@ class SweepStore:
         manifest = self._manifest = {} if folder is None else folder.manifest() or {}
         self.trials, self.at_once = manifest.get("lanes"), manifest.get("at_once")
         self.running = [TrialBatch(*map(np.array, batch)) for batch in manifest.get("running", ())]
-        self.done = tuple(manifest.get(name, 0) for name in ("blocks", "rounds", "seconds"))
+        finished = list(
+            manifest.get("finished", range(manifest.get("blocks", 0)))
+        )  # a number in earlier versions
+        self.done = finished, manifest.get("rounds", 0), manifest.get("seconds", 0.0)
 
     @classmethod
     @contextlib.contextmanager
@@ -126,7 +131,7 @@ class SweepStore:
         if self._folder is None:
             return
         manifest = {
-            "blocks": results.batches,
+            "finished": results.finished,
             "rounds": results.rounds if running else 0,
             "seconds": results.seconds,
             **layout,
@@ -176,32 +181,81 @@ class SweepRounds(Rounds):
         self._running: list[RunningBatch] = []
         self._is_compiled = False
 
-    def finish(self) -> None:
-        # all batches, from where the store is
+    def finish(self, units: Units | None = None, shared: Any = None, run_batch: Any = None) -> None:
+        # all batches, from where the store is; on workers by `run_batch`, given what these share
         results, clock, begun = self.results, CompileClock(), Stopwatch(0.0)
         with Interruptible(self._store.where) as interrupt:
             self._restore()
             before = results.seconds
             self._seconds = lambda: before + begun.seconds
-            with clock, ThreadPoolExecutor(batches_at_once()) as self._pool:
-                while results.batches < len(self._batches):
+            if units is not None:
+                self._finish_elsewhere(units, shared, run_batch)
+            with clock:
+                while self._next_numbers:
                     loop(self, clock, lambda: interrupt.stop_requested)
-                    results.batches, results.rounds = results.batches + len(self._together), 0
+                    results.finished, results.rounds = results.finished + self._next_numbers, 0
                     self._running = []
                     if interrupt.stop_requested and self._trial_rounds < self._all_trial_rounds:
                         self.save()
                         raise Interrupted(self.how_to_resume())
             self.save()
+        where = self._store.where
+        for left in where.glob("batch-*") if where else ():  # of workers: they began again here
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _finish_elsewhere(self, units: Units, shared: Any, run_batch: Any) -> None:
+        # those that were under way here begin again there
+        if self._stops:
+            raise InvalidInput("executor: halving compares the trials of all batches: leave one of them out")
+        if len(self._batches) == 1:
+            self._notes += ("all trials are one unit, on one worker: smaller parallel_trials make more",)
+        results, self._running, self.results.rounds = self.results, [], 0
+        lock, doing, where = threading.Lock(), dict[int, int](), self._store.where
+        digest = units.share(f"the sweep on {self.trials.prepared.task.name}", shared)
+
+        def run(number: int) -> None:
+            batch, name = self._batches[number], f"batch {number + 1}"
+            folder = None if where is None else where.absolute() / f"batch-{number + 1}"
+
+            def tell(at: Progress) -> None:
+                with lock:
+                    doing[number] = at.round
+                    self.report(sum(doing.values()), f"{name} {at.remark}")
+
+            found, lost = units.run(name, partial(run_batch, batch, folder, number), digest, tell, folder)
+            with lock:
+                try:
+                    metrics, diverged, notes = found
+                    results.put(batch, range(results.shape[2]), metrics)
+                    results.diverged[np.ix_(batch.settings, batch.seeds)] = diverged
+                except MALFORMED as error:
+                    raise InvalidInput(f"{name}: the worker's reply is no batch's: {error}") from None
+                doing.pop(number, None)
+                results.finished.append(number)
+                self._notes = tuple(dict.fromkeys((*self._notes, *notes, *lost)))
+                if self._store.due:
+                    self.save()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+        left = [number for number in range(len(self._batches)) if number not in results.finished]
+        try:
+            each_in_threads(run, left, Units.threads)
+        except Interrupted:
+            raise Interrupted(self.how_to_resume()) from None
+        finally:
+            if results.finished:
+                self.save()
 
     def _restore(self) -> None:
         # put results and batches where the store left them
         results = self.results
-        results.batches, results.rounds, results.seconds = self._store.done
+        results.finished, results.rounds, results.seconds = self._store.done
         if results.rounds:
             self._running = [self.trials.begin(batch) for batch in self._store.running or self._together]
         states = self._store.restore(results, [current.states for current in self._running])
         self._running = [replace(current, states=s) for current, s in zip(self._running, states, strict=True)]
-        if results.batches or results.rounds:
+        if results.finished or results.rounds:
             self._leave_out_nonfinite_clients()
 
     def _start(self) -> list[RunningBatch]:
@@ -209,9 +263,14 @@ class SweepRounds(Rounds):
         return [self.trials.begin(batch) for batch in self._together]
 
     @property
+    def _next_numbers(self) -> list[int]:
+        # of the batches that run at once now
+        left = (number for number in range(len(self._batches)) if number not in self.results.finished)
+        return list(islice(left, self._at_once))
+
+    @property
     def _together(self) -> Sequence[TrialBatch]:
-        # the batches that run at once now
-        return self._batches[self.results.batches : self.results.batches + self._at_once]
+        return [self._batches[number] for number in self._next_numbers]
 
     @property
     def done(self) -> int:
@@ -222,14 +281,14 @@ class SweepRounds(Rounds):
         results, self._is_compiled = self.results, False
         if not results.rounds:
             self._running = self._start()
-            self._evaluate(0, None)
-            if not results.batches and not np.isfinite(self._first_losses()).all():
+            self._evaluate(0, 1)
+            if not results.finished and not np.isfinite(self._first_losses()).all():
                 self._leave_out_nonfinite_clients()
-                self._evaluate(0, None)
+                self._evaluate(0, 1)
             self._selection.check(results.metrics)
             for current in self._running:
                 current.next_methods(results.metrics, 1)  # refuses a rate that reacts to what is not measured
-        if results.batches == self._store.done[0]:  # later batches run the program of the first
+        if results.finished == self._store.done[0]:  # later batches run the program of the first
             tell_compiling(self._progress, self.trials.prepared.label)
         if not self._trial_rounds:
             self.report()
@@ -237,11 +296,11 @@ class SweepRounds(Rounds):
 
     def advance(self, rounds: int) -> int:
         # the first call compiles, which is done once: no threads
-        pool = self._pool if self._is_compiled else None
+        threads = batches_at_once() if self._is_compiled else 1
         self._next = self._evaluated.index(self.next_evaluation)
         metrics = self.results.metrics
         ahead = partial(RunningBatch.advance, rounds=rounds, metrics=metrics, evaluations=self._next)
-        self._running, self._is_compiled = _each(ahead, self._running, pool), True
+        self._running, self._is_compiled = each_in_threads(ahead, self._running, threads), True
         return rounds
 
     def record(self, logs: int) -> None:
@@ -256,7 +315,7 @@ class SweepRounds(Rounds):
             self._running = in_fewest_batches(running)
 
     def evaluate(self) -> str:
-        self._evaluate(self._next, self._pool)
+        self._evaluate(self._next, batches_at_once())
         if self.results.rounds in self._stops:
             self._go_on_with(self._stops[self.results.rounds])
         if self.results.rounds == self.rounds:
@@ -285,11 +344,12 @@ class SweepRounds(Rounds):
         layout = {"lanes": lanes, "at_once": self._at_once}
         self._store.save(self.results, self._running, layout)
 
-    def report(self) -> None:
+    def report(self, elsewhere: int = 0, remark: str = "") -> None:
         if self._progress is not None:
             diverged = int((self.results.diverged > 0).sum())
-            label, done, total = self.trials.prepared.label, self._trial_rounds, self._all_trial_rounds
-            self._progress(Progress(label, done, total, {}, diverged=diverged, notes=self._notes))
+            label, done = self.trials.prepared.label, self._trial_rounds + elsewhere
+            of = {"diverged": diverged, "notes": self._notes, "remark": remark}
+            self._progress(Progress(label, done, self._all_trial_rounds, {}, **of))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -303,7 +363,7 @@ class SweepRounds(Rounds):
 
     @property
     def _trial_rounds(self) -> int:
-        before = sum(b.trials for b in self._batches[: self.results.batches]) * self.rounds
+        before = sum(self._batches[number].trials for number in self.results.finished) * self.rounds
         return before + sum(b.trials for b in self._together) * self.done
 
     @property
@@ -320,10 +380,10 @@ class SweepRounds(Rounds):
         self.trials = self.trials.without_nonfinite_clients()
         self._running = [replace(current, trials=self.trials) for current in self._running]
 
-    def _evaluate(self, evaluation: int, pool: ThreadPoolExecutor | None) -> None:
-        values = _each(RunningBatch.evaluate, self._running, pool)
+    def _evaluate(self, evaluation: int, threads: int) -> None:
+        values = each_in_threads(RunningBatch.evaluate, self._running, threads)
         for current, found in zip(self._running, values, strict=True):
-            self.results.put(current.batch, evaluation, found)
+            self.results.put(current.batch, [evaluation], {name: x[..., None] for name, x in found.items()})
 
     def _batches_in_memory(self) -> int:
         # how many batches lie in memory together: all, where their states are little
@@ -333,22 +393,6 @@ class SweepRounds(Rounds):
             check_memory([Need("the states of all trials", states, "fewer trials, or no halving")], 0)
             return len(self._batches)
         return len(self._batches) if _SHARE * states < free_bytes() else batches_at_once()
-
-
-def _each(
-    function: Callable[[RunningBatch], Any], running: list[RunningBatch], pool: ThreadPoolExecutor | None
-) -> list[Any]:
-    # the function of each batch: in threads at once, or one after another without a pool
-    if pool is None or len(running) == 1:
-        return [function(current) for current in running]
-    wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    context = copy_context()  # whose clock counts what is compiled
-
-    def in_thread(current: RunningBatch) -> Any:
-        with jax.enable_x64(wide):  # each thread has its own
-            return function(current)
-
-    return list(pool.map(lambda current: context.copy().run(in_thread, current), running))
 
 
 def in_fewest_batches(running: Sequence[RunningBatch], best: Sequence[int] = ()) -> list[RunningBatch]:

@@ -205,6 +205,14 @@ class Trials:
         prepared = without_nonfinite_clients(self.prepared)
         return self if prepared is self.prepared else dataclasses.replace(self, prepared=prepared)
 
+    def of(self, batch: TrialBatch) -> Trials:
+        return dataclasses.replace(
+            self,
+            methods=tuple(self.methods[i] for i in batch.settings),
+            diagnostics=tuple(self.diagnostics[i] for i in batch.settings),
+            seeds=tuple(self.seeds[i] for i in batch.seeds),
+        )
+
     @property
     def evaluated(self) -> np.ndarray:
         # rounds done at each evaluation, shape (evaluations,), 0 first

@@ -15,6 +15,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -214,31 +215,43 @@ def stop_within(folder: Path) -> None:
         (place / STOP).unlink(missing_ok=True)
 
 
-class Interruptible:
-    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder, set `stop_requested`."""
+_innermost: ContextVar[Interruptible | None] = ContextVar("innermost", default=None)
 
-    def __init__(self, folder: Path | None = None) -> None:
+
+class Interruptible:
+    """While entered, the first SIGINT or SIGTERM, and a file `STOP` in the folder, set `stop_requested`.
+
+    So does what asks the block around it, which a signal asks as well. A `shared` file is not its own to remove.
+    """
+
+    def __init__(self, folder: Path | None = None, *, shared: bool = False) -> None:
         self._file = None if folder is None else folder / STOP
-        self._signalled = False
+        self._own = None if shared else self._file
+        self.signalled, self._around = False, _innermost.get()
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> Interruptible:
         self._remove()  # one that was meant for an earlier run
+        _innermost.set(self)
         if threading.current_thread() is threading.main_thread():
             self._old = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        _innermost.set(self._around)
         self._remove()
         self._restore()
 
     @property
     def stop_requested(self) -> bool:
-        return self._signalled or (self._file is not None and self._file.exists())
+        around = self._around is not None and self._around.stop_requested
+        return around or self.signalled or (self._file is not None and self._file.exists())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
+        self.signalled = True
         self._restore()
+        if self._around is not None:
+            self._around._on_signal(number, frame)
 
     def _restore(self) -> None:
         for number, handler in self._old.items():
@@ -246,5 +259,5 @@ class Interruptible:
         self._old = {}
 
     def _remove(self) -> None:
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+        if self._own is not None:
+            self._own.unlink(missing_ok=True)

@@ -27,6 +27,8 @@ from fedsolve.results.sweep import SENT, Selection, SweepRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedsolve.engine.compute.workers import Units
+
 # The parts of an experiment: sweeps as arrays, a file each while it runs, one archive in a folder that is kept.
 
 PARTS, ARCHIVE = "parts", "parts.zip"
@@ -245,6 +247,7 @@ class Context:
         full: the paper's size, of an experiment that has two.
         stored_only: read what is kept and compute nothing, to evaluate its claims again.
         say: shows where it stands: (part, done, total).
+        units: what hands parts to workers, None to run them here.
         earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
         made_with: versions, commit and machine of each part that was read, as `records.identity` says them.
     """
@@ -255,6 +258,7 @@ class Context:
     full: bool = False
     stored_only: bool = False
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
+    units: Units | None = None
     earlier: list[float] = field(default_factory=list)
     made_with: set[str] = field(default_factory=set)
 
@@ -282,22 +286,25 @@ class Context:
             return stored
         if self.stored_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
-        from fedsolve.engine.identity import provenance
-
-        begun = time.process_time()
-        arrays = {key: np.asarray(value) for key, value in compute().items()}
-        seconds = np.asarray(time.process_time() - begun)
-        made = provenance()
-        self.made_with.add(made)
-        notes = {
-            _SECONDS: seconds, _VERSION: np.array(version), _MADE_WITH: np.array(made), _HOLDS: np.array(text),
-        }  # fmt: skip
-        write_part(self.folder, file, arrays | notes)
+        arrays = {key: np.asarray(value) for key, value in noted(compute).items()}
+        self.made_with.add(str(arrays[_MADE_WITH]))
+        if self.units is not None:  # this process did not take them
+            self.earlier.append(float(arrays[_SECONDS]))
+        write_part(self.folder, file, arrays | {_VERSION: np.array(version), _HOLDS: np.array(text)})
         return arrays
 
     def progress(self, part: str) -> Callable[[int, int], None]:
         """`say` of one part."""
         return lambda done, total: self.say(part, done, total)
+
+
+def noted(compute: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """What a function computes, with the processor seconds that it took and what it was made with; it may have both."""
+    from fedsolve.engine.identity import provenance
+
+    begun, arrays = time.process_time(), compute()
+    took, made = np.asarray(time.process_time() - begun), np.array(provenance())
+    return {_SECONDS: took, _MADE_WITH: made, **arrays}
 
 
 def _file_name(name: str, settings: str) -> str:

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fedsolve.config.references import (
@@ -176,6 +177,7 @@ def reproduce(
     full: bool = False,
     experiment: Experiment | None = None,
     say: Callable[[str, int, int], None] = lambda part, done, total: None,
+    executor: Any = None,
 ) -> Reproduced:
     """Run an experiment into a folder: results, pictures and a page of claim / theirs / ours / deviations.
 
@@ -188,7 +190,9 @@ def reproduce(
         quick: a few rounds and settings, to see that it works; its numbers mean nothing and get no verdict.
         full: the paper's size, of an experiment that has one beside that which two cores finish.
         experiment: what the name stands for where `find` does not know it, such as that of a file.
-        say: called with (part, done, total).
+        say: called with (part, done, total), by one thread at a time.
+        executor: what runs the parts of a study on other processes or machines, as `fs.Workers` takes it; None runs
+            them here.
 
     Raises:
         InvalidInput: an unknown name, missing data or matplotlib, a folder that cannot be written, `full` with `quick`
@@ -196,6 +200,7 @@ def reproduce(
         Interrupted: Ctrl-C.
     """
     from fedsolve.data import sources
+    from fedsolve.engine.compute.workers import open_units
     from fedsolve.engine.identity import provenance
     from fedsolve.report.plots import require_matplotlib
     from fedsolve.studies.pages import write_results
@@ -211,8 +216,17 @@ def reproduce(
     _check_folder(folder)
     begun = time.process_time()
     data = None if data_dir is None else Path(data_dir)
-    context = Context(folder, data, quick, full, say=say)
-    outcome = experiment.run(context)
+    lock = Lock()
+
+    def say_in_turn(part: str, done: int, total: int) -> None:
+        with lock:
+            say(part, done, total)
+
+    with open_units(executor, folder) as units:
+        if units is not None and (root := repository()) is not None:
+            units.path.append(str(root))  # of the package `experiments`
+        context = Context(folder, data, quick, full, say=say_in_turn, units=units)
+        outcome = experiment.run(context)
     if quick:
         claims = [replace(claim, verdict=None, reason="") for claim in outcome.claims]
         outcome = replace(outcome, claims=claims)

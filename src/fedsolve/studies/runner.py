@@ -7,14 +7,16 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import Interrupted, unknown
+from fedsolve.engine.compute.workers import each_in_threads
 from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.progress import Progress
 from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.table import ResultTable
@@ -28,6 +30,7 @@ from fedsolve.studies.experiment import (
     Experiment,
     Outcome,
     joined,
+    noted,
     packed,
     unpacked,
     within,
@@ -161,13 +164,33 @@ def outcome(study: Study, context: Context) -> Outcome:
 
 
 def solve(study: Study, context: Context) -> Cells:
-    cells = {}
+    cells: dict[tuple[str, str], Cell] = {}
+    left: dict[tuple[str, str], _Run] = {}
     for name, problem in study.problems.items():
-        task = cache(partial(problem.task, context.data_dir))
+        tasks = _Tasks(partial(problem.task, context.data_dir and context.data_dir.absolute()))
         for label, method in study.methods_of(name).items():
-            run = _Run(context, study, name, problem, label, method, task)
-            cells[name, label] = run.cell(_grid_elsewhere(cells, problem, label))
-    return Cells(study.problems, study.seeds, cells)
+            left[name, label] = _Run(context, study, name, problem, label, method, tasks)
+    order, threads = list(left), context.units.threads if context.units else 1
+
+    def cell(key: tuple[str, str]) -> Cell:
+        return left[key].cell(_grid_elsewhere(cells, left[key].problem, key[1]))
+
+    while left:  # on workers all at once that wait for no other's grid
+        ready = [key for key in left if not (of := left[key].problem.grid_of) or (of, key[1]) in cells]
+        ready = (ready or list(left))[: None if context.units else 1]
+        cells |= zip(ready, each_in_threads(cell, ready, threads), strict=True)
+        left = {key: run for key, run in left.items() if key not in cells}
+    return Cells(study.problems, study.seeds, {key: cells[key] for key in order})
+
+
+class _Tasks(dict[tuple[int, ...], Task]):
+    # the task of a problem by the seed, if each has its own data: made when it is first needed
+    def __init__(self, make: Callable[..., Task]) -> None:
+        self._make = make
+
+    def __missing__(self, seed: tuple[int, ...]) -> Task:
+        self[seed] = self._make(*seed)
+        return self[seed]
 
 
 def _grid_elsewhere(
@@ -191,7 +214,7 @@ class _Run:
     problem: Problem
     label: str
     method: Method
-    task: Callable[..., Task]
+    tasks: _Tasks
 
     @property
     def options(self) -> dict[str, Any]:
@@ -235,10 +258,8 @@ class _Run:
         self, what: str, axes: Mapping[str, tuple[Any, ...]], seeds: Sequence[int], options: Mapping[str, Any]
     ) -> SweepRecord:
         if not self.problem.data_by_seed:
-            return self._part(what, axes, seeds, options, self.task)
-        return joined(
-            [self._part(f"{what}, seed {s}", axes, (s,), options, partial(self.task, s)) for s in seeds]
-        )
+            return self._part(what, axes, seeds, options, ())
+        return joined([self._part(f"{what}, seed {s}", axes, (s,), options, (s,)) for s in seeds])
 
     def _part(
         self,
@@ -246,7 +267,7 @@ class _Run:
         axes: Mapping[str, tuple[Any, ...]],
         seeds: Sequence[int],
         options: Mapping[str, Any],
-        task: Callable[[], Task],
+        data: tuple[int, ...],
     ) -> SweepRecord:
         part = _file_name(f"{self.name} {self.label} {what}")
         one = "validation" in self.problem.tuning and "validation" not in options  # one setting, all examples
@@ -263,18 +284,32 @@ class _Run:
         # of every value in the methods; what is only read is taken from any
         reads = self.context.stored_only
         version = "" if reads else digest(describe(build_methods(self.method.make, axes)))
-        under_way = self.context.folder / "under-way" / f"{part}-{digest(repr((known, version)))}"
+        under_way = self.context.folder.absolute() / "under-way" / f"{part}-{digest(repr((known, version)))}"
 
-        def compute() -> Mapping[str, np.ndarray]:
-            made = task()
-            check_tested(self.problem, made)
+        problem, make, label = self.problem, self.method.make, self.label  # what a worker is sent
+
+        def run(tasks: _Tasks, tell: Callable[[Progress], None]) -> Mapping[str, np.ndarray]:
+            check_tested(problem, tasks[data])
             sweep = fs.sweep(
-                self.method.make, made, axes, seeds=seeds, select=select, label=self.label,
-                out=under_way, resume=(under_way / SWEEP.file).exists(),
-                progress=lambda at: self.context.say(f"{self.name}: {self.label}, {what}", at.done, at.total),
-                **options,
+                make, tasks[data], axes, seeds=seeds, select=select, label=label, out=under_way,
+                resume=(under_way / SWEEP.file).exists(), progress=tell, **options,
             )  # fmt: skip
             return packed(sweep)
+
+        def tell(at: Progress) -> None:
+            name = ", ".join(filter(None, (f"{self.name}: {self.label}", what, at.remark)))
+            try:
+                self.context.say(name, at.done, at.total)
+            except Interrupted:
+                if (units := self.context.units) is None:
+                    raise
+                units.interrupt.signalled = True
+
+        def compute() -> Mapping[str, np.ndarray]:
+            if (units := self.context.units) is None:
+                return run(self.tasks, tell)
+            shared = units.share(f"the problem {self.name}", self.tasks)
+            return units.run(part, lambda *given: noted(partial(run, *given)), shared, tell, under_way)[0]
 
         arrays = self.context.part(part, known, compute, version)
         shutil.rmtree(under_way, ignore_errors=True)

@@ -38,6 +38,14 @@ Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."),
 ]
+Executor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Where runs are computed: processes:4, dask:tcp://host:8786, slurm:partition=gpu,timeout_min=120, or mpi "
+        "(default: in this process).",
+    ),
+]
 Trust = Annotated[
     list[str] | None,
     typer.Option(
@@ -90,6 +98,7 @@ class Request:
     resume: Annotated[
         Path | None, typer.Option(**FOLDER, help="Continue the run in this folder; --rounds may be larger.")
     ] = None
+    executor: Executor = None
     trust: Trust = None
     as_json: AsJson = False
     weighting: str | None = None

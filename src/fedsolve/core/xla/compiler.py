@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -190,7 +191,12 @@ DEVICES_VARIABLE = "JAX_NUM_CPU_DEVICES"
 _FLAG = "xla_force_host_platform_device_count"
 
 
+_like: list[int] = []  # the cores of the process that this one works for
+
+
 def cores() -> int:
+    if _like:
+        return _like[0]
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -215,6 +221,18 @@ def make_cores_devices() -> bool:
     except RuntimeError:  # JAX has begun
         return False
     return True
+
+
+def begin_as(count: int, devices: int | None) -> None:
+    """Choose programs as on a CPU of so many cores, with a pool of so many threads and so many devices.
+
+    XLA divides a large product by the threads of its pool, which changes bits. Where JAX has begun, the pool stays.
+    """
+    _like[:] = [count]
+    os.environ.setdefault("NPROC", str(count))  # how XLA is told the size of its pool
+    if devices is not None and not is_number_given():
+        with contextlib.suppress(RuntimeError):  # JAX has begun
+            jax.config.update("jax_num_cpu_devices", devices)
 
 
 # Programs that JAX has traced, and those inside them: the bodies of loops, the branches, what is called.
