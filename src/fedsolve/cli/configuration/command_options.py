@@ -38,10 +38,21 @@ Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."),
 ]
+
+
+def _executor(text: str | None) -> str | None:
+    if text is not None:
+        from fedsolve.engine.compute.workers import Workers
+
+        Workers(text)  # refuses what is none before anything is made
+    return text
+
+
 Executor = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
+        callback=_executor,
         help="Where runs are computed: processes:4, dask:tcp://host:8786, slurm:partition=gpu,timeout_min=120, or mpi "
         "(default: in this process).",
     ),
