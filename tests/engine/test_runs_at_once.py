@@ -79,11 +79,22 @@ def test_each_methods_rounds_are_traced_once_and_give_the_same_bits(traced, monk
 
 
 @pytest.mark.full
-def test_where_data_are_large_one_method_follows_another(traced, monkeypatch):
+def test_where_data_are_large_one_method_follows_another(monkeypatch):
+    order, prepare, finish = [], scheduler.prepare, scheduler.MethodProgress.finish
+
+    def prepared(*given: Any) -> Any:
+        order.append(given[3])
+        return prepare(*given)
+
+    def finished(self: Any, seed: int, over: bool) -> None:
+        order.append("ended")
+        finish(self, seed, over)
+
     monkeypatch.setattr(scheduler, "_MOST_BYTES", 0)
-    jax.clear_caches()
+    monkeypatch.setattr(scheduler, "prepare", prepared)
+    monkeypatch.setattr(scheduler.MethodProgress, "finish", finished)
     fs.compare(methods(0.01), small(own), **ROUNDS)
-    assert traced == [threading.current_thread().name] * 3
+    assert order == ["a", "ended", "b", "ended", "c", "ended"]
 
 
 def test_a_users_loss_is_traced_by_what_runs_alone(traced):
