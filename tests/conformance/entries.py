@@ -25,7 +25,7 @@ NEEDS = {
         "psi": L1(0.02),
         "gamma": 1 / lr,
         "stages": (2,),
-        "factors": (2, 1),
+        "scales": (2, 1),
         "radii": (3.0, 1.0),
     },
     "ProxTracking": lambda lr: {"psi": PSI, "client_lr": lr},

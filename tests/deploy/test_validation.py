@@ -33,7 +33,7 @@ def sent(measured=(), search=()):
 TRUE = [
     sent(Spread(np.array(25.0))),
     sent(Spread(np.array(25.1))),  # 0.4 % off: sums of many squares are rounded
-    sent(ClientStep(np.array(0.0)), Search(np.array(0.5), np.array(3.5))),
+    sent(ClientStep(np.array(0.0)), Search(np.array(0.5), np.array(3.5), ())),
     ScaffoldMessage(sent(Spread(np.array(25.0))), DELTA),
     PrivateMessage(sent(Spread(np.array(25.0))), np.array(1.0)),
     PrivateMessage(sent(), ()),
@@ -47,7 +47,7 @@ FALSE = [
     (ScaffoldMessage(sent(Spread(np.array(26.0))), DELTA), "its squared_norm is 26, but 25"),
     (PrivateMessage(sent(Spread(np.array(26.0))), np.array(1.0)), "its squared_norm is 26, but 25"),
     (sent(ClientStep(np.array(-1.0))), "its step is -1: it must be at least 0"),
-    (sent((), Search(np.array(1.0), np.array(-2.0))), "its evaluations is -2"),
+    (sent((), Search(np.array(1.0), np.array(-2.0), ())), "its evaluations is -2"),
     (
         PrivateMessage(sent(), np.array(-1e4)),
         "its within is -10000: it must be at least 0 and at most 1 and whole",

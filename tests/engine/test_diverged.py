@@ -22,12 +22,12 @@ from fedsolve.results.sweep import Selection, SweepRecord
 from harness import cross_entropy, make_clients, make_task
 
 REFUSED = {"client_lr", "server_lr", "eta_max", "eta", "mu", "tau", "client_momentum", "clip_norm"}
-NO_RATE = ("FedFW", "FedFWPlus", "FedFWSto", "PAdaMFed", "Newton")
+NO_RATE = ("FedFW", "FedFWPlus", "FedFWSto", "PAdaMFed", "Newton", "FastFedDA", "CFedDA", "MCFedDA")
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "SCAFFOLD+FedProx+FedAdam"])
 def test_every_method_names_its_rates(name):
-    """Those that the catalogue takes (eta_max of a line search too); Frank-Wolfe, PAdaMFed and Newton have none."""
+    """Those that the catalogue takes (eta_max of a line search too); Frank-Wolfe, FastFedDA, PAdaMFed, Newton none."""
     own = arguments(name)
     found = rates(build(name, example_of(name)), 3)
     assert all(math.isfinite(value) for value in found.values())

@@ -117,7 +117,7 @@ def test_stages(sampling):
     """Three stages of 2, 3 and more rounds, with the weights and balls of each about its own start."""
     factors, radii = (4.0, 2.0, 1.0), (1.5, 0.6, 0.3)
     clients = make_clients()
-    method = fs.MCFedDA(L1(0.02), mu=MU, gamma=GAMMA, stages=(2, 3), factors=factors, radii=radii)
+    method = fs.MCFedDA(L1(0.02), mu=MU, gamma=GAMMA, stages=(2, 3), scales=factors, radii=radii)
     run = play(method, make_task(clients), sampling, ROUNDS)
 
     def prox(v, step, x0, stage):
@@ -288,7 +288,7 @@ def test_control_variates_with_one_prox_a_round(sampling):
     [
         (lambda: fs.MCFedDA(L2Ball(1.0)), "MCFedDA takes L1(weight) on the whole model"),
         (lambda: fs.MCFedDA(L1(0.1), stages=(0,)), "stages = (0,) must be numbers of rounds"),
-        (lambda: fs.MCFedDA(L1(0.1), stages=(5,)), "factors = (4.0, 2.0, 1.0) must be 2 numbers above 0"),
+        (lambda: fs.MCFedDA(L1(0.1), stages=(5,)), "scales = (4.0, 2.0, 1.0) must be 2 numbers above 0"),
         (lambda: fs.CFedDA(L1(0.1), gamma=0.0), "gamma = 0.0 must be finite and > 0"),
         (lambda: fs.ControlVariates(fs.FedMiD(L1(0.1))), "option II needs local SGD"),
     ],

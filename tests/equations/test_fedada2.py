@@ -88,7 +88,7 @@ def test_a_server_with_adagrad():
 
 def test_one_step_without_eps_is_a_sign():
     """K = 1, Adagrad, eps = 0: each coordinate moves by eta_l, against its gradient's sign."""
-    method = fs.FedOpt(fs.client.Adaptive(RATE, eps=0.0), fs.server.ServerSGD(), weighting="uniform")
+    method = fs.FedOpt(fs.client.AdaptiveSGD(RATE, eps=0.0), fs.server.ServerSGD(), weighting="uniform")
     run = play(method, make_task(make_clients(), local_steps=1), fs.sampling.Uniform(1), 1)
     moved = run.iterates[1] - run.iterates[0]
     np.testing.assert_allclose(np.abs(moved[moved != 0]), RATE, rtol=1e-12)
@@ -107,7 +107,7 @@ def test_where_rules_agree():
     for shape in ((1, 5), (5,)):
         task = fs.Task.from_arrays(loss, np.zeros(shape), [(x[:6], y[:6]), (x[6:], y[6:])], batch_size=3)
         for rule in ("adagrad", "sm3", "sm3-ii"):
-            method = fs.FedOpt(fs.client.Adaptive(RATE, rule=rule), fs.server.ServerSGD())
+            method = fs.FedOpt(fs.client.AdaptiveSGD(RATE, rule=rule), fs.server.ServerSGD())
             run = fs.run(method, task, rounds=3, dtype="float64")
             ends.append(np.ravel(run.params))
     for end in ends[1:]:

@@ -181,8 +181,8 @@ BAD = {
         lambda: fs.FedOpt(SGD(0.1), LargestStep()),
         ["LargestStep", "client.Armijo()", "SGD"],
     ),
-    "SCAFFOLD II": (lambda: fs.ControlVariates(fs.FedLiLS()), ["Armijo", "option='I'"]),
-    "SCAFFOLD II by name": (lambda: fs.build("SCAFFOLD+FedLiLS"), ["Armijo", "option='I'"]),
+    "SCAFFOLD II": (lambda: fs.ControlVariates(fs.FedAda2()), ["AdaptiveSGD", "option='I'"]),
+    "SCAFFOLD II by name": (lambda: fs.build("SCAFFOLD+FedAda2"), ["AdaptiveSGD", "option='I'"]),
 }
 
 

@@ -20,7 +20,7 @@ from fedsolve.core.types import Params
 from fedsolve.tasks.leaves import refuse_halves
 from fedsolve.tasks.task import Task
 
-_HOLDERS = ("inner", "local", "server_optimizer")
+_HOLDERS = ("inner", "local", "server_optimizer", "optimizer")
 _ARGUMENTS = {
     ("", "lr"): "client_lr",
     ("inner", "lr"): "client_lr",
@@ -28,6 +28,7 @@ _ARGUMENTS = {
     ("local", "momentum"): "client_momentum",
     ("local", "learning_rate"): "client_lr",
     ("server_optimizer", "lr"): "server_lr",
+    ("optimizer", "lr"): "server_lr",
     ("server_optimizer", "eta"): "server_lr",
     ("server_optimizer", "learning_rate"): "server_lr",
 }

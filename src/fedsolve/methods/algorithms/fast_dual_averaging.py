@@ -180,7 +180,7 @@ class CFedDA(FastFedDA):
 class MCFedDA(CFedDA):
     """MC-FedDA (Bao et al. 2022): `CFedDA` in stages, each with a smaller weight and within an l1 ball about its start.
 
-        stage s: x0 = the last model, t = 0,   psi_s(y) = factor_s weight |y|_1 where |y - x0|_1 <= radius_s
+        stage s: x0 = the last model, t = 0,   psi_s(y) = scale_s weight |y|_1 where |y - x0|_1 <= radius_s
 
     The prox of psi_s is exact: the multiplier nu of the ball by bisection, each coordinate the prox of
     weight |y| + nu |y - x0| in closed form. The last stage goes on for as long as the run does.
@@ -193,7 +193,7 @@ class MCFedDA(CFedDA):
         gamma: as in `CFedDA`.
         weighting: as in `CFedDA`.
         stages: rounds of the stages but the last one; the authors' Lasso has (250, 250).
-        factors: of the weight, above 0, one more than stages; theirs are 4, 2, 1.
+        scales: of the weight, above 0, one more than stages; theirs are 4, 2, 1.
         radii: of the balls, above 0, one more than stages; theirs are 1e4 times 1/2, 1/4, 1/8.
 
     Raises:
@@ -206,7 +206,7 @@ class MCFedDA(CFedDA):
 
     _: KW_ONLY
     stages: tuple[int, ...] = static(default=(250, 250))
-    factors: tuple[float, ...] = static(default=(4.0, 2.0, 1.0))
+    scales: tuple[float, ...] = static(default=(4.0, 2.0, 1.0))
     radii: tuple[float, ...] = static(default=(5e3, 2.5e3, 1.25e3))
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class MCFedDA(CFedDA):
             raise InvalidInput(
                 f"MCFedDA takes L1(weight) on the whole model, not {shown(self.psi)}: take CFedDA"
             )
-        for name in ("stages", "factors", "radii"):
+        for name in ("stages", "scales", "radii"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
             if name == "stages" and not all(is_integer(x) and x > 0 for x in values):
@@ -240,7 +240,7 @@ class MCFedDA(CFedDA):
 
     def _primal(self, at: DualAverage, dual: Params, count: Scalar) -> Params:
         below = count * self.mu / 2 + self.gamma
-        weight = self.psi.parts[0].psi.weight * jnp.asarray(self.factors)[at.stage] * count / below
+        weight = self.psi.parts[0].psi.weight * jnp.asarray(self.scales)[at.stage] * count / below
         radius = jnp.asarray(self.radii)[at.stage]
         return l1_within_ball(trees.scale(-1 / below, dual), at.start, weight, radius)
 

@@ -7,8 +7,8 @@ from typing import Literal
 from fedsolve.core.building import by_name
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting
-from fedsolve.methods.client.adaptive import Adaptive
-from fedsolve.methods.server.adaptive import Adaptive as ServerAdaptive
+from fedsolve.methods.client.adaptive_sgd import AdaptiveSGD
+from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.fedopt import FedOpt
 
 
@@ -27,7 +27,7 @@ def FedAda2(
 ) -> FedOpt:
     """FedAda2 (Lee et al. 2025): adaptive clients whose second moments begin at zero, and an adaptive server.
 
-        client:  y <- y - eta_l g / (sqrt(v) + eps),   v as in `client.Adaptive`, 0 at the start of a round
+        client:  y <- y - eta_l g / (sqrt(v) + eps),   v as in `client.AdaptiveSGD`, 0 at the start of a round
         server:  m <- 0.9 m + 0.1 D,   v <- 0.999 v + 0.001 D^2 (or v + D^2),   w <- w + eta m / (sqrt(v) + tau)
 
     The second moments of clients and server never travel. Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m
@@ -48,7 +48,7 @@ def FedAda2(
         weighting: of clients, by `examples` (the code's) or `uniform`.
 
     Returns:
-        A `FedOpt` of `client.Adaptive` and `server.Adaptive`.
+        A `FedOpt` of `client.AdaptiveSGD` and `server.Adaptive`.
 
     Raises:
         InvalidInput: a number out of its range, an unknown rule or weighting, a correction for Adagrad.
@@ -59,7 +59,7 @@ def FedAda2(
     Reference: Lee, Sharma, Zaheer and Li, "Efficient Adaptive Federated Optimization", arXiv:2410.18117v3, 2025, and
     its authors' code.
     """
-    local = Adaptive(client_lr, rule=rule, eps=eps, every=every, bias_correction=bias_correction)
+    local = AdaptiveSGD(client_lr, rule=rule, eps=eps, every=every, bias_correction=bias_correction)
     return FedOpt(local, _server(server_lr, second, tau), weighting=weighting, name="FedAda2")
 
 
@@ -78,7 +78,7 @@ def FedAda2PlusPlus(
 ) -> FedOpt:
     """FedAda2++ (Lee et al. 2025): `FedAda2` whose clients keep SM3's covers in place of a second moment.
 
-        client:  y <- y - eta_l g / (sqrt(v) + eps),   v from row and column maxima as in `client.Adaptive`
+        client:  y <- y - eta_l g / (sqrt(v) + eps),   v from row and column maxima as in `client.AdaptiveSGD`
         server:  as in `FedAda2`
 
     A matrix of r x c parameters needs r + c numbers beside them on a client (`sm3-adam` d more, for its first moment);
@@ -96,7 +96,7 @@ def FedAda2PlusPlus(
         weighting: as in `FedAda2`.
 
     Returns:
-        A `FedOpt` of `client.Adaptive` and `server.Adaptive`.
+        A `FedOpt` of `client.AdaptiveSGD` and `server.Adaptive`.
 
     Raises:
         InvalidInput: a number out of its range, an unknown rule or weighting, a correction for sums.
@@ -104,10 +104,10 @@ def FedAda2PlusPlus(
     Reference: Lee, Sharma, Zaheer and Li, "Efficient Adaptive Federated Optimization", arXiv:2410.18117v3, 2025, and
     its authors' code; Anil et al., "Memory Efficient Adaptive Optimization", NeurIPS 2019.
     """
-    local = Adaptive(client_lr, rule=rule, eps=eps, every=every, bias_correction=bias_correction)
+    local = AdaptiveSGD(client_lr, rule=rule, eps=eps, every=every, bias_correction=bias_correction)
     return FedOpt(local, _server(server_lr, second, tau), weighting=weighting, name="FedAda2PlusPlus")
 
 
-def _server(server_lr: Rate, second: Literal["adam", "adagrad"], tau: Scalar) -> ServerAdaptive:
+def _server(server_lr: Rate, second: Literal["adam", "adagrad"], tau: Scalar) -> Adaptive:
     beta1 = 0.9 if second == "adam" else 0.0
-    return ServerAdaptive(server_lr, tau=tau, beta1=beta1, beta2=0.999, initial=0.0, second=second)
+    return Adaptive(server_lr, tau=tau, beta1=beta1, beta2=0.999, initial=0.0, second=second)

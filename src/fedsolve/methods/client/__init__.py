@@ -1,6 +1,6 @@
 """Local solvers: the optimisers that clients run between two messages."""
 
-from fedsolve.methods.client.adaptive import Adaptive
+from fedsolve.methods.client.adaptive_sgd import AdaptiveSGD
 from fedsolve.methods.client.line_search import Armijo, ConjugateGradient
 from fedsolve.methods.client.muon import Muon
 from fedsolve.methods.client.optax import Optax, OptaxSolver
@@ -9,7 +9,7 @@ from fedsolve.methods.client.solver import LocalSolver, Solution
 
 __all__ = [
     "SGD",
-    "Adaptive",
+    "AdaptiveSGD",
     "Armijo",
     "ConjugateGradient",
     "LocalSolver",

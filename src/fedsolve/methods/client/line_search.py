@@ -103,7 +103,8 @@ class Armijo(LocalSolver):
     slack: Scalar | None = number(default=None, at_least=0, later=True)
 
     def __post_init__(self) -> None:
-        if self.reset != "code" and (not is_integer(self.reset) or self.reset not in (0, 1, 2)):
+        is_name = isinstance(self.reset, str) and self.reset == "code"
+        if not is_name and (not is_integer(self.reset) or self.reset not in (0, 1, 2)):
             raise InvalidInput(
                 f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max), 2 (grow) or 'code'"
             )

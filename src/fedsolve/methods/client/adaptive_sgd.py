@@ -26,7 +26,7 @@ _Carry = tuple[Params, Params, Any, Scalar]
 
 
 @module
-class Adaptive(LocalSolver):
+class AdaptiveSGD(LocalSolver):
     """Local SGD with a second moment, which is zero at the start of every round: nothing of it is sent or kept.
 
     y <- y - lr g / (sqrt(v) + eps), with `adam` and `sm3-adam` m <- b1 m + (1 - b1) g in place of g, and
