@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -220,8 +221,8 @@ def test_fixed_points():
     best = fista(gradient, theirs, default_start(), 0.2, 4000)
 
     def distance(method, rounds):
-        end = play(method, whole(clients), fs.sampling.Uniform(5), rounds).iterates[-1]
-        return np.abs(end - best).max()
+        run = fs.run(method, whole(clients), rounds=rounds, eval_every=rounds, dtype="float64")
+        return np.abs(flat(jax.tree.leaves(run.params)) - best).max()
 
     assert distance(fs.ProxTracking(ours, 0.1), 600) < 1e-6
     controlled = [
