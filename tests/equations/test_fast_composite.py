@@ -208,6 +208,7 @@ def whole(clients):
     return make_task(clients, batch=None, local_steps=5)
 
 
+@pytest.mark.full
 def test_fixed_points():
     """Exact gradients, five local steps, skewed clients: ProxTracking reaches the minimiser of F + psi. With one prox a
     round on the server the distance is in proportion to the rate, and control variates halve it here."""
