@@ -250,6 +250,10 @@ REFUSED = {
         "separated without an error by age",
     ),
     "few rows": ({"sites": {k: v[:8] for k, v in SITES.items()}}, "fewer than 10 rows"),
+    "fewer rows than columns": (
+        {"f": "ill ~ age + bmi + days", "min_rows": 1, "sites": {k: v[:1] for k, v in SITES.items()}},
+        "3 rows are too few for 4 columns: leave terms out",
+    ),
     "many columns": ({"f": "ill ~ C(visits) * C(days)", "min_rows": 2}, "sites take part"),
     "infinite": ({"sites": shifted(age=np.inf)}, "not finite"),
     "text outcome": (

@@ -258,3 +258,25 @@ def test_an_oracle_may_scale_gradients_alone():
     """Half of the gradient is half of the rate; a subclass of `WrappedOracle` need not define `extra`."""
     halved, slower = end(Halving(fs.FedAvg(RATE))), end(fs.FedAvg(RATE / 2))
     np.testing.assert_allclose(halved, slower, rtol=0, atol=1e-15)
+
+
+@dataclass(frozen=True)
+class Added(fs.WrappedOracle):
+    """A term in the losses, and its gradient forgotten."""
+
+    def extra(self, params: Params) -> Any:
+        return trees.squared_norm(params)
+
+
+@module
+class Adding(fs.Wrapper):
+    title: ClassVar[str] = "Adding"
+    inner: fs.Algorithm
+
+    def train(self, broadcast: Any, client: Any, oracle: fs.Oracle) -> tuple[Any, Any]:
+        return self.inner.train(broadcast, client, Added(oracle))
+
+
+def test_a_term_without_its_gradient_does_not_train():
+    with pytest.raises(NotImplementedError):
+        end(Adding(fs.FedAvg(RATE)))

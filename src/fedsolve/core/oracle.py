@@ -146,9 +146,9 @@ class WrappedOracle(Oracle):
             gradient: the inner oracle's gradient, with the model's shapes.
 
         Returns:
-            A gradient of the same structure, shapes and types; the gradient itself by default.
+            A gradient of the same structure, shapes and types.
         """
-        return gradient
+        raise NotImplementedError
 
     def extra(self, params: Params) -> Scalar:
         """The term that is added to every loss, shape (); 0 by default.
@@ -301,6 +301,9 @@ class _Beginning(WrappedOracle):
 
     def __call__(self, params: Params, step: Scalar) -> NoReturn:
         raise _Begins(params, step)
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        return gradient
 
     def remembering(self, memory: Any) -> Oracle:
         return replace(self, memory=memory)

@@ -232,7 +232,7 @@ class MCFedDA(CFedDA):
 
     def update(self, server: DualAverage, message: DualMessage, cohort: Cohort) -> DualAverage:
         after = super().update(server, message, cohort)
-        ends = jnp.cumsum(jnp.asarray(self.stages, jnp.int32)) if self.stages else jnp.zeros(0, jnp.int32)
+        ends = jnp.cumsum(jnp.asarray(self.stages, jnp.int32))
         stage = jnp.sum(cohort.round + 1 >= ends).astype(server.stage.dtype)
         model = self.model(after)
         anew = DualAverage(trees.scale(-self.gamma, model), jnp.zeros_like(after.count), model, stage)

@@ -24,7 +24,7 @@ FALLBACK = 1e-6
 """The step if all of them fail, as in the public code; without reset "code" the last trial if that is shorter."""
 STATIONARY = 1e-8
 """A gradient of smaller norm moves nothing."""
-PASS = 500
+_GROWTH_STEPS = 500
 """Local steps over which reset "code" multiplies the step by delta, as in the public code."""
 
 Reset = Literal[0, 1, 2, "code"]
@@ -150,7 +150,7 @@ class Armijo(LocalSolver):
 
     def _growth(self, oracle: Oracle, dtype: Any) -> Scalar:
         if self.reset == "code":
-            return self.delta ** (1 / PASS)
+            return self.delta ** (1 / _GROWTH_STEPS)
         if self.reset != 2:
             return 1.0
         share = jnp.asarray(oracle.batch_size, dtype) / jnp.asarray(oracle.num_examples, dtype)
