@@ -112,6 +112,9 @@ class _WithoutNoise(WrappedOracle):
 
     key = None  # pyright: ignore[reportIncompatibleVariableOverride, reportAssignmentType]
 
+    def change(self, params: Any, gradient: Any) -> Any:
+        return gradient
+
     def trained(self, params: Any) -> Any:
         return self.inner.trained(params)
 
