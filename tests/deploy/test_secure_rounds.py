@@ -152,7 +152,7 @@ def test_an_owner_that_allows_sums_alone(tmp_path):
 
 
 def shared_noise(noise_multiplier, min_sum):
-    inner = fs.FedAvg(0.1, weighting="uniform")
+    inner = fs.FedExP(0.1, weighting="uniform")
     around = {"cohort": 6, "population": 6, "delta": 1e-5, "sampling": "none", "scalars": {"loss": 0}}
     dp = fs.privacy.DifferentialPrivacy(
         inner, noise_multiplier, 1.0, at="distributed", min_sum=min_sum, **around

@@ -23,7 +23,6 @@ from fedsolve.deploy.sanitize import about_request, reading
 from fedsolve.deploy.secure.sums import Counts, Measured, count_words, to_words
 from fedsolve.deploy.signature import precision_of
 from fedsolve.folders.untrusted import loads
-from fedsolve.methods.secure.secure import update_leaves
 
 LEAST_SUM = 3
 """Clients of a sum, at least: of two, each could subtract its own message."""
@@ -161,7 +160,7 @@ def with_share_of_noise(method: Any, message: Any) -> Any:
     from fedsolve.deploy.secure.primitives import skellam_share
 
     variance = float(method.inner.update_coder.variance)
-    first = message.structure.num_leaves - len(update_leaves(message.structure))
+    first = message.structure.num_leaves - len(method.coded(message.structure))
     noisy = []
     for ring in message.sums[first:]:
         words = wire.ring_words(ring)

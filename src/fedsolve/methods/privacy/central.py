@@ -56,6 +56,7 @@ from fedsolve.methods.privacy.local import (
     check_inner,
     check_stateless,
     clip,
+    compares_clients,
     first_disagreement,
     gaussian,
     join,
@@ -118,16 +119,23 @@ class SkellamCoder(Coder):
         sum:     D = R H (C/s) sum of q_i
 
     H is the orthonormal Hadamard transform of rows of 1,024 numbers, R random signs that follow from the round,
-    s = 2^15.
+    s = 2^15. With a `share` S, |D_i|^2 is one number more, in a row of its own: x becomes
+    (sqrt(1 - S) x, sqrt(S) |x|^2 / s), whose norm is at most s too, so that the noise covers both.
 
     Attributes:
         clip_norm: C > 0.
         variance: v > 0, of one client's noise.
+        share: S of the budget for |D_i|^2, in (0, 1), or None where it is not sent.
     """
 
     clip_norm: Scalar
     variance: Scalar
+    share: Scalar | None = None
     most: float = static(default=_MOST)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        return () if self.share is None else (SQUARED_NORM,)
 
     def encode(self, update: Params, round: Scalar, client: Scalar) -> list[Array]:
         # one array of whole numbers, shape (rows, entries of a row)
@@ -141,6 +149,10 @@ class SkellamCoder(Coder):
         rotated = hadamard(rows * self._signs(rows, round))
         norm = norm_of(rotated)
         x = rotated * (STEPS / jnp.maximum(norm, self.clip_norm))
+        if self.share is not None:
+            squared = jnp.sqrt(self.share) * norm_of(x) ** 2 / STEPS
+            row = jnp.zeros_like(x[:1]).at[0, 0].set(squared.astype(x.dtype))
+            x = jnp.concatenate([jnp.sqrt(1 - self.share).astype(x.dtype) * x, row])
         key = jax.random.fold_in(jax.random.fold_in(_key(round), _ROUNDING), client)
         return [round_within(x, NORM / 1.0001, key)]
 
@@ -148,12 +160,16 @@ class SkellamCoder(Coder):
         # a simulation's share of the noise
         return [simulated_noise(jax.random.fold_in(key, _NOISE), x, self.variance) for x in numbers]
 
-    def decode(self, sums: list[Array], clients: Scalar, like: Params, round: Scalar) -> Params:
-        # the mean client update, with the mean of the noise
+    def decode(self, sums: list[Array], clients: Scalar, like: Params, round: Scalar) -> list[Array]:
+        # the leaves of the mean client update, with the mean of the noise, and mean |D_i|^2 where it is sent
         (rows,) = sums
         flat, structure = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like))
-        plain = hadamard(rows) * self._signs(rows, round) * (self.clip_norm / STEPS / clients)
-        return structure(plain.ravel()[: flat.size].astype(flat.dtype))
+        scale, beside = self.clip_norm / STEPS / clients, []
+        if self.share is not None:
+            beside = [rows[-1, 0] * (scale * self.clip_norm / jnp.sqrt(self.share))]
+            rows, scale = rows[:-1], scale / jnp.sqrt(1 - self.share)
+        plain = hadamard(rows) * self._signs(rows, round) * scale
+        return [*jax.tree.leaves(structure(plain.ravel()[: flat.size].astype(flat.dtype))), *beside]
 
     def _signs(self, rows: Array, round: Scalar) -> Array:
         return random_signs(_key(round), rows.shape, rows.dtype)
@@ -203,12 +219,13 @@ def check_shared(method: Any) -> None:
         )
 
 
-def check_left_out(method: Algorithm, bounds: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if a scalar beside the client update is not left out: the noise is on the update alone."""
-    if some := released(bounds):
+def check_left_out(method: Algorithm, bounds: Mapping[str, Any], coder: SkellamCoder) -> None:
+    """Raise `InvalidInput` if a scalar beside the client update is neither left out nor sent with it."""
+    if some := [name for name in released(bounds) if name not in coder.beside]:
         raise InvalidInput(
-            f"DP(at='distributed') sends nothing beside the client update, and {name_of(method)} sends {some[0]}: "
-            f"leave it out by scalars={{'{some[0]}': 0}} if it is only logged; else take another method, or at='client'"
+            f"DP(at='distributed') sends nothing but the client update and the squared norm that the step goes by, "
+            f"and {name_of(method)} sends {some[0]}: leave it out by scalars={{'{some[0]}': 0}} if it is only logged; "
+            "else take another method, or at='client'"
         )
 
 
@@ -247,8 +264,8 @@ class DifferentialPrivacy(Wrapper):
 
     With `at=distributed`, under `fs.Secure`, nobody sees a sum without noise (Agarwal, Kairouz and Liu 2021; see
     `privacy.shares`). n are the honest clients of the smallest sum that is opened; a round with fewer than `min_sum`
-    messages leaves the model as it is. Scalars are left out. The server sees who takes part: against it, `sampling`
-    is `none`.
+    messages leaves the model as it is. The noise covers |D_i|^2 with D_i; other scalars are left out. The server sees
+    who takes part: against it, `sampling` is `none`.
 
     Attributes:
         inner: the method, without client state and weighting clients alike.
@@ -322,7 +339,11 @@ class DifferentialPrivacy(Wrapper):
         """How `fs.Secure` sends client updates: as whole numbers with a share of the noise."""
         if self.min_sum is None:
             return None
-        return SkellamCoder(self.clip_norm, share_of(self.noise_multiplier, self.min_sum, self.corrupt))
+        steps_by_norm = compares_clients(self.inner) and SQUARED_NORM not in dict(self.scalars or ())
+        share = self.share if steps_by_norm else None
+        return SkellamCoder(
+            self.clip_norm, share_of(self.noise_multiplier, self.min_sum, self.corrupt), share
+        )
 
     @property
     def secret_cohorts(self) -> bool:
@@ -360,8 +381,8 @@ class DifferentialPrivacy(Wrapper):
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         message, client = self.inner.train(self.inner_part(broadcast), client, oracle)
         bounds = bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
-        if self.at == "distributed":
-            check_left_out(self.inner, bounds)
+        if (coder := self.update_coder) is not None:
+            check_left_out(self.inner, bounds, coder)
         return (message if self.at == "server" else self._clipped(broadcast, message)), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[PrivateMessage, Any]:
@@ -409,12 +430,20 @@ class DifferentialPrivacy(Wrapper):
     def _opened(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
         """The state after a round whose clients added the noise; as it was where the sum has too few of them."""
         check_size(self, cohort.size)
-        delta, left_out = split(message.inner)
-        delta = trees.scale(cohort.size / self.cohort, delta)
-        inner = self.inner.update(server.inner, join(message.inner, delta, left_out), cohort)
+        delta, reported = split(message.inner)
+        part, coder, disagreement = cohort.size / self.cohort, self.update_coder, server.disagreement
+        delta = trees.scale(part, delta)
+        if coder is not None and coder.share is not None:
+            # of the noise that the clients who came have added
+            spread = cohort.size * coder.variance * (self.clip_norm / STEPS / self.cohort) ** 2
+            energy = trees.size(delta) * spread / (1 - coder.share)
+            reported[SQUARED_NORM] = jnp.clip(part * reported[SQUARED_NORM], 0, self.clip_norm**2)
+            disagreement = judged(disagreement, energy, reported[SQUARED_NORM])
+            cohort = replace(cohort, noise=energy)
+        inner = self.inner.update(server.inner, join(message.inner, delta, reported), cohort)
         # a sum of fewer clients has too little noise: it is never opened, and the model stays
         inner = trees.where(cohort.size >= jnp.asarray(self.min_sum), inner, server.inner)
-        return PrivateServer(inner, *self._spent(server, cohort), server.clipping)
+        return PrivateServer(inner, *self._spent(server, cohort), server.clipping, disagreement)
 
     def _spent(self, server: PrivateServer, cohort: Cohort) -> tuple[Any, Any]:
         """Epsilon after the round, and Renyi's bound of it."""

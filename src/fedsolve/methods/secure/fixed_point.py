@@ -21,10 +21,15 @@ class Coder(ABC):
 
     A method that a `Secure` wraps may offer one as `update_coder`, for the field `delta` of its message: noise that
     clients share is such. Without one, updates are sent in fixed point. `most` is the largest size of one whole
-    number of one client, noise included.
+    number of one client, noise included; `beside` names scalars of the message that follow from the update and are
+    sent with it.
     """
 
     most: float
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        return ()
 
     @abstractmethod
     def encode(self, update: Params, round: Scalar, client: Scalar) -> list[Array]:
@@ -35,8 +40,8 @@ class Coder(ABC):
         return [jnp.zeros_like(x) for x in numbers]
 
     @abstractmethod
-    def decode(self, sums: list[Array], clients: Scalar, like: Params, round: Scalar) -> Params:
-        """The mean client update, of shapes and types of `like`, from the sums of the whole numbers of all clients."""
+    def decode(self, sums: list[Array], clients: Scalar, like: Params, round: Scalar) -> list[Array]:
+        """The leaves of the mean client update, of shapes and types of `like`, and the means of `beside`, from sums."""
 
 
 # Whole numbers as elements of the integers modulo 2^32 or 2^64, and back.

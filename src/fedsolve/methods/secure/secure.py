@@ -168,12 +168,6 @@ def _is_code(x: Any) -> bool:
     return isinstance(x, Encoded)
 
 
-def update_leaves(structure: Any) -> list[int]:
-    """The numbers of the leaves of the client update, the field `delta`."""
-    names = _names(structure.unflatten(range(structure.num_leaves)))
-    return [i for i, name in enumerate(names) if _UPDATE in name.split(".")]
-
-
 def _names(message: Any) -> list[str]:
     return trees.named_leaves(message)[0]
 
@@ -321,7 +315,7 @@ class Secure(Wrapper):
         check_sum(self.inner, broadcast, message, client)
         model, round = self.inner.model(broadcast), round_of(broadcast)
         leaves, structure = jax.tree.flatten(message)
-        coded = self._coded(structure)
+        coded = self.coded(structure)
         dtype = trees.dtype_of(model)
         # 0, or NaN for a message that is not finite: it spreads to every ring element, so that the round notices
         fine = jnp.where(trees.all_finite(message), 0, jnp.nan).astype(dtype)
@@ -341,7 +335,8 @@ class Secure(Wrapper):
                 rings.append(ring)
                 clipped += count
         if coded:
-            update = jax.tree.unflatten(jax.tree.structure(model), [leaves[i] for i in coded])
+            shape = jax.tree.structure(model)
+            update = jax.tree.unflatten(shape, [leaves[i] for i in coded[: shape.num_leaves]])
             numbers = self._coder.encode(update, round, oracle.client)
             # in a deployment the client's own process adds the noise: there is no key here
             if oracle.key is not None:
@@ -378,7 +373,7 @@ class Secure(Wrapper):
         weight = size
         if self._by_examples:
             weight = jnp.maximum(from_ring(message.weight, dtype), 1) / self._most_examples
-        coded, sums = self._coded(structure), list(message.sums)
+        coded, sums = self.coded(structure), list(message.sums)
         own = self._own_leaves(message, model)
         leaves: list[Any] = [None] * structure.num_leaves
         # leaves in fixed point come first, in their order; the coder's arrays follow
@@ -387,7 +382,7 @@ class Secure(Wrapper):
         if coded:
             totals = [from_ring(ring, dtype) for ring in sums[len(own) :]]
             update = self._coder.decode(totals, size, model, cohort.round)
-            for i, leaf in zip(coded, jax.tree.leaves(update), strict=True):
+            for i, leaf in zip(coded, update, strict=True):
                 leaves[i] = leaf
         return structure.unflatten(leaves)
 
@@ -413,7 +408,7 @@ class Secure(Wrapper):
 
     def _own_leaves(self, message: SecureMessage, model: Params) -> dict[int, Number]:
         """The leaves that are sent in fixed point, in the order of their sums."""
-        structure, coded = message.structure, self._coded(message.structure)
+        structure, coded = message.structure, self.coded(message.structure)
         own = [i for i in range(structure.num_leaves) if i not in coded]
         shapes: list[Any] = [None] * structure.num_leaves
         for i, ring in zip(own, message.sums, strict=False):
@@ -439,9 +434,15 @@ class Secure(Wrapper):
         """How the inner method sends client updates, if it says so itself."""
         return getattr(self.inner, "update_coder", None)  # pyright: ignore[reportReturnType]
 
-    def _coded(self, structure: Any) -> list[int]:
-        """The numbers of the leaves that the coder sends."""
-        return update_leaves(structure) if self._coder is not None else []
+    def coded(self, structure: Any) -> list[int]:
+        """The numbers of the leaves that the coder sends: those of the update, then what it sends with them."""
+        if self._coder is None:
+            return []
+        names = _names(structure.unflatten(range(structure.num_leaves)))
+        update = [i for i, name in enumerate(names) if _UPDATE in name.split(".")]
+        return update + [
+            i for own in self._coder.beside for i, name in enumerate(names) if name.endswith(own)
+        ]
 
     def _layout(self, structure: Any, shapes: list[Any], model: Params) -> list[Number]:
         limits = Limits(self.bound, self.bits, dict(self.bounds or ()), self.max_clients)
