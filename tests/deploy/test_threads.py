@@ -1,6 +1,10 @@
-"""PyTorch's threads where a machine has several nodes: a share of the cores each, unless somebody said otherwise."""
+"""What processes of a machine take: threads of PyTorch, a share of the cores each node, and memory that is freed."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,3 +78,39 @@ def test_nodes_are_counted_by_the_programs_that_run(tmp_path):
     (tmp_path / "9").mkdir()  # has ended: nothing to read
     assert host.nodes_here(tmp_path) == 2
     assert host.nodes_here(tmp_path / "none") == 0
+
+
+FREED = """
+import resource, sys
+import numpy as np
+from fedsolve.deploy.host import return_freed_memory
+
+def held():  # MB
+    pages = open("/proc/self/statm").read().split()[1]
+    return int(pages) * resource.getpagesize() / 2**20
+
+if sys.argv[1] == "returned":
+    return_freed_memory()
+before, large = held(), np.ones(2**21)  # after whose end glibc takes smaller ones from its heap
+del large
+arrays = [np.ones(2**18) for _ in range(64)]  # 128 MB
+last = arrays[-1]  # lies above all others
+del arrays
+print(held() - before)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="the memory of a process is read as on Linux"
+)
+def test_freed_arrays_go_back_to_the_system(subprocess_env):
+    """A process that holds 2 MB of 128, and one that does not ask for it, which has most of them still."""
+    found = {}
+    for how in ("returned", "kept"):
+        command = [sys.executable, "-c", FREED, how]
+        found[how] = float(
+            subprocess.run(command, env=subprocess_env, capture_output=True, check=True).stdout
+        )
+    assert found["returned"] < 20
+    assert found["kept"] > 100

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import functools
 import math
@@ -84,6 +86,20 @@ def cap_weights(weights: Sequence[float], share: float | None) -> list[float]:
         rest -= down[cut]
         cut += 1
     return [min(w, limit) for w in weights]
+
+
+_M_MMAP_THRESHOLD = -3  # glibc's number of the option
+
+
+@functools.cache
+def return_freed_memory() -> None:
+    """Give arrays of a megabyte and more back to the system when they are freed; once a process.
+
+    By itself glibc keeps what is smaller than the largest array that was freed so far, and a server of large models had
+    two thirds of its memory from arrays that were gone.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
 # PyTorch's threads on a machine with several nodes: each takes its share of the cores.

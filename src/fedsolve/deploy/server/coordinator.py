@@ -333,7 +333,7 @@ class Coordinator:
         self.population, self.experiment = federation.population, federation.experiment
         self.norm_bound = None if norm_bound == math.inf else norm_bound  # a configuration has no None
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
-        self._round: Any = None  # key, broadcast, encoded broadcast
+        self._round: Any = None  # key, broadcast, encoded broadcast; while its replies are waited for
         self._lost: set[int] = set()
         self.names: Callable[[int], str] = numbered
         self.declared: dict[int, int] = {}
@@ -537,6 +537,7 @@ class Coordinator:
         # In the order of their numbers, whatever order replies came in: sums repeat to the bit. The state is
         # replaced at the end, at once: a round that diverges leaves it as it was.
         state, clients = self.state, sorted(accepted)
+        self._round = None  # its orders are over: room for the next state
         server, used, buffers = state.server, state.last_used_round.copy(), state.buffers
         reduced: Any = None
         if clients or self.algorithm.traits.updates_when_empty:

@@ -18,6 +18,7 @@ from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds
 from fedsolve.deploy.exchange import watched_engine
+from fedsolve.deploy.host import return_freed_memory
 from fedsolve.deploy.metrics import RunMetrics, metrics_server
 from fedsolve.deploy.run_log import FAILED, reports_of, say, write_failure
 from fedsolve.deploy.sanitize import sanitize
@@ -178,6 +179,7 @@ def _run(
     publish: Callable[[RunMetrics], None],
 ) -> Result:
     folder, settings = deployment.folder, deployment.settings
+    return_freed_memory()
     is_secret = deployment.algorithm.traits.secret_cohorts
     coordinator = deployment.coordinator(checkpoint.experiment)
     recorder = checkpoint.restore(coordinator)

@@ -34,7 +34,8 @@ class ServerMethod:
     Attributes:
         algorithm: the method, its numbers of the run's floating-point type.
         dtype: that type, float32 or float64.
-        first_broadcast: the broadcast of the first round, from which every client's state starts.
+        first_broadcast: the broadcast of the first round, from which every client's state starts; its shapes where
+            clients keep none.
         initial_state: a client's state before it ever takes part, `()` if the method keeps none.
         zero_message: a client's message with zeros for numbers: what others are decoded by.
         tracks_clients: whether the server tracks the clients' states to read their messages.
@@ -70,6 +71,8 @@ class ServerMethod:
             shapes = introspect.message_shape(algorithm, broadcast, client)
             message = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
             is_forwarded = introspect.is_forwarded(algorithm, broadcast, message, client)
+            if not jax.tree.leaves(client) and not algorithm.traits.personal:  # nobody is sent it again
+                broadcast = jax.eval_shape(lambda: broadcast)
         return cls(
             algorithm, dtype, population, broadcast, client, message, tracks_clients, is_forwarded, fewest
         ), server
@@ -124,11 +127,12 @@ class ServerMethod:
             stacked = jax.tree.map(lambda *x: np.stack(x), *messages)
             mask = np.ones(len(messages), bool)
             return _jit(reduce_stacked)(self.algorithm, stacked, jnp.asarray(weights, self.dtype), mask)
-        totals = None
-        for message, weight in zip(messages, weights, strict=True):
-            term = _jit(_term)(message, jnp.asarray(weight, self.dtype))
-            # One message at a time; the sum so far is given to the program, which may write over it.
+        totals, messages = None, iter(messages)
+        for weight in weights:  # one message at a time: `zip` would keep the one before
+            term = _jit(_term)(next(messages), jnp.asarray(weight, self.dtype))
+            # The sum so far is given to the program, which may write over it.
             totals = term if totals is None else _jit(merge, donate_argnums=0)(totals, term)
+            del term
         return _jit(Totals.reduce)(totals)
 
     def update(self, server: Any, message: Any, round: int, size: int) -> Any:
