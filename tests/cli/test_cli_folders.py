@@ -177,6 +177,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full_rows("sweep")
 @pytest.mark.parametrize("kind", [saved + kind for kind in WRITERS for saved in ("", "saved ")])
 def test_every_folder_is_read_by_every_command(call, written, no_pictures, kind):
     """A command prints what it can; where it can do nothing with a folder, one line says what the folder holds."""

@@ -93,6 +93,7 @@ def test_a_round_is_one_trip(tmp_path, monkeypatch):
 RATE = fs.schedules.ReduceOnPlateau(0.3, "train_loss", patience=1, factor=0.5)
 
 
+@pytest.mark.full_rows("grace")
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -207,6 +208,7 @@ def test_a_round_that_is_repeated_evaluates_once(tmp_path):
     assert carried[1].evaluations["clients_measured"].tolist() == [4] * 3
 
 
+@pytest.mark.full_rows("too few")
 @pytest.mark.parametrize("end", ["killed", "too few"])
 def test_a_server_that_ends_before_the_evaluation_makes_up_for_it(end, tmp_path):
     """In round 3, whose orders carry the evaluation after round 2: it is asked for anew, in any of three ways."""

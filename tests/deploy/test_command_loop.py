@@ -273,6 +273,7 @@ def test_the_time_is_measured(tmp_path):
         loop_of(tmp_path, "time.sleep(600)", timeout=0.5)(arrays(), a_round(tmp_path))
 
 
+@pytest.mark.full_rows("9")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_client_that_ends_takes_its_command_along(tmp_path, number):
     round = a_round(tmp_path)

@@ -84,7 +84,7 @@ def lines(folder):
         pytest.param(
             "float64", 1e100, 2, marks=pytest.mark.full
         ),  # the loss, of which a method may make its step
-        ("float32", 1e18, 0),
+        pytest.param("float32", 1e18, 0, marks=pytest.mark.full),
     ],
 )
 def test_it_is_left_out_and_named(dtype, size, at, tmp_path):
@@ -124,6 +124,7 @@ def test_infinity_is_no_bound_of_its_own(tmp_path):
     assert history.rounds["rejected"].tolist() == [0, 1]
 
 
+@pytest.mark.full_rows("clients0")
 @pytest.mark.parametrize("clients", [(0,), (0, 1)])
 def test_an_attack_that_grows_tenfold_is_left_out_from_its_seventh_round(clients, tmp_path):
     """Honest clients answer each with larger updates, which must make no room for the next one."""

@@ -210,6 +210,7 @@ def test_what_needs_single_messages_is_refused(options, words, tmp_path):
         deploy(secure(fs.FedAvg(0.1)), tmp_path, **options)
 
 
+@pytest.mark.full_rows("64")
 @pytest.mark.parametrize("committee", [64, 5])
 def test_a_run_that_ended_before_its_first_checkpoint(committee, tmp_path, monkeypatch, capsys):
     """Keys and rosters are there, and nothing else: it starts again in its folder, also where a committee is drawn."""
@@ -225,6 +226,7 @@ def test_a_run_that_ended_before_its_first_checkpoint(committee, tmp_path, monke
     assert "is of a run that has not begun: clients are asked for their keys again" in capsys.readouterr().out
 
 
+@pytest.mark.full_rows("False")
 @pytest.mark.parametrize("second_sums", [True, False])
 def test_a_server_that_ends_after_a_sum_was_opened(second_sums, tmp_path, monkeypatch, capsys):
     """The round is asked for again, and the same clients' sum is opened once more, unless an owner forbids it."""

@@ -142,6 +142,7 @@ def test_what_a_node_does_not_take(estimator, options, message):
         SklearnOracle(estimator, X, TWO, batch_size=None, epochs=1, **options)
 
 
+@pytest.mark.full_rows("weights2-False")
 @pytest.mark.parametrize(
     ("weights", "says"), [(None, False), ({"ill": 2.0}, True), ({"ill": 2.0, "well": 2.0}, False)]
 )

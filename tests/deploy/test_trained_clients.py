@@ -96,6 +96,7 @@ def test_the_same_loop_as_an_oracle(tmp_path):
     assert "client_loss" not in record.rounds  # the loop tells none, and none is made up
 
 
+@pytest.mark.full_rows("uniform")
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 def test_means_by_hand(tmp_path, weighting):
     """A NumPy transcript of FedAvg, FedNova and DiLoCo; the local rate of the method moves nothing."""
@@ -434,6 +435,7 @@ def test_tensors_of_all_kinds(tmp_path):
     np.testing.assert_allclose(one.turned.detach().numpy(), params["turned"] + 0.25, rtol=1e-6)
 
 
+@pytest.mark.full_rows("factors0-True")
 @pytest.mark.parametrize(("factors", "exact"), [((1.25, 0.75, 1.9), True), ((1.25, 0.75, 97.0), False)])
 def test_numbers_of_16_bits_travel_in_16(tmp_path, factors, exact):
     """With `Cast` the server adds up, in float32, differences in bfloat16: exact where no weight changes twofold."""

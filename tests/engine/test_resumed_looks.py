@@ -26,6 +26,7 @@ def looks(at):
     """A callback of one's own."""
 
 
+@pytest.mark.full_rows("method2-callbacks2-its callback .*looks may end the run at an evaluation")
 @pytest.mark.parametrize(
     ("method", "callbacks", "why"),
     [

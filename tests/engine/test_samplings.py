@@ -216,6 +216,7 @@ def test_trace():
     assert not present[2::3].any()
 
 
+@pytest.mark.full_rows("SCAFFOLD")
 @pytest.mark.parametrize("name", [pytest.param("FedDuAdam", marks=pytest.mark.full), "FedAvgM", "SCAFFOLD"])
 def test_an_empty_cohort_changes_nothing(name):
     """p = .2 of 5: a third of the rounds is empty; there model, momentum and control variates all stay."""
@@ -307,6 +308,7 @@ def test_present_clients_listed_last_are_still_trained():
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+@pytest.mark.full_rows("True")
 @pytest.mark.parametrize("x64", [False, True])
 def test_bernoulli_is_exact(x64):
     """A client's 64 random bits decide: it comes for the next float above them and not for the next below.

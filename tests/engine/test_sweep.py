@@ -118,6 +118,7 @@ PLACES = {
 }
 
 
+@pytest.mark.full_rows("two batches become one")
 @pytest.mark.parametrize("rates", PLACES.values(), ids=PLACES)
 def test_trials_that_share_a_batch_when_others_have_diverged_keep_their_bits(rates):
     """Batches of two; in the grid beside it no rate diverges, so that every trial stays where it began."""

@@ -171,6 +171,7 @@ def test_settings_stop_by_their_scores_and_the_others_keep_their_bits(whole, lan
     assert not whole.search
 
 
+@pytest.mark.full_rows("4")
 @pytest.mark.parametrize("reports", [2, 4])
 def test_an_interrupted_halving_goes_on_with_the_same_bits(whole, lanes, reports, tmp_path):
     """Stopped between the two stops and after them; what has ended does not run again."""

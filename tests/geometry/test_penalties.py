@@ -109,6 +109,7 @@ def test_prox_is_what_an_independent_solver_finds(name, shape):
         np.testing.assert_allclose(p, u.value, rtol=0, atol=2e-6)
 
 
+@pytest.mark.full_rows("variation 2d-(7, 4)")
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_prox_leaves_a_subgradient(name, shape):
     """(w - p) / step is a subgradient at p: psi(p) + <(w - p) / step, u - p> <= psi(u)."""

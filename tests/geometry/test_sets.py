@@ -195,6 +195,7 @@ def found(case: Case) -> Found:
         )
 
 
+@pytest.mark.full_rows("nuclear")
 @each
 def test_vertex_minimises_as_cvxpy(case: Case) -> None:
     """The linear function's minimum, and the point nearest to another one, by one call of the solver."""

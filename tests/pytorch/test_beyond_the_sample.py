@@ -94,6 +94,10 @@ def noisy(own, h):
     return h + np.random.standard_normal() * 0 if own.training else h  # noqa: NPY002
 
 
+@pytest.mark.full_rows(
+    "<lambda>-cross_entropy-'last' .Linear. has a backward hook0",
+    "<lambda>-cross_entropy-Python's or NumPy's random numbers1",
+)
 @pytest.mark.parametrize(
     ("module", "loss", "words"),
     [
@@ -229,6 +233,7 @@ class Noisy(torch.utils.data.Dataset):
         return torch.as_tensor(CLIENTS[0][0][i]) + self.noise * torch.randn(4), int(CLIENTS[0][1][i])
 
 
+@pytest.mark.full_rows("0.0")
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_a_dataset_with_random_items_is_named_in_a_note(noise):
     task = fs.tasks.from_torch(Net(), F.cross_entropy, [Noisy(0.0), Noisy(noise)])

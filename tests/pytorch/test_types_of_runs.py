@@ -95,6 +95,7 @@ NEEDS_64_BITS = [
 ]
 
 
+@pytest.mark.full_rows("Seconds-x4")
 @pytest.mark.parametrize(("made", "x"), NEEDS_64_BITS)
 def test_what_needs_64_bits_is_not_translated(made, x):
     data = [(x, DRAW.integers(0, 3, len(x)))]

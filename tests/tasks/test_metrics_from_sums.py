@@ -107,6 +107,7 @@ X2 = RNG.normal(size=(5, 2))
 WEIGHTS, BIASES = ("coef_", "weight", "1.weight"), ("intercept_", "bias", "1.bias")
 
 
+@pytest.mark.full_rows("alike")
 @pytest.mark.parametrize("weights", [None, WEIGHT], ids=["alike", "weighted"])
 def test_calibration_is_that_of_the_pooled_table(weights):
     """Brier score, calibration error, bins and logistic regression by scikit-learn and NumPy on all rows."""

@@ -82,6 +82,7 @@ def compared(run: Any, inner: Any, rule: Any, scalars: int, gamma: float | None 
     return found
 
 
+@pytest.mark.full_rows("some")
 @EVERY
 def test_fedavg(run):
     """w += (sum of clipped D_i + z C N) / m, whoever came; nobody in a round is noise alone."""
@@ -97,6 +98,7 @@ def test_feddudam(run):
     compared(run, fs.FedDuAdam(LR), FedDuA("adam", 0.9, 0.99, 1e-9, 0.0, least=1.0), 1)
 
 
+@pytest.mark.full_rows("0.5-poisson")
 @SOME_RUNS
 @pytest.mark.parametrize("gamma", crossed([0.5, 0.8], [0.5]))
 def test_adaptive_clipping(run, gamma):
@@ -148,6 +150,7 @@ def test_local(run):
     assert relative(found.iterates, iterates) < CLOSE
 
 
+@pytest.mark.full_rows("0.05")
 @pytest.mark.parametrize("z", [0.05, 0.6])
 def test_local_extrapolation(z):
     """FedExP with q = 1: |c_i|^2 of the noisy update, less d (z C)^2; at least averaging's step."""
@@ -192,6 +195,7 @@ class Downhill(fs.Oracle):
     loss = full = __call__
 
 
+@pytest.mark.full_rows("rule1")
 @pytest.mark.parametrize(
     "rule", [fs.server.DoublyAdaptive(beta1=0.9, preconditioner="adam"), fs.server.DoublyAdaptive()]
 )

@@ -394,7 +394,7 @@ PLACES = {  # where attackers put their vectors, among honest ones of length abo
 }
 
 
-@pytest.mark.full_rows("far in one coordinate", "all at the edge")
+@pytest.mark.full_rows("far in one coordinate", "all at the edge", "tiny")
 @pytest.mark.parametrize("place", PLACES)
 def test_how_far_attackers_can_pull(place):
     """Three of seven (of a trimmed mean one): what each reduction promises, wherever they are and in float32."""

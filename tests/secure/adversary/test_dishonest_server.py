@@ -116,6 +116,7 @@ def test_orders_that_differ_for_one_client(knows, tmp_path, capsys):
         )
 
 
+@pytest.mark.full_rows("False")
 @pytest.mark.parametrize("knows", [False, True])
 def test_questions_that_differ_for_one_client(knows, tmp_path, capsys):
     """The same of evaluations, whose sums are metrics."""
