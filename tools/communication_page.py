@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve import wire
 from fedsolve.deploy.communication import Payload, examples, payload
-from fedsolve.methods.compression import EDEN, QSGD, Cast, Compressor, PowerSGD, RandomK, Sign, TopK
+from fedsolve.methods.compression import EDEN, QSGD, Cast, Chain, Compressor, PowerSGD, RandomK, Sign, TopK
 
 
 def page() -> str:
@@ -76,6 +76,8 @@ a memory, `feedback` or `ef21`. Messages of a linear compressor can be summed be
 * Label skew: `SCALLION` (unbiased compressors) and `SCAFCOM` (any) send SCAFFOLD's vector compressed. On FEMNIST
   SCALLION with `EDEN(1)` had 90 % of FedAvg's accuracy with 23.7 times fewer bytes, then diverged on 4 of 5 seeds.
 * Noisy client updates and a biased compressor: `memory="ef21", momentum=0.1` is EF21-SGDM.
+* Two in sequence: `fs.compression.Chain(TopK(0.02), EDEN(2))` sends the largest entries in 2 bits. `SparseLoCo` is
+  `DiLoCo` with such a code, blocks of 4,096 entries, and a memory that forgets (`decay=0.95`).
 * Few clients that run Muon: `fs.Compressed(fs.MuLoCo(), fs.compression.EDEN(2), memory="feedback")`.
 * `FedExP` and `FedDuA` use $|D_i|^2$, which clients send with the code; a deployment cannot check it.
   `norms="decoded"` takes $|Q(D_i)|^2/(1+\\omega)$ instead, which is never significantly better, and significantly worse
@@ -91,6 +93,7 @@ omega of an unbiased compressor, 1 - delta of another one.
 |---|---:|---|---:|"""
 _COMPRESSORS = (
     Cast(), QSGD(4), EDEN(1), EDEN(2), EDEN(4), TopK(0.01), RandomK(0.01), PowerSGD(4), Sign(),
+    Chain(TopK(64 / 4096, 4096), EDEN(2)),
 )  # fmt: skip
 
 _INTRO = r"""# Communication

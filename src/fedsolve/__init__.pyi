@@ -68,6 +68,7 @@ from fedsolve.methods.compression.methods import SCAFCOM as SCAFCOM
 from fedsolve.methods.compression.methods import SCALLION as SCALLION
 from fedsolve.methods.compression.methods import Scafcom as Scafcom
 from fedsolve.methods.compression.methods import Scallion as Scallion
+from fedsolve.methods.compression.methods import SparseLoCo as SparseLoCo
 from fedsolve.methods.fairness import AFL as AFL
 from fedsolve.methods.fairness import DRFA as DRFA
 from fedsolve.methods.fairness import QFedAvg as QFedAvg
@@ -110,6 +111,7 @@ from fedsolve.methods.server.fedopt import FedOpt as FedOpt
 from fedsolve.methods.server.mirror import FedDuA as FedDuA
 from fedsolve.methods.server.sgd import FedAvg as FedAvg
 from fedsolve.methods.server.sgd import FedAvgM as FedAvgM
+from fedsolve.methods.server.sgd import FedDeltaSGD as FedDeltaSGD
 from fedsolve.methods.sharpness import EstimatedSharpness as EstimatedSharpness
 from fedsolve.methods.sharpness import FedLESAM as FedLESAM
 from fedsolve.methods.sharpness import FedSAM as FedSAM

@@ -44,6 +44,8 @@ NEEDS = {
     "FedLiLU": lambda lr: {"client_lr": lr, "server_lr": 30.0, "momentum": 0.5},
     "PAdaMFed": lambda lr: {"horizon": 10},
     "Newton": lambda lr: {"psi": ElasticNet(0.02, l2=lr)},
+    "FedDeltaSGD": lambda lr: {"first": lr},
+    "SparseLoCo": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCALLION": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCAFCOM": lambda lr: {"client_lr": lr, "smallest": 4},
     "FedComLoc": lambda lr: {"client_lr": lr, "smallest": 4},

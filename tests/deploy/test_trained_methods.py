@@ -28,6 +28,7 @@ SMALL = (
     "SCALLION",
     "SCAFCOM",
     "FedComLoc",
+    "SparseLoCo",
     "Compressed+FedAdam",
 )  # compress what is no smaller than so many numbers
 MORE |= {name: {"smallest": 4} for name in SMALL}
@@ -35,7 +36,7 @@ ROWS = [*ALGORITHMS, *(f"{name}+FedAdam" for name in WRAPPERS if name not in ALG
 WORK = {
     "FedAvg", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedExP", "FedExPM", "FedDuAdagrad", "FedDuAdam",
     "FedDuA", "FedNova", "FedDoG", "FedProdigy", "FedDAdaptation", "FedBuff", "FedAsync", "QFedAvg", "TERM", "AFL",
-    "DiLoCo", "FedPer", "FedBN", "Robust+FedAdam", "Personal+FedAdam", "Compressed+FedAdam", "Secure+FedAdam",
+    "DiLoCo", "SparseLoCo", "FedPer", "FedBN", "Robust+FedAdam", "Personal+FedAdam", "Compressed+FedAdam", "Secure+FedAdam",
     "DP+FedAdam", "LocalDP+FedAdam",
 }  # fmt: skip
 NEEDS = {"FedNova": ("steps",), "QFedAvg": ("loss",), "TERM": ("loss",), "AFL": ("loss",)}
@@ -81,8 +82,10 @@ def test_a_row_works_or_is_refused(name):
         return
     assert found == ("", NEEDS.get(name, ()))
     own = with_loop(algorithm, found.needs)
-    if name == "DiLoCo":  # whose clients' optimiser is then the loop's
-        algorithm = replace(algorithm, local=fs.client.SGD(LR))
+    if name.endswith("LoCo"):  # whose clients' optimiser is then the loop's
+        inner = getattr(algorithm, "inner", algorithm)
+        alone = replace(inner, local=fs.client.SGD(LR))
+        algorithm = alone if inner is algorithm else replace(algorithm, inner=alone)
     broadcast = algorithm.broadcast(algorithm.init(MODEL), introspect.first_cohort(4))
     state = algorithm.enrol(broadcast, MODEL)
     told = {x: y for x, y in {"steps": 1, "loss": LOSS}.items() if x == "loss" or x in found.needs}

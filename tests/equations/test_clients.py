@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -156,3 +157,61 @@ def test_optax_on_the_client(sampling):
     local = fs.client.Optax(optax.adam, learning_rate=fs.schedules.Exponential(0.05, 0.9), b2=0.99)
     algorithm = fs.FedOpt(local, fs.server.ServerSGD(0.9))
     check_fedopt(algorithm, lambda: Average(0.9), local_adam, "examples", sampling)
+
+
+class DeltaSteps:
+    """The step of Delta-SGD, afresh in each round; logs every step."""
+
+    def __init__(self, first, gamma, delta):
+        self.first, self.gamma, self.delta, self.steps = first, gamma, delta, []
+
+    def __call__(self, fed, t, i, w):
+        y, eta, theta, before = w, self.first, 1.0, None
+        for rows in fed.minibatches(t, i):
+            g = fed.gradient(i, y, rows)
+            if before is not None:
+                changed = np.linalg.norm(g - before)
+                grown = math.sqrt(1 + self.delta * theta) * eta
+                bound = self.gamma * eta * np.linalg.norm(before) / (2 * changed)
+                theta, eta = min(bound, grown) / eta, min(bound, grown)
+            y, before = y - eta * g, g
+            self.steps.append(eta)
+        return y
+
+
+@EVERY
+def test_delta_sgd(sampling):
+    """Steps that grow and steps that the gradients' change bounds; uneven clients take unlike numbers of them."""
+    local = DeltaSteps(0.3, 0.6, 0.2)
+    check_fedopt(fs.FedDeltaSGD(0.3, gamma=0.6, delta=0.2), lambda: Average(1.0), local, "uniform", sampling)
+    ratios = np.array(local.steps)
+    assert (ratios > 0.301).any()
+    assert (ratios < 0.2).any()
+
+
+@pytest.mark.parametrize(("curvature", "second"), [(8.0, 1 / 8), (2.0, 0.2 * 1.1**0.5)])
+def test_delta_sgd_on_a_parabola(curvature, second):
+    """|g_1 - g_0| = L |y^1 - y^0|: the second step is 1 / L, or as much as a step may grow; then y is 0, or nearly."""
+    task = fs.Task.from_arrays(
+        lambda y, batch: jnp.mean(curvature / 2 * jnp.sum(y**2) * batch[0]),
+        np.ones(3),
+        [(np.ones((1, 1)),)],
+    )
+    found = fs.run(fs.FedDeltaSGD(), task, rounds=1, local_steps=2, dtype="float64").params
+    np.testing.assert_allclose(
+        found, (1 - 0.2 * curvature) * (1 - second * curvature), rtol=1e-12, atol=1e-15
+    )
+
+
+def test_delta_sgd_of_one_step_is_fedavg_and_standing_still_is_no_curvature():
+    """At a minimum nothing moves: the step grows, is a number, and another minibatch's gradient is followed."""
+    task = make_task(make_clients(), local_steps=1)
+    one, other = (
+        engine(m, task, SOME, 4) for m in (fs.FedDeltaSGD(0.4), fs.FedAvg(0.4, weighting="uniform"))
+    )
+    np.testing.assert_array_equal(one.iterates, other.iterates)
+    x = np.array([[0.0], [0.0], [1.0]])  # of three steps the first two have no gradient, or the last two
+    task = fs.Task.from_arrays(lambda y, batch: jnp.mean(batch[0] @ y), np.ones(1), [(x,)], batch_size=1)
+    found = fs.run(fs.FedDeltaSGD(delta=3.0), task, rounds=1, dtype="float64").params
+    steps = [0.2, 0.2 * 2, 0.2 * 2 * 7**0.5]
+    assert np.isclose(1 - np.asarray(found), steps).sum() == 1

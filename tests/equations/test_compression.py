@@ -15,7 +15,7 @@ import fedsolve as fs
 from equations.cases import ROUNDS, SOME, federation
 from equations.transcript import LocalSGD, shares
 from fedsolve import Compressed
-from fedsolve.methods.compression import EDEN, QSGD, Cast, PowerSGD, RandomK, Sign, TopK
+from fedsolve.methods.compression import EDEN, QSGD, Cast, Chain, PowerSGD, RandomK, Sign, TopK
 from fedsolve.methods.compression.compressors import Encoded, adds_codes, levels_of_normal, round_key
 from harness import CLASSES, FEATURES, crossed, make_clients, make_task, prepare
 from verbs_harness import play
@@ -38,7 +38,7 @@ def top(update):
     return sent
 
 
-def transcript(fed, w, memory, weighting, down=lambda w: w, momentum=1.0):
+def transcript(fed, w, memory, weighting, down=lambda w: w, momentum=1.0, decay=1.0):
     """FedAvg whose client updates are compressed: what is lost is sent later, or what has changed is sent."""
     local, kept, g = LocalSGD(RATE), np.zeros((len(fed.clients), len(w))), np.zeros_like(w)
     v = np.zeros_like(kept)
@@ -50,8 +50,8 @@ def transcript(fed, w, memory, weighting, down=lambda w: w, momentum=1.0):
                 start = down(w)
                 update = v[i] = (1 - momentum) * v[i] + momentum * (local(fed, t, i, start) - start)
                 if memory == "feedback":
-                    sent.append(top(update + kept[i]))
-                    kept[i] += update - sent[-1]
+                    sent.append(top(update + decay * kept[i]))
+                    kept[i] = update + decay * kept[i] - sent[-1]
                 elif memory == "ef21":
                     sent.append(top(update - kept[i]))
                     kept[i] += sent[-1]
@@ -65,25 +65,24 @@ def transcript(fed, w, memory, weighting, down=lambda w: w, momentum=1.0):
 
 
 @pytest.mark.parametrize(
-    ("memory", "weighting", "momentum"),
+    ("memory", "weighting", "more"),
     [
-        (None, "examples", None),
-        ("feedback", "examples", None),
-        ("ef21", "uniform", None),
-        ("ef21", "uniform", 0.3),
+        (None, "examples", {}),
+        ("feedback", "examples", {}),
+        ("feedback", "examples", {"decay": 0.6}),
+        ("ef21", "uniform", {}),
+        ("ef21", "uniform", {"momentum": 0.3}),
     ],
-    ids=["none", "feedback", "EF21", "EF21-SGDM"],
+    ids=["none", "feedback", "feedback that forgets", "EF21", "EF21-SGDM"],
 )
-def test_memories(memory, weighting, momentum):
+def test_memories(memory, weighting, more):
     """Iterates, every client's memory and g, with a cohort that varies and is empty once."""
     clients = make_clients()
     inner = fs.FedAvg(RATE, weighting=weighting)
-    method = Compressed(inner, TopK(SHARE), memory=memory, momentum=momentum, smallest=1)
+    method = Compressed(inner, TopK(SHARE), memory=memory, smallest=1, **more)
     run = play(method, make_task(clients), SOME, ROUNDS)
     start = run.iterates[0]
-    iterates, kept, g = transcript(
-        federation(run, clients), start, memory, weighting, momentum=momentum or 1.0
-    )
+    iterates, kept, g = transcript(federation(run, clients), start, memory, weighting, **more)
     np.testing.assert_allclose(run.iterates, iterates, rtol=0, atol=1e-10)
     if memory:
         flat = [x.reshape(len(clients), -1) for x in jax.tree.leaves(run.state.clients.memory)]
@@ -154,13 +153,13 @@ def qsgd(x, bits):
     return (norms * np.sign(rows) * np.floor(s * np.abs(rows) / norms + u) / s).ravel()[: flat.size]
 
 
-def eden(x, bits):
+def eden(x, bits, key=KEY):
     """The rotation is three times a Hadamard matrix, made by its definition, after random signs."""
     flat = x.ravel()
     rows = np.pad(flat, (0, -flat.size % 1024)).reshape(-1, 1024)
     i = np.arange(1024)
     ones = np.bitwise_count(i[:, None] & i)
-    signs = np.where(np.asarray(jax.random.bits(KEY, (3, 1024), jnp.uint32)) < 2**31, 1, -1)
+    signs = np.where(np.asarray(jax.random.bits(key, (3, 1024), jnp.uint32)) < 2**31, 1, -1)
     first, second, third = ((-1.0) ** ones / 32 * s for s in signs)
     rotation = third @ second @ first
     levels, result = levels_of_normal(bits), []
@@ -180,6 +179,17 @@ def random_k(x, share, common=KEY):
     return sent
 
 
+def top_of_blocks(x, share, block, of_values=lambda values: values):
+    """The largest entries of each block, by size; the last block is filled up with zeros."""
+    flat = x.ravel()
+    rows = np.pad(flat, (0, -flat.size % block)).reshape(-1, block)
+    places = np.argsort(-np.abs(rows), axis=1, kind="stable")[:, : round(share * block)]
+    values = of_values(np.take_along_axis(rows, places, 1).ravel())
+    sent = np.zeros_like(rows)
+    np.put_along_axis(sent, places, values.reshape(places.shape), 1)
+    return sent.ravel()[: flat.size]
+
+
 def power(x, rank):
     start = np.asarray(jax.random.normal(KEY, (x.shape[1], rank), x.dtype))
     p, _ = np.linalg.qr(x @ start)
@@ -194,6 +204,10 @@ BY_HAND = {
     PowerSGD(3): lambda x: power(x, 3),
     Sign(): lambda x: np.sign(x) * np.mean(np.abs(x)),
     Cast("float16"): lambda x: x.astype(np.float16).astype(float),
+    TopK(0.1, 64): lambda x: top_of_blocks(x, 0.1, 64),
+    Chain(TopK(0.5, 1000), EDEN(2)): lambda x: top_of_blocks(
+        x, 0.5, 1000, lambda values: eden(values, 2, jax.random.fold_in(KEY, 0))
+    ),
 }
 
 
@@ -239,7 +253,10 @@ def draws(code, count=300):
 
 @pytest.mark.parametrize(
     "code",
-    crossed([QSGD(3), QSGD(8), EDEN(1), EDEN(4), RandomK(0.2)], [QSGD(3), EDEN(1), RandomK(0.2)]),
+    crossed(
+        [QSGD(3), QSGD(8), EDEN(1), EDEN(4), RandomK(0.2), Chain(RandomK(0.2), QSGD(8))],
+        [QSGD(3), RandomK(0.2), Chain(RandomK(0.2), QSGD(8))],
+    ),
     ids=repr,
 )
 def test_the_mean_and_the_error_of_unbiased_ones(code):
@@ -285,7 +302,11 @@ def test_the_mean_and_the_error_where_entries_are_very_different(code, size):
     assert ((apart**2).sum(2).mean(0) <= 1.05 * code.error(size) + 1e-6).all()
 
 
-@pytest.mark.parametrize("code", [Cast(), Cast("float16"), Sign(), TopK(0.05), PowerSGD(2)], ids=repr)
+@pytest.mark.parametrize(
+    "code",
+    [Cast(), Cast("float16"), Sign(), TopK(0.05), PowerSGD(2), Chain(TopK(0.05, 40), Cast())],
+    ids=repr,
+)
 def test_the_error_of_contractions(code):
     """|Q(x) - x|^2 <= (1 - delta) |x|^2, wherever the type holds the numbers; TopK is the best choice of k entries."""
     inputs = {"normal": X} | {name: make(X.size).reshape(X.shape) for name, make in HARD.items()}

@@ -1,7 +1,9 @@
-"""DiLoCo against Algorithm 1 of Douillard et al. 2023: AdamW, and MuLoCo's Muon, written out; float64."""
+"""DiLoCo against Algorithm 1 of Douillard et al. 2023: AdamW, MuLoCo's Muon, SparseLoCo, written out; float64."""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -80,7 +82,11 @@ def warmup_cosine(k, peak=LR, warmup=4, steps=12, end=0.1 * LR):
     return end + (peak - end) * (1 + np.cos(np.pi * share)) / 2
 
 
-def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR, optimiser=NumpyAdamW):
+def plainly(client, update):
+    return update
+
+
+def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR, optimiser=NumpyAdamW, sent=plainly):
     """Iterates, server rates and every client's AdamW; whoever is not drawn keeps it as it was."""
     inner = [optimiser(len(w)) for _ in fed.clients]
     iterates, rates, eta = [w], [], 0.0
@@ -92,7 +98,7 @@ def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR, optimis
                 for rows in fed.minibatches(t, i):
                     lr = rate(inner[i].count)
                     y = inner[i].step(y, fed.gradient(i, y, rows) + mu * (y - w), lr, DECAY)
-                deltas.append(y - w)
+                deltas.append(sent(i, y - w))
             p = shares(fed, cohort, weighting)
             mean = sum(q * d for q, d in zip(p, deltas, strict=True))
             spread = sum(q * (d @ d) for q, d in zip(p, deltas, strict=True))
@@ -201,3 +207,55 @@ def test_refused(make, words):
     """One line that says what would do."""
     with pytest.raises(fs.InvalidInput, match=words):
         make()
+
+
+class Largest:
+    """Of each leaf, in blocks, the largest entries of what was lost so far times beta and of an update."""
+
+    def __init__(self, clients, size, share, block, beta):
+        self.lost, self.share, self.block, self.beta = np.zeros((clients, size)), share, block, beta
+
+    def __call__(self, client, update):
+        wanted, kept = self.beta * self.lost[client] + update, np.zeros_like(update)
+        for leaf in np.split(np.arange(len(update)), [FEATURES * CLASSES]):
+            size = min(self.block or len(leaf), len(leaf))
+            for block in np.split(leaf, range(size, len(leaf), size)):
+                largest = np.argsort(-np.abs(wanted[block]), kind="stable")[
+                    : max(1, round(self.share * size))
+                ]
+                kept[block[largest]] = wanted[block[largest]]
+        self.lost[client] = wanted - kept
+        return kept
+
+
+@EVERY
+@pytest.mark.parametrize("block", [None, 5])
+def test_sparseloco(block, sampling):
+    """Values as they are: models and what each client has not sent yet. 12 entries are two blocks of 5 and a rest."""
+    clients = make_clients()
+    given = {"share": 0.4, "block": block, "bits": None, "decay": 0.9, "server_lr": 0.8, "smallest": 1}
+    method = fs.SparseLoCo(LR, weight_decay=DECAY, **given)
+    run = play(method, make_task(clients), sampling, ROUNDS)
+    sent = Largest(len(clients), run.iterates.shape[1], 0.4, block, 0.9)
+    iterates, _, _ = diloco(federation(run, clients), run.iterates[0], Nesterov(0.8, 0.0), sent=sent)
+    np.testing.assert_allclose(run.iterates, iterates, rtol=0, atol=1e-10)
+    leaves = [x.reshape(len(clients), -1) for x in jax.tree.leaves(run.state.clients.memory)]
+    np.testing.assert_allclose(np.concatenate(leaves, axis=1), sent.lost, rtol=0, atol=1e-10)
+
+
+def test_sparseloco_that_sends_all_is_diloco_without_momentum():
+    method = fs.SparseLoCo(LR, share=1.0, block=7, bits=None, smallest=1)
+    runs = [
+        play(m, make_task(make_clients()), SOME, 4)
+        for m in (method, fs.DiLoCo(LR, server_lr=1.0, momentum=0.0))
+    ]
+    np.testing.assert_array_equal(runs[0].iterates, runs[1].iterates)
+
+
+def test_bytes_of_sparseloco():
+    """Of 4,096 entries 64, with 12 bits for a place and 2 for a value; EDEN's scale and seed beside them, the loss."""
+    params = np.zeros(4 * 4096, np.float32)
+    loss = lambda w, batch: jnp.mean((batch[0] - jnp.mean(w)) ** 2)  # noqa: E731
+    task = fs.Task.from_arrays(loss, params, [(np.ones((2, 1), np.float32),)] * 2)
+    up = fs.run(fs.SparseLoCo(), task, rounds=1).history.rounds["bytes_up"][0] / 2
+    assert up == 4 * 64 * (12 + 2) / 8 + 4 + 8 + 4

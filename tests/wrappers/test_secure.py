@@ -117,7 +117,9 @@ GATE += ["FedExProx, StoPS", "FedDualAvg, averaged", "SCALLION, RandomK", "Local
 """Messages of other fields; what is like one of them waits for `make test-all`."""
 
 
-@pytest.mark.full_rows("FedAvg", "FedLiLS", "SCALLION, RandomK", "FedAdamW", "FedNova", "FedDualAvg, averaged")
+@pytest.mark.full_rows(
+    "FedAvg", "FedLiLS", "SCALLION, RandomK", "FedAdamW", "FedNova", "FedDualAvg, averaged"
+)
 @pytest.mark.parametrize(
     "name",
     crossed([name for name in METHODS if name not in REFUSED], GATE),

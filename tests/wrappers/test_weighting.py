@@ -76,6 +76,8 @@ OTHERWISE = {
     "FedExProx": (fs.FedExProx(alpha=1.5), "ServerSGD", "uniform"),
     "DiLoCo": (fs.DiLoCo(), "ServerSGD", "uniform"),
     "MuLoCo": (fs.MuLoCo(), "ServerSGD", "uniform"),
+    "SparseLoCo": (fs.SparseLoCo(), "ServerSGD", "uniform"),
+    "FedDeltaSGD": (fs.FedDeltaSGD(), "ServerSGD", "uniform"),
     "FedZO": (fs.FedZO(), "ServerSGD", "uniform"),
     "FedExpSLS": (fs.FedExpSLS(), "DoublyAdaptive", "examples"),
     "FedExP code": (fs.FedExP(preset="code"), "DoublyAdaptive", "examples"),

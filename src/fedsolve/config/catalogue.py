@@ -126,6 +126,16 @@ _ALGORITHMS = {
         "therien2025muloco",
         "Muon with stored momentum on clients, Nesterov momentum on the server",
     ),
+    "SparseLoCo": Entry(
+        "methods.compression.methods:SparseLoCo",
+        "sarfi2025sparseloco",
+        "DiLoCo whose clients send their largest changes in 2 bits and remember the others",
+    ),
+    "FedDeltaSGD": Entry(
+        "methods.server.sgd:FedDeltaSGD",
+        "kim2024deltasgd",
+        "local steps by how fast the client's gradients change, averaging on the server",
+    ),
     "FedMuon": Entry(
         "methods.muon:FedMuon",
         "liu2025fedmuon",

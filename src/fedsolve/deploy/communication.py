@@ -131,7 +131,8 @@ def examples() -> dict[str, Algorithm]:
     def example(name: str, **more: Any) -> Algorithm:
         return build(name, example_of(name) | more)
 
-    codes = {name: {"smallest": 4} for name in ("SCALLION", "SCAFCOM", "FedComLoc")}  # of the small model
+    coded = ("SCALLION", "SCAFCOM", "FedComLoc", "SparseLoCo")
+    codes = {name: {"smallest": 4} for name in coded}  # of the small model
     methods = {name: example(name, **codes.get(name, {})) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
         "FedFW, step": example("FedFW", sends="step"),

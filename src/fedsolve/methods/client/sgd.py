@@ -83,6 +83,58 @@ def clip(g: Params, bound: Scalar) -> Params:
     return trees.scale(jnp.minimum(1.0, bound / jnp.maximum(trees.norm(g), 1e-30)), g)
 
 
+_Carry = tuple[Params, Params, Scalar, Scalar, Scalar, Scalar]
+
+
+@module
+class DeltaSGD(LocalSolver):
+    """Local SGD whose step is at most the inverse of the curvature along the last one (Kim et al. 2024).
+
+        eta_k = min(gamma |y^k - y^(k-1)| / (2 |g_k - g_(k-1)|),  sqrt(1 + delta theta_(k-1)) eta_(k-1)),
+        theta_k = eta_k / eta_(k-1),   y^(k+1) = y^k - eta_k g_k;   eta_0 = first and theta_0 = 1 in every round
+
+    g_k is the gradient on the minibatch of step k, so that a step costs one gradient, and the minibatches' differences
+    count as curvature. Where g_k = g_(k-1), or the last step moved nothing, the second term stands alone. With one
+    local step it is SGD at `first`.
+
+    Attributes:
+        first: eta_0, > 0.
+        gamma: > 0; a step on a quadratic of curvature L is at most gamma / (2 L).
+        delta: at least 0; a step is at most sqrt(1 + delta theta) times the one before.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    Reference: Kim, Toghani, Uribe and Kyrillidis, "Adaptive Federated Learning with Auto-Tuned Clients", ICLR 2024,
+    arXiv:2306.11201, as two independent codes have it; its text was not available.
+    """
+
+    sums_gradients: ClassVar[bool] = True
+
+    first: Scalar = number(default=0.2, above=0)
+    gamma: Scalar = number(default=2.0, above=0)
+    delta: Scalar = number(default=0.1, at_least=0)
+
+    def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        def step(k: Scalar, carry: _Carry) -> _Carry:
+            y, before, eta, theta, total, rates = carry
+            loss, g = oracle(y, k)
+            moved, changed = eta * trees.norm(before), trees.norm(trees.sub(g, before))
+            known = (moved > 0) & (changed > 0)
+            by_curvature = self.gamma * moved / (2 * jnp.where(known, changed, 1))
+            grown = jnp.sqrt(1 + self.delta * theta) * eta
+            chosen = jnp.where(known, jnp.minimum(by_curvature, grown), grown)
+            chosen = jnp.where(k == 0, eta, chosen).astype(eta.dtype)
+            theta = jnp.where(k == 0, theta, chosen / jnp.maximum(eta, smallest))
+            return trees.axpy(-chosen, g, y), g, chosen, theta, total + loss, rates + chosen
+
+        dtype = trees.dtype_of(params)
+        one, smallest = jnp.ones((), dtype), jnp.finfo(dtype).tiny
+        start = (params, trees.zeros_like(params), self.first * one, one, 0 * one, 0 * one)
+        last, *_, total, rates = local_loop(oracle, step, start)
+        return Solution(last, mean_loss(total, oracle), rates)
+
+
 class ClientOptions(TypedDict, total=False):
     """Options of the clients' SGD that every method with local SGD takes, None (the default) for without.
 

@@ -8,6 +8,7 @@ from fedsolve.methods.compression.compressors import (
     EDEN,
     QSGD,
     Cast,
+    Chain,
     Compressor,
     PowerSGD,
     RandomK,
@@ -15,9 +16,9 @@ from fedsolve.methods.compression.compressors import (
     TopK,
 )
 
-__all__ = ["EDEN", "QSGD", "Cast", "Compressor", "PowerSGD", "RandomK", "Sign", "TopK"]
+__all__ = ["EDEN", "QSGD", "Cast", "Chain", "Compressor", "PowerSGD", "RandomK", "Sign", "TopK"]
 
-_CLASSES: tuple[type[Compressor], ...] = (Cast, QSGD, EDEN, TopK, RandomK, PowerSGD, Sign)
+_CLASSES: tuple[type[Compressor], ...] = (Cast, QSGD, EDEN, TopK, RandomK, PowerSGD, Sign, Chain)
 
 COMPRESSORS = Registry("compressor", {cls.__name__: cls for cls in _CLASSES}, any_spelling=True)
 """Every compressor by its name, which a configuration may write in any case.

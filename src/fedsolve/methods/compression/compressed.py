@@ -56,13 +56,13 @@ class Compressed(Wrapper):
     """Any method whose client updates are compressed (Q), with a memory for biased compressors.
 
         none:      c_i = Q(D_i)
-        feedback:  c_i = Q(D_i + e_i),   e_i <- D_i + e_i - c_i
+        feedback:  c_i = Q(D_i + beta e_i),   e_i <- D_i + beta e_i - c_i
         ef21:      c_i = Q(D_i - g_i),   g_i <- g_i + c_i
         server:    g <- g + (1/N) sum over S of c_i
         momentum:  v_i <- (1 - eta) v_i + eta D_i  takes the place of D_i in `ef21`
 
-    `feedback` is of Seide et al. 2014, `ef21` of Richtarik et al. 2021: there `inner` steps along g, the mean of all
-    g_i, otherwise along the mean of c_i. With `momentum` it is EF21-SGDM (Fatkhullin et al. 2023).
+    `feedback` is of Seide et al. 2014 (beta = 1), `ef21` of Richtarik et al. 2021: there `inner` steps along g, the
+    mean of all g_i, otherwise along the mean of c_i. With `momentum` it is EF21-SGDM (Fatkhullin et al. 2023).
 
     D_i is the client update, the field `delta` of the inner message. Other fields are sent as they are. Each leaf is
     compressed on its own. With a memory an unbiased compressor is divided by 1 + omega, which makes it a contraction
@@ -79,13 +79,14 @@ class Compressed(Wrapper):
             deployment cannot check. `decoded`: |Q(D_i)|^2 / (1 + omega) of an unbiased compressor without a memory,
             which the server computes.
         smallest: leaves with fewer entries are sent as they are, such as biases.
+        decay: beta of `feedback`, in [0, 1]; 1 forgets nothing.
 
     Raises:
         InvalidInput: no compressor, or one for `down` that leaves out entries; an inner method that does not send
             client updates, whose clients must follow what the server makes of their messages (SCAFFOLD), or with
             central differential privacy, whose bound compression could break; `ef21` around a method that weighs
-            clients by examples or reduces them otherwise; `momentum` without `ef21`; `norms='decoded'` with a memory
-            or a biased compressor.
+            clients by examples or reduces them otherwise; `momentum` without `ef21`, `decay` without `feedback`;
+            `norms='decoded'` with a memory or a biased compressor.
             When a run begins: no leaf is large enough.
     """
 
@@ -101,6 +102,7 @@ class Compressed(Wrapper):
     smallest: int = integer(default=256)
     momentum: Scalar | None = number(default=None, above=0, at_most=1, later=True)
     norms: Literal["exact", "decoded"] = choice("exact", "decoded", default="exact", later=True)
+    decay: Scalar | None = number(default=None, at_least=0, at_most=1, later=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +111,8 @@ class Compressed(Wrapper):
             raise InvalidInput(f"down = {shown(self.down)} must keep every entry: Cast, QSGD or EDEN")
         if self.momentum is not None and self.memory != "ef21":
             raise InvalidInput(f"momentum = {self.momentum!r} needs memory='ef21'")
+        if self.decay is not None and self.memory != "feedback":
+            raise InvalidInput(f"decay = {self.decay!r} needs memory='feedback'")
         if self.norms == "decoded" and (self.memory is not None or not self.compressor.is_unbiased):
             raise InvalidInput("norms = 'decoded' needs an unbiased compressor and memory=None")
         name, traits = name_of(self.inner), self.inner.traits
@@ -171,7 +175,8 @@ class Compressed(Wrapper):
             v = update = trees.axpy(self.momentum, trees.sub(update, v), v)
         feeds_back = self.memory == "feedback"
         # feedback adds what was lost so far; ef21 sends the difference from what the server has
-        wanted = trees.add(update, client.memory) if feeds_back else trees.sub(update, client.memory)
+        kept = client.memory if self.decay is None else trees.scale(self.decay, client.memory)
+        wanted = trees.add(update, kept) if feeds_back else trees.sub(update, kept)
         sent = self._encode(self.compressor, wanted, common, oracle.client, shrinks=True)
         decoded = decode_leaves(sent, common)
         # feedback: the new loss; ef21: g_i, as the server knows it

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.building import checked, integer
-from fedsolve.core.errors import InvalidInput, is_one_of
+from fedsolve.core.errors import InvalidInput, is_one_of, shown
 from fedsolve.core.types import Params, Scalar, is_module, module, replace, static
 from fedsolve.core.wire import Packed
 from fedsolve.core.xla.products import orthonormal
@@ -219,28 +219,41 @@ def _kept(share: float, size: int) -> int:
 
 @module
 class TopK(Compressor):
-    """The entries of largest absolute value (Stich et al. 2018).
+    """The entries of largest absolute value (Stich et al. 2018), of an array or of each of its blocks.
 
-    Biased: use it with a memory. Error: delta = k / d. Sent: k numbers, and their places in ceil(log2 d) bits each.
+    Biased: use it with a memory. Error: delta = k / d. Sent: k numbers, and their places in ceil(log2 d) bits each,
+    d the entries of the array or of a block.
 
     Args:
         share: k / d, in (0, 1]; at least one entry is sent.
+        block: entries of a block, at least 1; None for the whole array. Places in a block of 4,096 take 12 bits.
     """
 
     share: float = checked(check_share, name="TopK", static=True)
+    block: int | None = integer(
+        default=None, bits=None, name="block of TopK", none="the whole array", later=True
+    )
 
     def encode(self, x: Array, key: Any, common: Any) -> tuple[Array, Packed]:
-        flat = x.ravel()
-        _, places = lax.top_k(jnp.abs(flat), _kept(self.share, flat.size))
-        return flat[places], Packed(places, max(1, (flat.size - 1).bit_length()))
+        rows = self._rows(x)
+        _, places = lax.top_k(jnp.abs(rows), _kept(self.share, rows.shape[1]))
+        values = jnp.take_along_axis(rows, places, axis=1)
+        return values.ravel(), Packed(places.ravel(), max(1, (rows.shape[1] - 1).bit_length()))
 
     def decode(self, sent: tuple[Array, Packed], like: jax.ShapeDtypeStruct, common: Any) -> Array:
         values, places = sent
-        flat = jnp.zeros(math.prod(like.shape), like.dtype)
-        return flat.at[places.value].set(values, mode="drop").reshape(like.shape)
+        rows = self._rows(jnp.zeros(math.prod(like.shape), like.dtype))
+        kept = (rows.shape[0], -1)
+        of_row = jnp.arange(rows.shape[0])[:, None]
+        rows = rows.at[of_row, places.value.reshape(kept)].set(values.reshape(kept), mode="drop")
+        return from_blocks(rows, like)
 
     def error(self, size: int) -> float:
-        return 1 - _kept(self.share, size) / size
+        entries = min(size, self.block or size)
+        return 1 - _kept(self.share, entries) / entries
+
+    def _rows(self, x: Array) -> Array:
+        return blocks(x, min(x.size, self.block or x.size))
 
 
 @module
@@ -526,6 +539,68 @@ def _rotated(rows: Array, words: Array, back: bool = False) -> Array:
     for sign in reversed(signs) if back else signs:
         rows = hadamard(rows) * sign if back else hadamard(rows * sign)
     return rows
+
+
+@module
+class Chain(Compressor):
+    """A compressor that sends fewer numbers, whose numbers a second one sends in fewer bits.
+
+        c = first(x),   sent: c with second(v) in place of its numbers v
+
+    Unbiased if both are: omega = (1 + omega_1) (1 + omega_2) - 1. Else the mean error is at most
+    1 - delta_1 (1 - e_2), e_2 the bound of the second: below 1 where e_2 is, as of EDEN from 2 bits on; QSGD with few
+    bits is not. Sent: what both send; places go as they are.
+
+    Args:
+        first: `TopK`, `RandomK` or `PowerSGD`.
+        second: `Cast`, `Sign`, `QSGD` or `EDEN`.
+    """
+
+    first: Compressor = static()
+    second: Compressor = static()
+
+    def __post_init__(self) -> None:
+        for name, given, kinds in (
+            ("first", self.first, (TopK, RandomK, PowerSGD)),
+            ("second", self.second, (Cast, Sign, QSGD, EDEN)),
+        ):
+            if not isinstance(given, kinds):
+                known = ", ".join(kind.__name__ for kind in kinds)
+                raise InvalidInput(f"Chain: {name} = {shown(given)} must be one of {known}")
+
+    @property
+    def is_unbiased(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.first.is_unbiased and self.second.is_unbiased
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        return self.first.fits(shape)
+
+    def encode(self, x: Array, key: Any, common: Any) -> Any:
+        sent = self.first.encode(x, key, common)
+        leaves, structure = jax.tree.flatten(sent, is_leaf=_is_packed)
+        return structure.unflatten(
+            [
+                v if _is_packed(v) else Encoded.of(self.second, v, jax.random.fold_in(key, i), common, 1.0)
+                for i, v in enumerate(leaves)
+            ]
+        )
+
+    def decode(self, sent: Any, like: jax.ShapeDtypeStruct, common: Any) -> Array:
+        def plain(v: Any) -> Any:
+            return v.decode(common) if isinstance(v, Encoded) else v
+
+        parts = jax.tree.map(plain, sent, is_leaf=lambda v: isinstance(v, Encoded) or _is_packed(v))
+        return self.first.decode(parts, like, common)
+
+    def error(self, size: int) -> float:
+        one, two = self.first.error(size), self.second.error(size)
+        if self.is_unbiased:
+            return (1 + one) * (1 + two) - 1
+        return 1 - (1 - one) * (1 - two) if two < 1 and not self.first.is_unbiased else math.inf
+
+
+def _is_packed(x: Any) -> bool:
+    return isinstance(x, Packed)
 
 
 # Squared norms of client updates that the server takes from what it decodes, in place of what clients send.

@@ -435,7 +435,14 @@ class Secure(Wrapper):
         return getattr(self.inner, "update_coder", None)  # pyright: ignore[reportReturnType]
 
     def coded(self, structure: Any) -> list[int]:
-        """The numbers of the leaves that the coder sends: those of the update, then what it sends with them."""
+        """The numbers of the leaves that the coder sends: those of the update, then what it sends with them.
+
+        Args:
+            structure: of the inner message.
+
+        Returns:
+            Places among its leaves; none where updates are sent in fixed point.
+        """
         if self._coder is None:
             return []
         names = _names(structure.unflatten(range(structure.num_leaves)))

@@ -1,4 +1,4 @@
-"""Server SGD with and without momentum, and the methods that use it: FedAvg and FedAvgM."""
+"""Server SGD with and without momentum, and the methods that use it: FedAvg, FedAvgM, Delta-SGD."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsolve.core.building import by_name, checked, flag, number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
-from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.client.sgd import ClientOptions, DeltaSGD
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
@@ -147,3 +147,43 @@ def FedAvgM(
     Classification", arXiv:1909.06335, 2019.
     """
     return compose("FedAvgM", client_lr, ServerSGD(server_lr, momentum=momentum, ema=ema), weighting, client)
+
+
+@by_name("FedDeltaSGD")
+def FedDeltaSGD(
+    first: Scalar = 0.2,
+    *,
+    gamma: Scalar = 2.0,
+    delta: Scalar = 0.1,
+    server_lr: Rate = 1.0,
+    weighting: Weighting = "uniform",
+) -> FedOpt:
+    """Delta-SGD (Kim et al. 2024): FedAvg whose clients find their step sizes, one gradient a step.
+
+        client:  K steps of `client.DeltaSGD` from w, D_i = y^K - w
+        server:  w <- w + eta_g sum_i p_i D_i
+
+    Up: D_i (d numbers) and the mean local loss. Down: w. Kept: nothing; within a round clients keep one gradient.
+
+    Args:
+        first: eta_0 > 0, the first step of every round (0.2, as for all tasks of the paper).
+        gamma: > 0 (2).
+        delta: at least 0 (0.1).
+        server_lr: eta_g > 0, a number or a schedule by round.
+        weighting: p_i `uniform` (the paper's) or by `examples`.
+
+    Returns:
+        A `FedOpt` of `client.DeltaSGD` and `server.ServerSGD`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    >>> FedDeltaSGD().local.first
+    0.2
+
+    Reference: Kim, Toghani, Uribe and Kyrillidis, "Adaptive Federated Learning with Auto-Tuned Clients", ICLR 2024,
+    arXiv:2306.11201.
+    """
+    return FedOpt(
+        DeltaSGD(first, gamma, delta), ServerSGD(server_lr), weighting=weighting, name="FedDeltaSGD"
+    )
