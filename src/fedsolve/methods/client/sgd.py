@@ -116,6 +116,9 @@ class DeltaSGD(LocalSolver):
     delta: Scalar = number(default=0.1, at_least=0)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        dtype = trees.dtype_of(params)
+        one, smallest = jnp.ones((), dtype), jnp.finfo(dtype).tiny
+
         def step(k: Scalar, carry: _Carry) -> _Carry:
             y, before, eta, theta, total, rates = carry
             loss, g = oracle(y, k)
@@ -124,12 +127,10 @@ class DeltaSGD(LocalSolver):
             by_curvature = self.gamma * moved / (2 * jnp.where(known, changed, 1))
             grown = jnp.sqrt(1 + self.delta * theta) * eta
             chosen = jnp.where(known, jnp.minimum(by_curvature, grown), grown)
-            chosen = jnp.where(k == 0, eta, chosen).astype(eta.dtype)
+            chosen = jnp.where(k == 0, eta, chosen).astype(dtype)
             theta = jnp.where(k == 0, theta, chosen / jnp.maximum(eta, smallest))
             return trees.axpy(-chosen, g, y), g, chosen, theta, total + loss, rates + chosen
 
-        dtype = trees.dtype_of(params)
-        one, smallest = jnp.ones((), dtype), jnp.finfo(dtype).tiny
         start = (params, trees.zeros_like(params), self.first * one, one, 0 * one, 0 * one)
         last, *_, total, rates = local_loop(oracle, step, start)
         return Solution(last, mean_loss(total, oracle), rates)
