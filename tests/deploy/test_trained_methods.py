@@ -36,7 +36,8 @@ ROWS = [*ALGORITHMS, *(f"{name}+FedAdam" for name in WRAPPERS if name not in ALG
 WORK = {
     "FedAvg", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedExP", "FedExPM", "FedDuAdagrad", "FedDuAdam",
     "FedDuA", "FedNova", "FedDoG", "FedProdigy", "FedDAdaptation", "FedBuff", "FedAsync", "QFedAvg", "TERM", "AFL",
-    "DiLoCo", "SparseLoCo", "FedPer", "FedBN", "Robust+FedAdam", "Personal+FedAdam", "Compressed+FedAdam", "Secure+FedAdam",
+    "DiLoCo", "SparseLoCo", "FedPer", "FedBN",
+    "Robust+FedAdam", "Personal+FedAdam", "Compressed+FedAdam", "Secure+FedAdam",
     "DP+FedAdam", "LocalDP+FedAdam",
 }  # fmt: skip
 NEEDS = {"FedNova": ("steps",), "QFedAvg": ("loss",), "TERM": ("loss",), "AFL": ("loss",)}

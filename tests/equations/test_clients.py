@@ -174,7 +174,7 @@ class DeltaSteps:
                 grown = math.sqrt(1 + self.delta * theta) * eta
                 bound = self.gamma * eta * np.linalg.norm(before) / (2 * changed)
                 self.count += 1
-                self.grew_after += [theta] * (grown < bound)
+                self.grew_after += [theta] * int(grown < bound)
                 theta, eta = min(bound, grown) / eta, min(bound, grown)
             y, before = y - eta * g, g
         return y
