@@ -17,8 +17,8 @@ from fedsolve.engine.evaluation.batched_eval import EvalClients
 from fedsolve.engine.evaluation.eval_sets import sums_of_all
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
-from fedsolve.tasks.losses.weights import OnModel
 from fedsolve.tasks.metrics import describe, described
+from fedsolve.tasks.sum_metrics import OnModel
 
 RNG = np.random.default_rng(0)
 Y = (RNG.random(400) < 0.1).astype(int)

@@ -18,7 +18,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.folders.files import slug
-from fedsolve.tasks.losses.weights import SumMetric
+from fedsolve.tasks.sum_metrics import SumMetric
 
 TRAIN, EVALUATE = "train", "evaluate"
 """The kinds of requests, as Flower calls their messages."""

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from fedsolve.core.errors import InvalidInput, check_integer, check_number
 from fedsolve.core.trees import all_matching, named_leaves
 from fedsolve.core.types import Params
-from fedsolve.tasks.losses.weights import SumMetric, columns_of_each, scores_of
+from fedsolve.tasks.sum_metrics import SumMetric, columns_of_each, scores_of
 
 _MOST_BINS = 4096
 

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput, check_integer, check_number
 from fedsolve.tasks.calibration import BrierScore, Calibration, CalibrationError, Reliability, recalibrate
-from fedsolve.tasks.losses.weights import SumMetric, columns_of_each, labels_of, scores_of
+from fedsolve.tasks.sum_metrics import SumMetric, columns_of_each, labels_of, scores_of
 
 __all__ = [
     "AUC",

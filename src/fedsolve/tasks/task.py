@@ -20,7 +20,8 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.inference import Inference, input_columns, input_rows, predicted_by
 from fedsolve.tasks.leaves import refuse_state, split_leaves
-from fedsolve.tasks.losses.weights import SumMetric, Whole, on_model, outputs_of
+from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.sum_metrics import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
     as_held_out,
     as_unseen,

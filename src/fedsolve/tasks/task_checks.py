@@ -19,7 +19,8 @@ from fedsolve.data.federated import FederatedData, first_nonfinite_row
 from fedsolve.geometry.diagnostics import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
-from fedsolve.tasks.losses.weights import OnModel, SumMetric, Whole
+from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.sum_metrics import OnModel, SumMetric
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 
 _AVERAGED = "_averaged"

@@ -40,7 +40,7 @@ from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of, sums_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.leaves import refuse_state, with_frozen
-from fedsolve.tasks.losses.weights import SumMetric, on_model
+from fedsolve.tasks.sum_metrics import SumMetric, on_model
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.task_checks import check_metrics as check_named
 from fedsolve.tasks.task_checks import check_targets

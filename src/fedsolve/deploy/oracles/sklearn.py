@@ -29,7 +29,8 @@ from fedsolve.core.errors import (
 from fedsolve.core.trees import as_array, columns_of
 from fedsolve.data.columns import check_column, check_same_columns
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.tasks.losses.weights import DISTORTED, SumMetric, check_class_weights
+from fedsolve.tasks.losses.weights import DISTORTED, check_class_weights
+from fedsolve.tasks.sum_metrics import SumMetric
 from fedsolve.tasks.task import Examples
 
 # The losses that scikit-learn's linear models stand for, of `coef_ x + intercept_`.

@@ -34,7 +34,7 @@ from fedsolve.pytorch.translation.arrays import (
     constant_tensors,
     parameters,
 )
-from fedsolve.tasks.losses.weights import SumMetric, refuse_weighted
+from fedsolve.tasks.sum_metrics import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]

@@ -61,7 +61,7 @@ from fedsolve.pytorch.translation.export import (
     loses_by_rounding,
     writes_to_parameter,
 )
-from fedsolve.tasks.losses.weights import SumMetric
+from fedsolve.tasks.sum_metrics import SumMetric
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
 

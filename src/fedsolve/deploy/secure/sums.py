@@ -17,8 +17,8 @@ from fedsolve.deploy.message import PARTS, PartMetrics, Sums
 from fedsolve.deploy.reply_checks import MOST_EXAMPLES
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.folders.untrusted import loads
-from fedsolve.tasks.losses.weights import SumMetric
 from fedsolve.tasks.metrics import describe, described
+from fedsolve.tasks.sum_metrics import SumMetric
 
 _FRACTION_BITS = 24  # of a number in fixed point: a loss is exact to 6e-8
 _MOST_CLIENTS = 2**12  # then the sum of all has at most 63 bits

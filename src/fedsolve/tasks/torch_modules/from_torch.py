@@ -16,7 +16,8 @@ from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaves import Merged, WithFrozen
-from fedsolve.tasks.losses.weights import SumMetric, Whole, on_model, refuse_weighted
+from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.sum_metrics import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.torch_modules.agreement import Agreement
 from fedsolve.tasks.torch_modules.losses import (
