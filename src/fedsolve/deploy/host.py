@@ -98,7 +98,7 @@ def return_freed_memory() -> None:
     By itself glibc keeps what is smaller than the largest array that was freed so far, and a server of large models had
     two thirds of its memory from arrays that were gone.
     """
-    with contextlib.suppress(AttributeError, OSError):  # another C library
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library, another system
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
