@@ -3,7 +3,8 @@
     python benchmarks/bench.py torch-client
     python benchmarks/torch_client.py               # threads: three clients on cores that are busy already
 
-20 steps of plain SGD on batches of 32 of the digits CNN (1x8x8, 151,306 parameters), the data in memory. Alone, this
+20 steps of plain SGD on batches of 32 of the digits CNN (1x8x8, 151,306 parameters), the data in memory; and whole
+answers of a client whose module has 10 million parameters, with a training loop of its own and without. Alone, this
 file times 50 steps of a linear module (64 x 10, batches of 10) in three client processes at once, while as many other
 processes as there are cores compute: with PyTorch's own number of threads, with OMP_NUM_THREADS=1, as a client app
 chooses the number, and with the environment of a local federation.
@@ -18,7 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +32,9 @@ from torch import nn
 import fedsolve as fs
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.xla.compiler import compiler_options, cores
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.torch import TorchOracle
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from measure import Setting, compare
 
 RATE, BATCH, STEPS = 0.05, 32, 20
@@ -109,6 +114,44 @@ def programs() -> dict[str, Callable[[], None]]:
     }
 
 
+def large_model() -> nn.Sequential:
+    """10 million parameters."""
+    sizes = ((1024, 2304), (2304, 2304), (2304, 1024), (1024, 10))
+    layers = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def messages(folder: Path) -> dict[str, Callable[[], object]]:
+    """A client's whole answer to an order, from its bytes to the reply's: by a loop of its own, by its gradients."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.standard_normal((BATCH * STEPS, 1024), np.float32))
+    batches = list(
+        zip(x.split(BATCH), torch.from_numpy(rng.integers(0, 10, len(x))).split(BATCH), strict=True)
+    )
+
+    def train(model: nn.Module, round: int = 0) -> int:
+        optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
+        for inputs, labels in batches:
+            optimiser.zero_grad()
+            cross_entropy(model(inputs), labels).backward()
+            optimiser.step()
+        return len(x)
+
+    def answer(problem: Any) -> Callable[[], object]:
+        given = Federation(1, fs.sampling.Uniform(1), 0, "bench")
+        coordinator = Coordinator(fs.FedAvg(RATE, weighting="uniform"), problem.params, given)
+        coordinator.draw_cohort()
+        request, worker = coordinator.train_request(0), Worker(problem, folder)
+        return lambda: worker.train(replace(request))  # which lets go of its bytes
+
+    alone = large_model()
+    return {
+        "the loop": lambda: train(alone),
+        "TrainedClient": answer(fs.flower.TrainedClient(large_model(), train)),
+        "TorchOracle": answer(TorchOracle(large_model(), cross_entropy, batches)),
+    }
+
+
 CLIENTS, SECONDS = 3, 4.0
 
 
@@ -168,6 +211,11 @@ def measure(setting: Setting) -> None:
         key = "T1" if count == 1 else "T1, all cores"
         about = f"digits CNN in PyTorch, one client, 20 steps of 32, threads: {count}"
         compare(key, about, programs(), 1, setting.pick(25, 2), base="PyTorch loop")
+    with tempfile.TemporaryDirectory() as folder:
+        about = "one client's answer, 10 million parameters, 20 steps of 32, threads: one a core"
+        compare(
+            "T3", about, messages(Path(folder)), STEPS, setting.pick(9, 2), base="the loop", unit="ms a step"
+        )
 
 
 def threads() -> None:

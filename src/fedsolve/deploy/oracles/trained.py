@@ -138,8 +138,7 @@ def run_loop(
     began = beginning_of(algorithm.train, broadcast, state, oracle)
     assert began is not None  # a method with a loop has local work
     client.folder.mkdir(parents=True, exist_ok=True)
-    start = jax.tree.map(np.asarray, began[0])
-    params, told = client.loop.run(start, TrainingRound(round + 1, client.folder), int(oracle.client))
+    params, told = client.loop.run(began[0], TrainingRound(round + 1, client.folder), int(oracle.client))
     client.num_examples, client.untold = told.examples, "loss" if told.loss is None else ""
     write_atomically(client.folder / _LAST, json.dumps({"examples": told.examples, **told.metrics}))
     loss = None if told.loss is None else jnp.asarray(told.loss, trees.dtype_of(params))

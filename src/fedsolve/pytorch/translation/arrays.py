@@ -127,7 +127,15 @@ def assign(
     with torch.no_grad():
         for _, own, given in pairs:
             for name, tensor in own.items():
-                tensor.copy_(as_tensor(given[name], tensor))
+                tensor.copy_(_lent(given[name], tensor))
+
+
+def _lent(value: Any, like: Tensor) -> Tensor:
+    # what `copy_` reads: of JAX's array on a CPU its own memory
+    is_here = isinstance(value, jax.Array) and value.dtype in (jnp.float32, jnp.float64)
+    if is_here and {device.platform for device in value.devices()} == {"cpu"} and like.is_floating_point():
+        return torch.from_dlpack(value)
+    return as_tensor(value, like)
 
 
 def copy_module(module: nn.Module) -> nn.Module:
