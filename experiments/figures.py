@@ -13,6 +13,9 @@ SIZES: dict[Size, str] = {
     "none": "no experiment",
 }
 
+OURS = "Beyond the paper"
+"""The name of what no paper says: the claims of an experiment that are our own."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -39,6 +42,7 @@ class Item:
 
 _FEDOPT, _FEDDUA = "reddi2021fedopt", "takakura2025feddua"
 _FEDFW, _FCO, _FEDLI = "dadras2024fedfw", "yuan2021fco", "geetika2024fedli"
+_PAINLESS = "geetika2025painless"  # the second version of the last
 _NETWORKS = ("femnist", "cifar")
 _SETTINGS = "learning rates, which the studies use"
 _NO_DATA = "original data not available"
@@ -263,7 +267,20 @@ ITEMS = (
     Item(
         _FEDLI, "Lemmas 2 and 3, Theorems 1 and 2, Remark 2, Sections 6 and 8",
         "descent, linear convergence, cost of the line search", "stand-in", ("fedli-convex",),
-        "on convex problems", "Theorem 1 holds; Lemmas 2 and 3 and Theorem 2 have counter-examples",
+        "on convex problems",
+        "of version 1: Theorem 1 holds; Lemmas 2 and 3 and Theorem 2 have counter-examples",
+    ),
+    Item(
+        _PAINLESS, "abstract of version 2", "at par or better, untuned; a linear rate", "smaller", ("fedsls",),
+        "FEMNIST and MNIST, fewer rounds",
+    ),
+    Item(
+        _PAINLESS, OURS, "tuned baselines, FedDuAdam, resets, evaluations", "smaller", ("fedsls",),
+        "claims of our own on the same runs",
+    ),
+    Item(
+        _PAINLESS, "Theorems 1 to 4", "rates of FedSLS and FedExpSLS", "none",
+        note="for clients with one minimiser, in place of version 1's Lemmas 2 and 3 and Theorem 2; text not available",
     ),
 )  # fmt: skip
 
@@ -282,6 +299,7 @@ BESIDE = {
     "fleet-clock": "buffered and over-selected rounds by simulated time",
     "low-rank-finetuning": "low-rank fine-tuning",
     "personal-writers": "unseen writers after a few steps",
+    "fedada2": "FedAda2 and FedAda2++ beside four methods under label skew (Lee et al. 2025)",
     "muon-bias": "Muon with and without correction of its bias",
 }
 """Experiments on other papers or questions, with their subjects."""

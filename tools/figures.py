@@ -25,7 +25,7 @@ from fedsolve.studies.reproduce import find, program_folders
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # of the package `experiments`
 
-from experiments.figures import BESIDE, ITEMS, SIZES, Item  # noqa: E402
+from experiments.figures import BESIDE, ITEMS, OURS, SIZES, Item  # noqa: E402
 
 TITLE = "Reproduced figures and tables"
 DRAWN = "plotted, no verdict"
@@ -66,10 +66,11 @@ class Kept:
         claims = [Claim(**claim) for claim in json.loads(results.read_text())["claims"]]
         if any(paper_of(c.theirs, "") for c in claims):  # of several papers
             claims = [c for c in claims if not paper or paper_of(c.theirs, find(name).citation) == paper]
+        citing = [c for c in claims if c.own] if cited == OURS else []
         for names in ([cited], places(cited)) if cited else ():  # of a table's parts that which is asked for
-            citing = [c for c in claims if not c.own and any(cites(c.theirs, name) for name in names)]
-            if citing:
-                break
+            citing = citing or [
+                c for c in claims if not c.own and any(cites(c.theirs, name) for name in names)
+            ]
         found = Counter((c.verdict or "", c.shown_verdict) for c in (citing if cited else claims))
         order = sorted(found, key=lambda one: (VERDICTS.index(one[0]), len(one[1])))  # type: ignore[arg-type]
         return cls(name, page, [(*one, found[one]) for one in order])
