@@ -20,17 +20,14 @@ MNIST, DIGITS = "MNIST", "digits"
 BOTH = (MNIST, DIGITS)
 TESTED, ALPHA = 2_000, 0.1
 MARGIN = margin("fedada2", "as-good")
-ADAPTIVE = {"client_lr": decades(-3, -1), "server_lr": decades(-3, -1)}
+ADAPTIVE = {"client_lr": decades(-2.5, -0.5), "server_lr": decades(-3, -1)}
 """Of FedAda2's clients, whose first step moves a coordinate by about the rate, and of its server."""
 METHODS = {
     "FedAda2": Method(fs.FedAda2, grid=ADAPTIVE),
-    "FedAda2, Adam": Method(
-        lambda client_lr, server_lr: fs.FedAda2(client_lr, server_lr=server_lr, rule="adam"), grid=ADAPTIVE
-    ),
     "FedAda2++": Method(fs.FedAda2PlusPlus, grid=ADAPTIVE),
     "FedAdam": Method(fs.FedAdam, grid={"client_lr": decades(-2, 0), "server_lr": decades(-3, -1)}),
     "FedAdamW": Method(fs.FedAdamW, grid={"client_lr": decades(-4, -1.5)}),
-    "FedLADA": Method(fs.FedLADA, grid={"client_lr": decades(-3, -0.5)}),
+    "FedLADA": Method(fs.FedLADA, grid={"client_lr": decades(-3, 0)}),
     "FedAvg": Method(fs.FedAvg, grid={"client_lr": decades(-2, 0.5)}),
 }
 
@@ -52,7 +49,9 @@ def _problem(title: str, size: str, task: Any, tested: int, chance: float) -> Pr
         "rounds": 50, "clients_per_round": 20, "local_steps": 10, "batch_size": 20, "eval_every": 5,
         "parallel_trials": 1,
     }  # fmt: skip
-    return Problem(title, size, task, options, last=10, select="train_loss:10", tested=tested, chance=chance)
+    return Problem(
+        title, size, task, options, last=10, select="train_loss:10", tested=tested, chance=chance
+    )  # fmt: skip
 
 
 PROBLEMS = {
@@ -98,14 +97,9 @@ STATEMENTS = (
         for other in ("FedAdamW", "FedLADA")
     ),
     Statement(
-        "FedAda2 is better with Adagrad on its clients than with Adam",
-        "",
-        _on_both(better, "FedAda2", "FedAda2, Adam"),
-    ),
-    Statement(
         "FedAda2 and FedAda2++ send as many bytes as FedAvg",
         "Abstract: “avoiding the transfer of preconditioners between the server and clients”",
-        sends_no_more(BOTH, ("FedAda2", "FedAda2, Adam", "FedAda2++"), "FedAvg"),
+        sends_no_more(BOTH, ("FedAda2", "FedAda2++"), "FedAvg"),
     ),
 )
 
@@ -114,6 +108,7 @@ STUDY = Study(
     summary="Adaptive clients and server at FedAvg's traffic, on MNIST and digits, all tuned.",
     paper="lee2025fedada2",
     problems=PROBLEMS,
+    quick=PROBLEMS[DIGITS],
     methods=METHODS,
     seeds=(0, 1, 2, 3, 4),
     statements=STATEMENTS,
@@ -121,4 +116,15 @@ STUDY = Study(
         "accuracy": Curves("Test accuracy by round, at the best rates of the grids."),
         "bytes": Curves("Training loss by what a client sends up.", metric="train_loss", x="bytes_up"),
     },
+    deviations=(
+        "The paper has a vision transformer on three image sets, and logistic regression on StackOverflow under "
+        "privacy; here are two perceptrons on digits that are dealt by label. Only its abstract was available.",
+        "FedAda2 has Adagrad on its clients, FedAda2++ SM3, both Adam on the server without bias correction, eps 1e-5 "
+        "and tau 1e-3, the defaults of the authors' code. Client and server rates are tuned in half decades, on seed "
+        "0, by training loss; FedAdamW, FedLADA and FedAvg have a client rate alone.",
+        "The baseline whose server sends its second moment is not in the catalogue: FedLADA sends one both ways, "
+        "FedAdamW a mean for each tensor.",
+        "Bytes are those that a client sends up; down, FedLADA sends three models, FedAdamW two, the others one.",
+    ),
+    minutes=3.4,
 )

@@ -19,9 +19,9 @@ NOISE = {SHARED: 0.0, NOISY: 0.1}
 
 
 def least_squares(data_dir: Path | None, seed: int, noise: float) -> fs.Task:
-    """y = <x, w*> + noise, inputs of each client with variances of its own; F less its least value is measured."""
+    """y = <x, w*> + noise, inputs of client i with deviations s_ij / j, s_ij from [1/2, 1]; F less its least value."""
     rng = np.random.default_rng(seed)
-    scale = rng.uniform(0.3, 1.0, (CLIENTS, 1, FEATURES))
+    scale = rng.uniform(0.5, 1.0, (CLIENTS, 1, FEATURES)) / np.arange(1, FEATURES + 1)
     x = (scale * rng.standard_normal((CLIENTS, EXAMPLES, FEATURES))).reshape(-1, FEATURES)
     y = x @ rng.standard_normal(FEATURES)
     y = y + noise * rng.standard_normal(len(y))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fedsolve as fs
+from experiments.compression.bytes_to_accuracy.bytes_to_target import OnlyMethods
 from experiments.feddua.methods import MeanOfTwo, decades
 from experiments.fedli.fedli_convex.rules import lasts
 from experiments.fedli.fedsls import interpolation
@@ -17,7 +18,7 @@ from fedsolve.data import Dirichlet
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.cells import SettingKind
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.rules import Rule, at_least_as_good, better, each_better, together
+from fedsolve.studies.rules import Rule, at_least_as_good, better, better_than_all, each_better, together
 from fedsolve.tasks import MLP
 
 FEMNIST, MNIST = "FEMNIST", "MNIST"
@@ -25,8 +26,8 @@ BOTH = (FEMNIST, MNIST)
 TESTED = 2_000
 SGD: Mapping[str, Any] = {"clip_norm": 10.0, "weight_decay": 1e-4}
 """Of the baselines' clients, as in the public code; line searches have neither, as there."""
-RATES = {FEMNIST: decades(-3, -1), MNIST: decades(-2, 0)}
-SERVER_RATES = decades(-2, -0.5)
+RATES = {FEMNIST: decades(-2.5, -0.5), MNIST: decades(-2, 0)}
+SERVER_RATES = decades(-1.5, -0.5)
 DECAY = 0.998
 """Of client rates a round, before the first use; eps falls by its square."""
 MARGIN = margin("fedsls", "as-good")
@@ -68,6 +69,7 @@ SEARCHES = {
     "FedExpSLS": _untuned(lambda: MeanOfTwo(fs.FedExpSLS())),
     "FedAdamSLS": _untuned(fs.FedAdamSLS),
     "FedAdamExpSLS": _untuned(lambda: MeanOfTwo(fs.FedAdamExpSLS())),
+    "FedAdamExpSLS, scaled": _untuned(lambda: MeanOfTwo(fs.FedAdamExpSLS(server_lr=0.1, **SGD))),
     "FedDuAdam with search": _untuned(_searched_dua),
     "SCAFFOLD with search": _untuned(lambda: fs.ControlVariates(fs.FedSLS())),
 }
@@ -82,6 +84,10 @@ BASELINES: Mapping[str, tuple[Callable[..., fs.Algorithm], Mapping[str, Any]]] =
 
 def _dua(client_lr: float) -> fs.Algorithm:
     return MeanOfTwo(fs.FedDuAdam(_rate(client_lr), weighting="examples", **SGD))
+
+
+EXTRAPOLATED = ("FedAdamExpSLS", "FedAdamExpSLS, scaled")
+"""By M u, and by 0.1 M u with clipping and decay: two of the code's four forms."""
 
 
 def methods(problem: str) -> dict[str, Method]:
@@ -114,7 +120,7 @@ def _problem(title: str, size: str, task: Any, rounds: int, chance: float) -> Pr
 
 PROBLEMS = {
     FEMNIST: _problem("FEMNIST sample, softmax regression", "the paper's model", femnist, 40, 0.085),
-    MNIST: _problem("MNIST, perceptron", "10,000 images, 32 hidden units, Dirichlet(0.3)", mnist, 40, 0.123),
+    MNIST: _problem("MNIST, perceptron", "10,000 images, 32 hidden units, Dirichlet(0.3)", mnist, 30, 0.123),
     **interpolation.PROBLEMS,
 }
 
@@ -158,12 +164,12 @@ STATEMENTS = (
     ),
     Statement("FedExpSLS is better than FedSLS", "", _on_both(better, "FedExpSLS", "FedSLS")),
     Statement(
-        "FedDuAdam with a tuned client rate is better than FedAdamExpSLS", "",
-        _on_both(better, "FedDuAdam", "FedAdamExpSLS"),
+        "FedDuAdam with a tuned client rate is better than both forms of FedAdamExpSLS", "",
+        _on_both(better_than_all, "FedDuAdam", EXTRAPOLATED),
     ),
     Statement(
-        "With the same line search FedDuAdam's server step is better than FedAdamExpSLS's", "",
-        _on_both(better, "FedDuAdam with search", "FedAdamExpSLS"),
+        "With the same line search FedDuAdam's server step is better than both of FedAdamExpSLS's", "",
+        _on_both(better_than_all, "FedDuAdam with search", EXTRAPOLATED),
     ),
     Statement(
         "SCAFFOLD with line search is as good as SCAFFOLD with a tuned rate, or better", "",
@@ -195,7 +201,7 @@ STATEMENTS = (
 SHOWN = (
     "FedSLS",
     "FedExpSLS",
-    "FedAdamExpSLS",
+    "FedAdamSLS",
     "SCAFFOLD with search",
     "FedAvg",
     "FedExP",
@@ -212,13 +218,44 @@ STUDY = Study(
     seeds=(0, 1, 2, 3, 4),
     statements=STATEMENTS,
     pictures={
-        "accuracy": Curves("Test accuracy by round, at the best rates of the grids.", problems=BOTH),
-        "untuned": Curves("The same at the settings of the paper's code.", which="published", problems=BOTH),
+        "accuracy": OnlyMethods(
+            SHOWN, Curves("Test accuracy by round, at the best rates of the grids.", problems=BOTH)
+        ),
+        "untuned": OnlyMethods(
+            SHOWN, Curves("The same at the settings of the paper's code.", which="published", problems=BOTH)
+        ),
+        "resets": OnlyMethods(
+            ("FedSLS", *RESETS),
+            Curves("FedSLS by where its searches begin: test accuracy by round.", problems=BOTH),
+        ),
         "work": by_work("Training loss by round and by evaluations, at the best rates of the grids.", SHOWN),
         "interpolation": Curves(
             "F less its least value, clients with one minimiser and with their own.",
             problems=tuple(interpolation.PROBLEMS),
         ),
     },
-    deviations=(),
+    deviations=(
+        "The paper has FEMNIST, CIFAR-10, CIFAR-100 and Shakespeare, 1,000 rounds and all clients' losses. Here are "
+        "100 writers of a sample of FEMNIST for 40 rounds, and MNIST with a perceptron for 30 in place of CIFAR with a "
+        "ResNet-18: a convolutional network of 4 and 8 channels on MNIST took 16 s of processor time for four rounds "
+        "of FedAvg, compilation among them. Accuracies are of 2,000 test images, losses of clients with 2,000 images.",
+        "FedSLS is as in the public code: c 0.1, beta 0.9, eta_max 1, a step that grows by 2^(1/500) before each "
+        "search; resets 0, 1 and 2 keep the step, return to eta_max, and grow it by 2^(batch/examples) up to eta_max. "
+        "Searches neither clip nor decay, but for FedAdamSLS and the scaled FedAdamExpSLS; baselines clip at 10 and "
+        "decay by 1e-4, as there. The code's losses of a search have the same dropout; these models have none.",
+        "The baselines begin at the code's 0.01 0.998^t, SCAFFOLD at 0.01, FedAdam with a server rate of 0.1, FedProx "
+        "with a mu of 0.1; that of FEMNIST is 0 there, which is FedAvg, and is left out. Tuned are client rates, of "
+        "FedAdam the server's too, in half decades, on seed 0 by training loss. FedDuAdam has no setting in the paper.",
+        "FedAdam has tau = 0.01 outside the root, an option of the code and FedAdamSLS's form; by default the code's "
+        "is inside, which makes its steps up to ten times shorter.",
+        "FedExpSLS, FedAdamExpSLS, FedExP and FedDuAdam, with and without a search, are judged at the mean of the last "
+        "two iterates; clients count by examples, in SCAFFOLD too.",
+        "SCAFFOLD with search accepts a step by Armijo's condition on the corrected loss, one of the code's six rules.",
+        "A gradient and a trial of a search count one evaluation each, of the same batch. There is no wall clock: "
+        "XLA runs the searches of a cohort together, as long as the longest of them.",
+        "The theorems of version 2 were not available, only its abstract. Tested is the abstract's rate, on "
+        "least squares of our own. Inputs are so unequal that F does not reach rounding, as it did within 20 rounds in "
+        "a first form.",
+    ),
+    minutes=25.4,
 )
