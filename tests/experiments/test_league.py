@@ -130,11 +130,18 @@ def made_up_composite(f1, rank):
 def test_all_methods_have_the_same_draws_and_their_problem_s_penalty():
     for name, one in COMPOSITES.items():
         made = league.methods(name)
+        averages = {label: made.pop(label) for label in league.AVERAGES}
         (axis,) = {repr(method.grid) for method in made.values()}
         assert axis.startswith("{'client_lr, server_lr': ((0.1, 1.0), ")
+        (axis,) = {repr(method.grid) for method in averages.values()}
+        assert axis.startswith("{'gamma, mu': ((10.0, 0.1), ")
+        for method in averages.values():
+            one_pair = method.make(**{"gamma, mu": (5.0, 0.2)})
+            assert (one_pair.gamma, one_pair.mu, repr(one_pair.psi)) == (5.0, 0.2, repr(one.penalty(1.0)))
         setting = {"client_lr, server_lr": (0.02, 3.0)}
         built = {label: method.make(**setting) for label, method in made.items()}
         assert repr(built["FedMiDOSP"].psi) == repr(built["FedDR"].psi) == repr(one.penalty(1.0))
+        assert repr(built["SCAFFOLD+FedMiDOSP"].inner) == repr(built["FedMiDOSP"])
         assert repr(built["FedMiD"].psi) == repr(one.penalty(0.5))  # it applies it twice
         assert (built["FedDR"].eta, built["FedDR"].local.lr) == (3.0, 0.02)
     assert {len(method.grid["client_lr, server_lr"]) for method in made.values()} == {30}
