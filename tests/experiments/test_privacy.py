@@ -34,6 +34,7 @@ from experiments.fedfw.fw_privacy.leakage import (
 from experiments.fedfw.fw_privacy.leakage_figures import GREY
 from experiments.fedfw.fw_privacy.study import claims
 from experiments.privacy.privacy_utility import study
+from experiments.privacy.private_extrapolation import study as extrapolation
 from fedsolve.methods.privacy.accounting import epsilon_of
 from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
@@ -207,6 +208,34 @@ def test_epsilon_is_equal(name):
 @pytest.mark.full
 def test_a_quick_run(tmp_path):
     assert not reproduce("privacy-utility", tmp_path, quick=True).outcome.claims
+
+
+@pytest.mark.parametrize("name", crossed(extrapolation.CASES, ["regression, epsilon 3"]))
+def test_private_methods_spend_what_their_problem_says(name):
+    """By their own account, with what FedExP's second number costs, and under local noise."""
+    data, epsilon = extrapolation.CASES[name]
+    for method in extrapolation.methods(name).values():
+        made: Any = method.make(**{axis: values[0] for axis, values in method.grid.items()})
+        spent = (
+            epsilon_of(made.gdp_mu * math.sqrt(data.rounds), extrapolation.DELTA)
+            if data.local
+            else made.epsilon_after(data.rounds)
+        )
+        assert float(spent) == pytest.approx(epsilon, rel=2e-3)
+        assert made.clip_norm == extrapolation.CLIP_NORMS[0]
+
+
+def test_the_regression_has_one_minimiser():
+    """Another vector for each seed, the same for all clients."""
+    x, y = extrapolation.regression(None, 1, 4, 6).data.examples
+    truth = np.linalg.lstsq(x, y)[0]
+    np.testing.assert_allclose(x @ truth, y, atol=1e-6)
+    assert abs(extrapolation.regression(None, 2, 4, 6).data.examples[1] - y).max() > 0.1
+
+
+@pytest.mark.full
+def test_a_quick_run_of_private_extrapolation(tmp_path):
+    assert not reproduce("private-extrapolation", tmp_path, quick=True).outcome.claims
 
 
 # The study of robust reductions: its cases, rules on made-up accuracies, and a quick run.
