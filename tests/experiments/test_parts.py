@@ -50,7 +50,7 @@ def test_a_part_says_with_what_it_was_made(tmp_path, monkeypatch):
 
 def test_the_commit_is_that_of_a_repository_of_fedsolve_alone(tmp_path, monkeypatch):
     """Not of a user's repository that has fedsolve in its environment."""
-    package = tmp_path / "lib" / "fedsolve" / "engine" / "records"
+    package = tmp_path / "lib" / "fedsolve" / "engine"
     package.mkdir(parents=True)
     for words in (
         ["init", "-q"],
@@ -61,9 +61,7 @@ def test_the_commit_is_that_of_a_repository_of_fedsolve_alone(tmp_path, monkeypa
     assert identity._commit.__wrapped__() == ""
     (tmp_path / "src").mkdir()
     (tmp_path / "lib" / "fedsolve").rename(tmp_path / "src" / "fedsolve")
-    monkeypatch.setattr(
-        identity, "__file__", str(tmp_path / "src" / "fedsolve" / "engine" / "records" / "identity.py")
-    )
+    monkeypatch.setattr(identity, "__file__", str(tmp_path / "src" / "fedsolve" / "engine" / "identity.py"))
     assert re.fullmatch(r", commit [0-9a-f]{10}", identity._commit.__wrapped__())
     (tmp_path / "src" / "fedsolve" / "engine" / "new.py").touch()
     assert identity._commit.__wrapped__().endswith(" with changes")

@@ -120,7 +120,7 @@ _PROGRAMS = (":/experiments/*.py",)  # the studies of the papers: what a run of 
 
 @cache
 def _commit() -> str:
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(package), *words]
