@@ -190,6 +190,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=14.2,
+    minutes=24.6,
     tuned_on=TUNING_SEED,
 )
