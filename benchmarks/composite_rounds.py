@@ -49,7 +49,8 @@ def milliseconds(method: fs.Algorithm, on: fs.Task) -> float:
         fs.run(method, on, rounds=rounds, eval_every=rounds)
         return time.process_time() - begun
 
-    seconds(SHORT), seconds(LONG)  # compiled before
+    for rounds in (SHORT, LONG):  # compiled before
+        seconds(rounds)
     pairs = [seconds(LONG) - seconds(SHORT) for _ in range(REPEATS)]
     return 1000 * median(pairs) / (LONG - SHORT)
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import CensoredData, logrank
 
+import fedsolve as fs
 from experiments.fco import lasso
 from experiments.fco.arrivals import log_rank, sooner, until_reached
+from experiments.fco.composite_drift import study as drift
 from experiments.fco.rules import near_central, reaches, stays_below
 from fedsolve.engine.sweep_grid import build_methods
 from fedsolve.results.sweep import Selection, SweepRecord
@@ -191,3 +193,51 @@ def test_quick_run(tmp_path):
         kept = np.load(path)
         assert np.ptp(kept["metric centralised_f1"]) == 0
         assert kept["metric centralised_recovery_error"].max() < kept["metric recovery_error"].min()
+
+
+# Drift of composite methods: skewed data, the same F however it is dealt, and slopes of made-up heights.
+
+
+def test_skewed_clients_have_truths_of_their_own(monkeypatch):
+    """Only where the truth is not 0, the same for all examples of a client."""
+    monkeypatch.setattr(drift, "judged", lambda task, psi: task)
+    skewed, even = drift.skewed(None, 1, "lasso 3").data, fs.tasks.lasso(3, 1).data
+    (x, y), (same, before) = skewed.examples, even.examples
+    assert (x == same).all()
+    support = x[:, :8].reshape(64, 128, 8)
+    for own, moved in zip(support, (y - before).reshape(64, 128), strict=True):
+        apart, residual, *_ = np.linalg.lstsq(own, moved)
+        assert residual < 1e-16
+        assert 0.01 < abs(apart).max() < 0.5
+
+
+def test_f_is_the_same_for_any_number_of_clients(monkeypatch):
+    monkeypatch.setattr(drift, "judged", lambda task, psi: task)
+    few, many = (drift.noisy(None, 0, clients).data for clients in (4, 64))
+    assert (list(few.counts), list(many.counts)) == ([4096] * 4, [256] * 64)
+    for a, b in zip(few.examples, many.examples, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("slope", "verdict"), [(-1.0, "reproduced"), (-1.6, "reproduced"), (-0.5, "not reproduced")]
+)
+def test_heights_that_fall_as_one_over_clients(slope, verdict):
+    cells = {}
+    noise = 1 + 1e-3 * np.arange(5)
+    for problem, clients in drift.BY_CLIENTS.items():
+        end = (clients**slope * noise)[None, :, None]
+        metrics = {"suboptimality": np.concatenate([np.ones_like(end), end], axis=-1)}
+        sweep = SweepRecord(
+            "m", problem, {}, drift.SEEDS, np.array([0, 400]), metrics, np.full((1, 5), -1),
+            Selection("suboptimality", 1),
+        )  # fmt: skip
+        cells[problem, "m"] = Cell(sweep, None, None)
+    found = drift.falls(("m",), drift.BY_CLIENTS, "clients")(Cells(drift.STUDY.problems, drift.SEEDS, cells))
+    assert found.verdict == verdict
+    assert f"m {slope:.2f}" in found.ours
+
+
+@pytest.mark.full
+def test_a_quick_run_of_drift(tmp_path):
+    assert not reproduce("composite-drift", tmp_path, quick=True).outcome.claims
