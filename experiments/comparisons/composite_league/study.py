@@ -191,6 +191,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=24.6,
+    minutes=24.5,
     tuned_on=TUNING_SEED,
 )

@@ -235,6 +235,7 @@ STUDY = Study(
         "control variates would leave clients without noise.",
         "Judged are last iterates, the mean of three evaluations; the mean of the last two iterates is not shown.",
     ),
+    minutes=17.4,
     needs_data=False,
     tuned_on=TUNING_SEED,
 )
