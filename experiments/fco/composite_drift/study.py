@@ -166,7 +166,10 @@ STUDY = Study(
         f"Not tuned: a client rate of {RATES['client_lr']:g}, {STEPS} full-batch steps and a server rate of "
         f"{RATES['server_lr']:g} for all. With exact gradients drift goes to 0 with the client rate, so that each "
         "method at a tiny one and a large server rate is proximal gradient descent.",
-        "All clients take part in every round. Runs are in float32, minima in float64.",
+        "All clients take part in every round. Runs are in float32, minima in float64. 100 rounds with exact gradients "
+        "take 5 to 47 seconds of one core, the minimum included; on some data sets none is near its floor by then, so "
+        "that intervals of logarithms are wide.",
     ),
+    minutes=32.0,
     needs_data=False,
 )

@@ -235,7 +235,7 @@ STUDY = Study(
         "control variates would leave clients without noise.",
         "Judged are last iterates, the mean of three evaluations; the mean of the last two iterates is not shown.",
     ),
-    minutes=17.4,
+    minutes=17.3,
     needs_data=False,
     tuned_on=TUNING_SEED,
 )
