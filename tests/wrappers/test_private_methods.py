@@ -18,7 +18,7 @@ from fedsolve.engine.compute.clients import TAG_CLIENT
 from fedsolve.engine.compute.round import TAG_SERVER
 from fedsolve.methods.privacy.accounting import epsilon
 from fedsolve.methods.privacy.central import PrivateMessage
-from fedsolve.methods.privacy.local import clip
+from fedsolve.methods.privacy.local import clip, join, split
 from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.server.fedopt import FedOptMessage
 from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task, relative
@@ -164,7 +164,7 @@ def test_local_extrapolation(z):
 
     def corrected(w, mean, spread, m, t):
         dominated.append(max(d / m, (2 * d / m) ** 0.5) * variance >= spread - d * variance)
-        return rule(w, mean, spread - d * variance, m, t)
+        return rule(w, mean, 0.0 if dominated[-1] else spread - d * variance, m, t)
 
     with jax.enable_x64(True):
         fed = federation(found, clients)
@@ -178,6 +178,22 @@ def test_local_extrapolation(z):
     assert found.logs["server_lr"].min() >= 1
     assert found.logs["server_lr"].max() > 1.01
     assert any(dominated) == (z > 0.1)
+
+
+@pytest.mark.parametrize(("estimate", "lengthens"), [(0.1, False), (0.13, True)])
+def test_an_estimate_that_may_be_noise_alone_lengthens_no_step(estimate, lengthens):
+    """1,000 messages of 7 numbers: an estimate below sqrt(14 / 1000) = 0.118 variances is within its own deviation."""
+    variance = (0.8 * 0.5) ** 2
+    with jax.enable_x64(True):
+        inner = fs.FedOpt(fs.client.SGD(1.0), fs.server.DoublyAdaptive(factor=1.0))
+        method = fs.privacy.LocalDifferentialPrivacy(inner, 0.5, delta=1e-3, noise_multiplier=0.8)
+        server = method.init({"w": jnp.zeros(7)})
+        broadcast = method.broadcast(server, fs.Cohort(0, 1000, 1000))
+        sent = method.train(broadcast, (), Downhill({"w": jnp.ones(7)}, jax.random.key(0)))[0]
+        scalars = split(sent)[1] | {"measured.squared_norm": (7 + estimate) * variance}
+        after = method.update(server, join(sent, {"w": jnp.full(7, 1e-3)}, scalars), fs.Cohort(0, 1000, 1000))
+    assert (float(after.inner.server_optimizer.server_lr) > 1) == lengthens
+    assert float(after.disagreement.noise_dominates) == (not lengthens)
 
 
 class Downhill(fs.Oracle):

@@ -245,7 +245,8 @@ class LocalDifferentialPrivacy(Wrapper):
 
     Up and down: what `inner` sends, a loss that no update uses as 0. Kept: nothing. Other scalars are as in
     `DifferentialPrivacy`; their mean is not brought back into its bounds. The log's `noise_dominates` is 1 in rounds in
-    which d s^2/m or, for d below 2m, the estimate's own deviation s^2 sqrt(2d/m) exceeds it (s = z_D C, m clients).
+    which d s^2/m or, for d below 2m, the estimate's own deviation s^2 sqrt(2d/m) exceeds it (s = z_D C, m clients); the
+    step is then that of plain averaging.
 
     Attributes:
         inner: the method, without client state and weighting clients alike.
@@ -338,9 +339,12 @@ class LocalDifferentialPrivacy(Wrapper):
             variance, d = self._deviation(self._released(bounds)) ** 2, trees.size(delta)
             m = jnp.maximum(cohort.size, 1)
             found = sent[SQUARED_NORM] - d * variance
+            least = jnp.maximum(d / m, jnp.sqrt(2 * d / m)) * variance
+            disagreement = judged(disagreement, least, found)
+            # an estimate that may be noise alone lengthens no step: it is that of plain averaging
+            found = jnp.where(found > least, found, 0).astype(found.dtype)
             message = join(message, delta, sent | {SQUARED_NORM: found})
             cohort = replace(cohort, noise=d * variance / m)
-            disagreement = judged(disagreement, jnp.maximum(d / m, jnp.sqrt(2 * d / m)) * variance, found)
         inner = self.inner.update(server.inner, message, cohort)
         dtype, rounds = server.epsilon.dtype, jnp.asarray(cohort.round + 1, server.epsilon.dtype)
         mu = 2 / jnp.asarray(self.noise_multiplier, dtype)
