@@ -25,7 +25,7 @@ from fedsolve.studies.reproduce import find, program_folders
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # of the package `experiments`
 
-from experiments.figures import BESIDE, ITEMS, OURS, SIZES, Item  # noqa: E402
+from experiments.figures import BESIDE, ITEMS, NEWER, OURS, SIZES, Item  # noqa: E402
 
 TITLE = "Reproduced figures and tables"
 DRAWN = "plotted, no verdict"
@@ -33,8 +33,7 @@ DRAWN = "plotted, no verdict"
 PROVISIONAL = ", provisional"
 OTHERS = "Other experiments"
 INTRO = (
-    "For readers of the five papers that fedsolve implements: the outcome for each figure, "
-    "table and theorem.",
+    "For readers of the five papers: the outcome for each figure, table and theorem.",
     "docs/studies.md defines the verdicts. Sizes: "
     + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items() if size != "none")
     + ".",
@@ -123,8 +122,10 @@ def markdown() -> str:
         "",
         intro,
         "",
-        "`fedsolve reproduce NAME` runs an experiment. A dagger (†) marks provisional verdicts. "
-        f"[The list of all experiments](../experiments/index.html) has {len(BESIDE)} on other papers and questions.",
+        "`fedsolve reproduce NAME` runs an experiment. † marks provisional verdicts. "
+        f"[The list of all experiments](../experiments/index.html) has {len(BESIDE) - len(NEWER)} on other questions.",
+        "",
+        f"Papers that follow the five: {'; '.join(shown(Kept.of(name)) for name in NEWER)}.",
     ]
     for heading, rows in _sections(shown):
         if heading == OTHERS:
