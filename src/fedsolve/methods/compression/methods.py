@@ -319,6 +319,18 @@ def SCALLION(
     return Scallion(inner, compressor, alpha=alpha, smallest=smallest)
 
 
+@module
+class SparseDiLoCo(Compressed):
+    """`Compressed` around DiLoCo, under the name of `SparseLoCo`."""
+
+    title: ClassVar[str] = "SparseLoCo"
+
+    @property
+    def name(self) -> str:
+        """The title alone: DiLoCo is a part of it."""
+        return self.title
+
+
 @by_name("SparseLoCo")
 def SparseLoCo(
     client_lr: Rate = 4e-4,
@@ -353,7 +365,7 @@ def SparseLoCo(
         smallest: leaves with fewer entries are sent as they are.
 
     Returns:
-        `Compressed(DiLoCo(..., momentum=0), Chain(TopK(share, block), EDEN(bits)), memory="feedback", decay=decay)`.
+        A `Compressed(DiLoCo(..., momentum=0), Chain(TopK(share, block), EDEN(bits)), memory="feedback", decay=decay)`.
 
     Raises:
         InvalidInput: a number out of its range. When a run begins: no leaf is large enough.
@@ -367,4 +379,4 @@ def SparseLoCo(
     inner = DiLoCo(client_lr, weight_decay=weight_decay, server_lr=server_lr, momentum=0.0)
     largest = TopK(share, block)
     code = largest if bits is None else Chain(largest, EDEN(bits))
-    return Compressed(inner, code, memory="feedback", decay=decay, smallest=smallest)
+    return SparseDiLoCo(inner, code, memory="feedback", decay=decay, smallest=smallest)
