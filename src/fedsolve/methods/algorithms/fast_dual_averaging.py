@@ -180,10 +180,11 @@ class CFedDA(FastFedDA):
 class MCFedDA(CFedDA):
     """MC-FedDA (Bao et al. 2022): `CFedDA` in stages, each with a smaller weight and within an l1 ball about its start.
 
-        stage s: x0 = the last model, t = 0,   psi_s(y) = scale_s weight |y|_1 where |y - x0|_1 <= radius_s
+        at the start of stage s:  x0 <- w,   t <- 0,   psi_s(y) = a_s lam |y|_1 on |y - x0|_1 <= r_s
 
-    The prox of psi_s is exact: the multiplier nu of the ball by bisection, each coordinate the prox of
-    weight |y| + nu |y - x0| in closed form. The last stage goes on for as long as the run does.
+    a_s are `scales`, r_s `radii`, lam is the weight. The prox of psi_s is exact: the multiplier nu of the ball by
+    bisection, each coordinate the prox of a_s lam |y| + nu |y - x0| in closed form. The last stage goes on for as long
+    as the run does.
 
     Down: A, t and x0 (2 d). Up: as `CFedDA`. Kept: nothing.
 
