@@ -129,7 +129,7 @@ class ServerMethod:
             return _jit(reduce_stacked)(self.algorithm, stacked, jnp.asarray(weights, self.dtype), mask)
         totals, messages = None, iter(messages)
         for weight in weights:  # one message at a time: `zip` would keep the one before
-            term = _jit(_term)(next(messages), jnp.asarray(weight, self.dtype))
+            term = _jit(_term, donate_argnums=0)(next(messages), jnp.asarray(weight, self.dtype))
             # The sum so far is given to the program, which may write over it.
             totals = term if totals is None else _jit(merge, donate_argnums=0)(totals, term)
             del term
