@@ -364,10 +364,7 @@ def test_models_of_16_bits_are_refused(half, dtype):
 
 
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("freeze", [(), ("b",)])
-def test_also_beside_others_and_where_they_do_not_train(half, freeze):
-    with pytest.raises(fs.InvalidInput, match=f"the model has {np.dtype(half)} numbers in b: "):
-        fs.Task.from_arrays(loss, params(np.float32, half), [X], freeze=freeze)
+def test_also_beside_others_in_a_federation(half):
     with pytest.raises(fs.InvalidInput, match=f"the model has {np.dtype(half)} numbers in b: "):
         float_type(params(np.float32, half))
 
@@ -375,9 +372,11 @@ def test_also_beside_others_and_where_they_do_not_train(half, freeze):
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_modules_of_pytorch(name):
     torch = pytest.importorskip("torch")
+    from fedsolve.deploy.oracles.torch import TorchOracle
+
     module = torch.nn.Linear(3, 2).to(getattr(torch, name))
     with pytest.raises(fs.InvalidInput, match=f"the module has {name} numbers in weight: runs are in"):
-        fs.tasks.from_torch(module, torch.nn.functional.cross_entropy, [(X, np.array([0, 1, 0, 1]))])
+        TorchOracle(module, torch.nn.functional.cross_entropy, [(torch.ones(2, 3), torch.tensor([0, 1]))])
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.full)])

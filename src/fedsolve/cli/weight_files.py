@@ -63,13 +63,15 @@ def as_safetensors(result: Result) -> Exported:
     params, buffers = _arrays(result.params), _arrays(result.buffers)
     prefix = "buffers." if params.keys() & buffers.keys() else ""
     named = params | {prefix + name: array for name, array in buffers.items()}
+    # safetensors' reader for NumPy knows no bfloat16
+    reader = "flax" if any(array.dtype.name == "bfloat16" for array in named.values()) else "numpy"
     return Exported(
         save({name: np.ascontiguousarray(array) for name, array in named.items()}),
         "safetensors, arrays by name",
         "safetensors",
         sum(array.size for array in params.values()),
         sum(array.size for array in buffers.values()),
-        'from safetensors.numpy import load_file\n\narrays = load_file("{file}")',
+        f'from safetensors.{reader} import load_file\n\narrays = load_file("{{file}}")',
     )
 
 

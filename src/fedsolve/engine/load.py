@@ -48,6 +48,7 @@ from fedsolve.results.record_files import (
     write_model,
 )
 from fedsolve.tasks.inference import Inference, input_columns
+from fedsolve.tasks.leaf_types import unrounded
 from fedsolve.tasks.task import Task
 
 
@@ -211,7 +212,7 @@ def begin_from(task: Task, start: Any, dtype: str) -> Task:
     # which leaf of the whole model trains is seen by where `assemble` puts it
     flat, structure = jax.tree.flatten(task.init(start_key(0)))
     places = [np.broadcast_to(np.zeros((), dtype), np.shape(x)) for x in flat]
-    whole = task.assemble(structure.unflatten(places))
+    whole = unrounded(task.assemble)(structure.unflatten(places))
     found = fitted(arrays_by_path(params), whole, where)
     values = dict(zip(map(id, jax.tree.leaves(whole)), jax.tree.leaves(found), strict=True))
     trained = [values.pop(id(place), None) for place in places]
@@ -244,7 +245,7 @@ def fitted(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
 
 
 def _cast(name: str, given: np.ndarray, dtype: Any) -> np.ndarray:
-    if given.dtype.kind == "f" and not np.isfinite(given).all():
+    if given.dtype.kind in "fV" and not np.isfinite(given).all():
         raise InvalidInput(f"{name} has a number that is not finite: take a model of finite ones")
     with np.errstate(over="ignore"):
         cast = given.astype(dtype)

@@ -27,7 +27,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, replace
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.compute.clients import PackedClients, Window, on_device, pack
+from fedsolve.engine.compute.clients import PackedClients, Window, frozen_on_device, on_device, pack
 from fedsolve.engine.compute.layout import free_bytes, size, total_bytes
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.compute.sharding import (
@@ -71,7 +71,7 @@ def place_clients(
     """Clients on the device, the population where only some lie there, and what is to be said of it."""
     task, options, mesh = resolved.task, resolved.options, resolved.mesh
     streamed, remark = is_streamed(options, task.data, dtype, state_bytes)
-    frozen = on_device(task.frozen, dtype)
+    frozen = frozen_on_device(task.frozen, dtype)
     if not streamed:
         return pack(task.data, task.loss, dtype, **options.local_work, frozen=frozen)[0], None, remark
     if MODEL_AXIS in mesh.shape:

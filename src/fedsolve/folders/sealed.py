@@ -17,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from safetensors import deserialize
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import replace_atomically
@@ -124,6 +125,15 @@ def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]
         if checksum(bytes_of(x)) != header.checksums.get(name):
             raise corrupt(path, kind, f"{name} is not what was written")
     return header, arrays
+
+
+def arrays_of(content: bytes) -> dict[str, np.ndarray]:
+    """The arrays in another program's safetensors file, by name; `SafetensorError` where it is none."""
+    arrays = {}
+    for name, entry in deserialize(content):
+        data = np.frombuffer(entry["data"], np.uint8)
+        arrays[name] = _map_tensor(data, {**entry, "data_offsets": (0, len(data))})
+    return arrays
 
 
 def corrupt(path: Path, kind: str, what: str) -> InvalidInput:

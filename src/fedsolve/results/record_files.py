@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
@@ -24,6 +23,7 @@ from fedsolve.folders.run_folder import RUN, SWEEP, check_names
 from fedsolve.folders.sealed import (
     LARGEST,
     MANIFEST,
+    arrays_of,
     check_file,
     damaged,
     mapped_arrays,
@@ -65,7 +65,7 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
             facts, arrays = header.manifest, {name: np.array(x) for name, x in mapped.items()}
         else:
             facts = loads(metadata_of(path).get(MANIFEST, "{}"))  # another program's file has none
-            arrays = dict(load(read_bytes(path, LARGEST, follow=False)))
+            arrays = arrays_of(read_bytes(path, LARGEST, follow=False))
         is_deployed = facts.get("task") == FEDERATION
         both = facts.get("holds") == ", ".join(_PARTS)
         # earlier versions did not write there what the file of a deployment holds

@@ -227,7 +227,7 @@ def in_batches(
     from torch.utils import _pytree as pytree
 
     from fedsolve.pytorch.batch_losses import seed_all
-    from fedsolve.pytorch.translation.arrays import to_tensor
+    from fedsolve.pytorch.translation.arrays import is_half, to_tensor
 
     module.eval()
     first = next(module.parameters())
@@ -246,7 +246,7 @@ def in_batches(
                 raise InvalidInput(
                     f"{type(module).__name__} cannot take inputs of shape {shapes}: {type(error).__name__}: {line}"
                 ) from error
-            outputs = pytree.tree_map(lambda t: t.cpu().numpy(), given)
+            outputs = pytree.tree_map(lambda t: (t.float() if is_half(t) else t).cpu().numpy(), given)
             parts.append(outputs if labels is None else labels(outputs))
     flat = [pytree.tree_leaves(part) for part in parts]
     sizes = [min(size, count - start) for start in range(0, count, size)]

@@ -16,6 +16,15 @@ from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.loss_checks import check_wide
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Batch, Params, module, replace
+from fedsolve.tasks.leaf_types import (
+    assembled,
+    check_some_frozen,
+    given_again,
+    master,
+    narrowed,
+    stored_leaves,
+    widened,
+)
 from fedsolve.tasks.loss_arguments import asked
 
 _NEAR = 3  # paths that an error names
@@ -41,20 +50,28 @@ def with_frozen(params: Params, frozen: Params) -> Any:
 class Leaves:
     """A model's leaves apart."""
 
-    trained: Params  # those that train
-    frozen: Params  # those that do not, `()` if all do
-    # trained (where leaves are frozen: `WithFrozen`) -> the model as it was given; None if it is `trained`
-    merge: Callable[[Any], Params] | None
+    trained: Params  # those that train, in 32 bits or more
+    frozen: Params  # those that do not, as they are stored, `()` if all do
+    # trained (where leaves are frozen: `WithFrozen`) -> the model as it is computed with; None if it is `trained`
+    merge: _Merge | None
+    own: tuple[Sequence[Any], Sequence[Any]]  # the types of the leaves of both as they were given
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # a function of the whole model as one of what the engine has
         return function if self.merge is None else Merged(function, self.merge)
 
-    def assemble(self, trained: Params) -> Params:
-        return trained if self.merge is None else self.merge(with_frozen(trained, self.frozen))
+    @property
+    def assemble(self) -> Callable[[Params], Params]:
+        return assembled(self._exact, self.own[0])
+
+    def _exact(self, trained: Params) -> Params:
+        if self.merge is None:
+            return trained
+        leaves = zip(stored_leaves(self.frozen), self.own[1], strict=True)
+        return self.merge.place(trained, [given_again(x, dtype) for x, dtype in leaves])
 
 
-def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
+def split_leaves(params: Params, freeze: Sequence[str] = (), frozen_dtype: str | None = None) -> Leaves:
     # frozen are leaves whose path matches a pattern (see `fedsolve.core.trees`)
     paths, leaves = named_leaves(params)
     structure = jax.tree.structure(params)
@@ -68,30 +85,33 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
             f"the parameters hold {with_article(f'{kind.__module__}.{kind.__name__}')}: give arrays of NumPy or JAX, "
             "or a PyTorch module to fs.tasks.from_torch"
         ) from None
-    refuse_halves("the model", params)
     if not any(floating):
         raise InvalidInput("the parameters hold no floating-point array: nothing to train")
     still = _chosen([p for p, f in zip(paths, floating, strict=True) if f], freeze)
     kept = [f and p not in still for p, f in zip(paths, floating, strict=True)]
     if not any(kept):
         raise InvalidInput(f"freeze = {shown(list(freeze))} leaves nothing to train: freeze fewer leaves")
-    if all(kept):
-        return Leaves(jax.tree.map(_array, params), (), None)
-    if not still:
-        return Leaves(
-            [_array(x) for x, k in zip(leaves, kept, strict=True) if k], (), _merge(structure, leaves, kept)
-        )
-    # each part has the model's structure, so that paths stay what they are
+    check_some_frozen(frozen_dtype, still, "name some by freeze, or leave it out")
+    arrays = [_array(x) if f else None for x, f in zip(leaves, floating, strict=True)]
     untrained = [f and not k for f, k in zip(floating, kept, strict=True)]
+    own = _types(arrays, kept), _types(arrays, untrained)
+    if all(kept):
+        return Leaves(structure.unflatten(map(master, arrays)), (), None, own)
+    merge = _Merge(
+        structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, untrained
+    )
+    if not still:
+        return Leaves([master(x) for x in arrays if x is not None], (), merge, own)
+    # each part has the model's structure, so that paths stay what they are
     trained, frozen = (
-        structure.unflatten([_array(x) if here else None for x, here in zip(leaves, which, strict=True)])
+        structure.unflatten([x if here else None for x, here in zip(arrays, which, strict=True)])
         for which in (kept, untrained)
     )
-    return Leaves(
-        trained,
-        frozen,
-        _merge(structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, untrained),
-    )
+    return Leaves(jax.tree.map(master, trained), narrowed(frozen, frozen_dtype), merge, own)
+
+
+def _types(arrays: list[Any], here: list[bool]) -> list[Any]:
+    return [x.dtype for x, chosen in zip(arrays, here, strict=True) if chosen]
 
 
 def refuse_halves(of: str, params: Params) -> None:
@@ -134,20 +154,22 @@ def _is_state(leaf: Any) -> bool:
     return bool(names & {("flax", "BatchStat"), ("equinox", "State")})
 
 
-def _merge(
-    structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool] | None = None
-) -> Callable[[Any], Params]:
+class _Merge:
     # trained leaves go to the places `kept`, frozen ones to those of `cold`, all others are as in `fixed`
 
-    def merge(values: Any) -> Params:
-        trained, frozen = (values.trained, values.frozen) if isinstance(values, WithFrozen) else (values, ())
-        left, rest = iter(jax.tree.leaves(trained)), iter(jax.tree.leaves(frozen))
-        still = cold or [False] * len(kept)
-        return structure.unflatten(
-            [next(left) if k else next(rest) if c else x for x, k, c in zip(fixed, kept, still, strict=True)]
-        )
+    def __init__(self, structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool]) -> None:
+        self._structure, self._places = structure, list(zip(fixed, kept, cold, strict=True))
 
-    return merge
+    def __call__(self, values: Any) -> Params:
+        trained, frozen = (values.trained, values.frozen) if isinstance(values, WithFrozen) else (values, ())
+        dtype = jnp.result_type(*jax.tree.leaves(trained))
+        return self.place(trained, [widened(x, dtype) for x in stored_leaves(frozen)])
+
+    def place(self, trained: Params, frozen: Sequence[Any]) -> Params:
+        left, rest = iter(jax.tree.leaves(trained)), iter(frozen)
+        return self._structure.unflatten(
+            [next(left) if k else next(rest) if c else x for x, k, c in self._places]
+        )
 
 
 def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:

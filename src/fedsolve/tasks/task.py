@@ -19,6 +19,7 @@ from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.inference import Inference, input_columns, input_rows, predicted_by
+from fedsolve.tasks.leaf_types import unrounded
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.weights import Whole
 from fedsolve.tasks.sum_metrics import SumMetric, on_model, outputs_of
@@ -137,7 +138,7 @@ class Task:
     def __post_init__(self) -> None:
         make_cores_devices()  # before the loss's model, which may ask for its backend, begins JAX
         model = getattr(self.loss, "model", None) if self.buffers is None else None
-        model = model or outputs_of(self.outputs, self.assemble)
+        model = model or outputs_of(self.outputs, unrounded(self.assemble))
         object.__setattr__(self, "metrics", on_model(self.metrics, model, _PREDICT))
         check_data(self.data)
         held_out = {
@@ -259,6 +260,7 @@ class Task:
         whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
         predict: Callable[[Params, Any], Any] | None = None,
         freeze: Sequence[str] = (),
+        frozen_dtype: Literal["bfloat16", "float16", "int8"] | None = None,
         buffers: Any = None,
         batch_size: int | None = 32,
         epochs: int | None = 1,
@@ -276,6 +278,9 @@ class Task:
         `("encoder.*", "embedding")`. Loss and metrics see the whole model, the method what trains, and so do
         messages, their bytes and checkpoints; `result.params` is the whole model again.
 
+        Leaves may be bfloat16 or float16: frozen ones are stored so; of those that train the run has float32 copies,
+        which are rounded once, in `result.params`.
+
         `buffers` are what the model keeps beside its parameters, such as BatchNorm's statistics: see `Task.buffers`.
 
         Args:
@@ -291,6 +296,9 @@ class Task:
             predict: (params, x) -> what `Task.predict` and `Result.predict` return for inputs x, arrays with a row for
                 each input, in jax.numpy; None for the loss's model, where it is a loss of `fedsolve.tasks`.
             freeze: patterns of the paths of leaves that do not train.
+            frozen_dtype: type in which frozen leaves are stored, rounded to it; they are computed with in the run's
+                type. "int8" is for leaves of two axes or more, with a scale for each index of the first axis: each
+                entry is at most scale / 2 away. None for the type that they have.
             buffers: as `Task.buffers`; None for none.
             batch_size: examples of a local step, at least 1; None for all of a client's.
             epochs: passes over a client's examples in a round, at least 1.
@@ -312,7 +320,7 @@ class Task:
         """
         data = clients if isinstance(clients, FederatedData) else FederatedData.from_clients(clients)
         refuse_state(params)
-        leaves = split_leaves(params, freeze)
+        leaves = split_leaves(params, freeze, frozen_dtype)
         outputs, labels = predicted_by(loss) if predict is None else (predict, None)
         named: Any = on_model(metrics, predict or getattr(loss, "model", None), _PREDICT)
         trained, wrap = leaves.trained, leaves.wrap

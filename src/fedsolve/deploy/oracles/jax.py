@@ -31,6 +31,7 @@ from fedsolve.engine.compute.clients import (
     Loss,
     PackedClients,
     client_oracle,
+    frozen_on_device,
     local_work,
     on_device,
 )
@@ -332,7 +333,7 @@ def packed(examples: Batch, frozen: Params, dtype: Any) -> PackedClients:
     """One client's examples on the device; how many steps it takes is put in where it takes any."""
     count = len(jax.tree.leaves(examples)[0])
     offset, counts, steps = (jnp.asarray(np.full(1, n, np.int32)) for n in (0, count, 0))
-    return PackedClients(on_device(examples, dtype), offset, counts, steps, on_device(frozen, dtype))
+    return PackedClients(on_device(examples, dtype), offset, counts, steps, frozen_on_device(frozen, dtype))
 
 
 def _count(function: Any, count: float) -> float:

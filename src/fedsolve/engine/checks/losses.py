@@ -288,8 +288,8 @@ def steps_of(params: Params) -> Params:
     draw = np.random.default_rng(1)
 
     def leaf(a: np.ndarray) -> np.ndarray:
-        if not a.size:
-            return a
+        if not a.size or not jnp.issubdtype(a.dtype, jnp.floating):
+            return np.zeros_like(a)
         size = max(float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))), max(a.shape, default=1) ** -0.5)
         return (size * draw.standard_normal(a.shape)).astype(a.dtype)
 

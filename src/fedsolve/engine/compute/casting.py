@@ -109,8 +109,7 @@ def in_run(algorithm: Algorithm, task: Task, dtype: Any) -> Algorithm:
 
 def in_type(task: Task, given: Params, dtype: Any) -> Params:
     """What a task's `init` gives, in the type of a run."""
-    for leaves in (given, task.frozen):
-        refuse_halves(f"the model of task {task.name}", leaves)
+    refuse_halves(f"the model of task {task.name}", given)
 
     def leaf(x: Any) -> Any:
         # NumPy's warning would come beside the error

@@ -28,6 +28,7 @@ from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.core.xla.convolutions import without_slow_convolutions
 from fedsolve.core.xla.products import with_half_products
 from fedsolve.data.federated import FederatedData
+from fedsolve.tasks.leaf_types import is_half
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
 
@@ -133,8 +134,8 @@ def pack(
     work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
     first, counts, steps = (jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps))
     data.check_ranges(jax.tree.leaves(data.examples))
-    examples, frozen = on_device(data.examples, dtype, data.place), on_device(frozen, dtype)
-    return PackedClients(examples, first, counts, steps, frozen), work
+    examples = on_device(data.examples, dtype, data.place)
+    return PackedClients(examples, first, counts, steps, frozen_on_device(frozen, dtype)), work
 
 
 def local_work(
@@ -187,6 +188,11 @@ def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}
         return jnp.asarray(a, to)
 
     return jax.tree_util.tree_map_with_path(put, examples)
+
+
+def frozen_on_device(frozen: Params, dtype: Any) -> Params:
+    # those of 16 bits stay as they are, and are widened where they are used
+    return jax.tree.map(lambda x: jnp.asarray(x) if is_half(x) else on_device(x, dtype), frozen)
 
 
 # A loss on a batch of which some examples may be padding: its mean over those that count, and each one's own value.

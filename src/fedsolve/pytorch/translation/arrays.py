@@ -147,6 +147,23 @@ def copy_module(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(t): t.detach().clone() for t in kept})
 
 
+def is_half(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() < 4
+
+
+def without_halves(module: nn.Module) -> nn.Module:
+    # the module itself, or of one with numbers of 16 bits a copy with these in float32, which changes none
+    def halves(of: nn.Module) -> list[Tensor]:
+        return [x for x in (*of.parameters(), *of.buffers()) if not is_lazy(x) and is_half(x)]
+
+    if not halves(module):
+        return module
+    wide = copy_module(module)
+    for tensor in halves(wide):
+        tensor.data = tensor.data.float()
+    return wide
+
+
 def trained_copy(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
 ) -> nn.Module:
@@ -210,6 +227,8 @@ def bytes_of(tensor: Tensor) -> np.ndarray:
 def as_tensor(value: Any, like: Tensor) -> Tensor:
     # in the type and on the device of `like`; a mean of integers is rounded
     array = np.asarray(value)
+    if array.dtype == jnp.bfloat16:  # which PyTorch does not take from NumPy
+        array = array.astype(np.float32)
     if not like.is_floating_point() and np.issubdtype(array.dtype, np.floating):
         array = np.rint(array)
     # a copy: arrays that JAX made cannot be written to, which PyTorch warns of

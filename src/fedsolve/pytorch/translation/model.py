@@ -24,11 +24,11 @@ Values = Mapping[str, Any]
 class Model:
     """A module in JAX: in training mode where a key is given, else in evaluation mode.
 
-    Parameters have one floating-point type, `dtype`: `params` train (`requires_grad`), `frozen` do not; `buffers` are
-    what training writes to, such as running statistics. `asks` are its arguments beside parameters and inputs: a key,
-    if training mode draws or differs from evaluation mode. `mixing` and `mixing_evaluated` tell whether an example's
-    outputs depend on others of its batch, `wide` whether it computes in 64 bits what a run in float32 has in 32. `x`
-    is an example batch of at least 2 rows.
+    Parameters have one floating-point type, `dtype`: `params` train (`requires_grad`), `frozen` do not, and it is
+    called with both; `buffers` are what training writes to, such as running statistics. `asks` are its arguments beside
+    parameters and inputs: a key, if training mode draws or differs from evaluation mode. `mixing` and
+    `mixing_evaluated` tell whether an example's outputs depend on others of its batch, `wide` whether it computes in 64
+    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows.
     """
 
     def __init__(self, module: nn.Module, x: Any) -> None:
@@ -68,7 +68,7 @@ class Model:
     ) -> tuple[Any, dict[str, Array]]:
         # outputs and new buffers. weights: 0 or 1 for each example, shape (n,), or None where all count
         run = next(iter(params.values())).dtype
-        kept = {**self._constants, **self.frozen, **buffers}
+        kept = {**self._constants, **buffers}
         own = {name: _cast(value, run) for name, value in kept.items()} | dict(params)
         values = {name: own[first] for name, first in self._first.items()}
         if key is None and self._evaluation.random:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, of_type, require, shown
@@ -15,6 +16,7 @@ from fedsolve.core.trees import dtype_of
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
+from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, narrowed, widened
 from fedsolve.tasks.leaves import Merged, WithFrozen
 from fedsolve.tasks.losses.weights import Whole
 from fedsolve.tasks.sum_metrics import SumMetric, on_model, refuse_weighted
@@ -47,10 +49,13 @@ _MIXING = f"its outputs for an example depend on the others of the batch in eval
 
 
 class Parts(NamedTuple):
-    """What a task is made of; `outputs` are the module's, of its parameters and inputs."""
+    """What a task is made of; `outputs` are the module's, of its parameters and inputs.
+
+    The functions refer to the dictionary `frozen`, so that they complete their parameters with what it holds.
+    """
 
     params: dict[str, np.ndarray]
-    frozen: dict[str, np.ndarray]
+    frozen: dict[str, Any]
     buffers: dict[str, np.ndarray]
     functions: dict[str, Any]
     outputs: Any
@@ -252,14 +257,16 @@ def _by_batch(functions: Mapping[str, Any]) -> dict[str, Any]:
 class Complete:
     """Trained parameters -> with those that do not train, which are given beside them or are as at first."""
 
-    def __init__(self, frozen: Mapping[str, np.ndarray]) -> None:
-        self.frozen = dict(frozen)
+    def __init__(self, frozen: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> None:
+        self.frozen = frozen  # as they are stored
+        self._types = types or {}  # of those that are given again in another type than the trained ones'
 
     def __call__(self, params: Any) -> dict[str, Any]:
         if isinstance(params, WithFrozen):
-            return {**params.frozen, **params.trained}
+            dtype = dtype_of(params.trained)
+            return {**{name: widened(x, dtype) for name, x in params.frozen.items()}, **params.trained}
         dtype = dtype_of(params)  # float64 where the model is compared with PyTorch's
-        frozen = {name: x.astype(dtype) if x.dtype.kind == "f" else x for name, x in self.frozen.items()}
+        frozen = {name: given_again(x, self._types.get(name, dtype)) for name, x in self.frozen.items()}
         return {**frozen, **params}
 
 
@@ -268,6 +275,7 @@ def _identity(given: Any) -> Any:
 
 
 _WHOLE = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
+_STORED = "frozen parameters are rounded to {}, in the run and in the module that it gives"
 _DRAWN = (
     "the dataset of {} gives other values when an item is read again: each item is read once, and stays so in all "
     "epochs; augment in the module's forward, where self.training"
@@ -290,6 +298,7 @@ def from_torch(
     epochs: int | None = 1,
     local_steps: int | None = None,
     translate: bool | None = None,
+    frozen_dtype: Literal["bfloat16", "float16", "int8"] | None = None,
     name: str | None = None,
 ) -> Task:
     """Make a task from your own PyTorch module, loss and per-client data.
@@ -301,7 +310,8 @@ def from_torch(
     which takes 2 to 3 times as long for ordinary small networks; the run's notes say that it does, and why.
 
     Args:
-        module: called with the inputs of a batch; its parameters of one floating-point type. It is not changed.
+        module: called with the inputs of a batch; its parameters of one floating-point type, or of 16 bits beside it:
+            frozen ones are then stored so, and of those that train the run has float32 copies. It is not changed.
         loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`, or one sum over it
             divided by another (class weights, `ignore_index`, a mask); or one value for each example.
         clients: for each client a pair (inputs, targets) of arrays or tensors of shape (examples, ...), or a
@@ -316,12 +326,16 @@ def from_torch(
         epochs: local epochs of a round, at least 1.
         local_steps: local steps of a round instead of epochs, at least 1.
         translate: False runs the module in PyTorch; True raises where it cannot be translated; None decides.
+        frozen_dtype: type in which parameters that need no gradient are stored, rounded to it; they are computed with
+            in the run's type. "int8" is for those of two axes or more, with a scale for each index of the first axis:
+            each entry is at most scale / 2 away. None for their own type.
         name: what tables call the task; None for the module's class.
 
     Returns:
         A task whose model is the dict of the module's parameters by name. `Result.module()` of a run on it is a
-        trained copy of the module, and `Result.predict(x)` gives what that computes in evaluation mode: classes where
-        targets are classes, else its outputs. `notes` say where it runs in PyTorch.
+        trained copy of the module, in its types (with `frozen_dtype` frozen parameters are rounded to that first), and
+        `Result.predict(x)` gives what that computes in evaluation mode: classes where targets are classes, else its
+        outputs. `notes` say where it runs in PyTorch.
 
     Raises:
         InvalidInput: a module that cannot be translated (which line or operation), a loss that is no mean over
@@ -333,13 +347,13 @@ def from_torch(
     from fedsolve.pytorch.batch_losses import are_classes
     from fedsolve.pytorch.loss_analysis import analyse
     from fedsolve.pytorch.preserved_state import preserve_state
-    from fedsolve.pytorch.translation.arrays import copy_module, refuse_halves, refuse_sparse, trained_copy
+    from fedsolve.pytorch.translation.arrays import copy_module, refuse_sparse, trained_copy, without_halves
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
-    refuse_halves(module)
     refuse_sparse(module)
+    given, module = module, without_halves(module)
     make_cores_devices()  # before the translation begins JAX
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
@@ -354,13 +368,14 @@ def from_torch(
             metrics = {"accuracy": _accuracy} if classes else {}
         from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
         refuse_weighted(from_sums)
-        functions = {"loss": analyse("the loss", loss, outputs, y, _dtype(module), only_means=True)}
+        analysed = partial(analyse, outputs=outputs, targets=y, dtype=_dtype(module))
+        functions = {"loss": analysed("the loss", loss, only_means=True)}
         for what, metric in metrics.items():
             if what not in from_sums:
-                functions[what] = analyse(
-                    f"metric {what}", metric, outputs, y, _dtype(module), only_means=False
-                )
+                functions[what] = analysed(f"metric {what}", metric, only_means=False)
         parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate)
+    assemble = _store(parts, given, frozen_dtype, notes)
+    notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     notes += tuple(
         _WHOLE.format(name, f.not_a_mean_because) for name, f in functions.items() if f.not_a_mean_because
     )
@@ -380,8 +395,8 @@ def from_torch(
         local_steps=local_steps,
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
-        assemble=Complete(parts.frozen) if parts.frozen else _identity,
-        module=partial(trained_copy, copy_module(module)),
+        assemble=assemble,
+        module=partial(trained_copy, copy_module(given)),
         labels=likeliest if classes else None,
         notes=notes,
     )
@@ -403,6 +418,20 @@ def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
     sized = isinstance(batch_size, int) and batch_size > 0  # else all are one batch, or it is refused below
     rest = counts % batch_size if sized else counts
     return np.flatnonzero((rest == 1) | (batch_size == 1))
+
+
+def _store(parts: Parts, module: nn.Module, to: str | None, notes: tuple[str, ...]) -> Callable[[Any], Any]:
+    # puts frozen parameters into the types that they are stored in; the task's `assemble`. notes: on the translation
+    from fedsolve.pytorch.translation.arrays import is_half
+
+    if to is not None and notes:
+        raise InvalidInput(f"frozen_dtype = {shown(to)}: {notes[0]}; leave it out")
+    check_some_frozen(to, parts.frozen, "set requires_grad = False of some parameters, or leave it out")
+    own = {name: jnp.dtype(str(x.dtype)[6:]) for name, x in module.named_parameters() if is_half(x)}
+    stored = {name: x.astype(own.get(name, x.dtype)) for name, x in parts.frozen.items()}
+    parts.frozen.update(narrowed(stored, to))
+    complete = Complete(parts.frozen, own) if parts.frozen else _identity
+    return assembled(complete, [own.get(name, x.dtype) for name, x in sorted(parts.params.items())])
 
 
 class _Start:
