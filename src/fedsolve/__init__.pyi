@@ -98,6 +98,7 @@ from fedsolve.methods.server.adaptive import FedAdagrad as FedAdagrad
 from fedsolve.methods.server.adaptive import FedAdam as FedAdam
 from fedsolve.methods.server.adaptive import FedYogi as FedYogi
 from fedsolve.methods.server.diloco import DiLoCo as DiLoCo
+from fedsolve.methods.server.diloco import GPA as GPA
 from fedsolve.methods.server.diloco import MuLoCo as MuLoCo
 from fedsolve.methods.server.distance import FedDAdaptation as FedDAdaptation
 from fedsolve.methods.server.distance import FedDoG as FedDoG

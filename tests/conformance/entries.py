@@ -45,6 +45,7 @@ NEEDS = {
     "PAdaMFed": lambda lr: {"horizon": 10},
     "Newton": lambda lr: {"psi": ElasticNet(0.02, l2=lr)},
     "FedDeltaSGD": lambda lr: {"first": lr},
+    "GPA": lambda lr: {"server_lr": lr},
     "SparseLoCo": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCALLION": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCAFCOM": lambda lr: {"client_lr": lr, "smallest": 4},

@@ -259,3 +259,89 @@ def test_bytes_of_sparseloco():
     task = fs.Task.from_arrays(loss, params, [(np.ones((2, 1), np.float32),)] * 2)
     up = fs.run(fs.SparseLoCo(), task, rounds=1).history.rounds["bytes_up"][0] / 2
     assert up == 4 * 64 * (12 + 2) / 8 + 4 + 8 + 4
+
+
+@EVERY
+def test_gpa(sampling):
+    """Every model x: clients accumulate 2 to 6 minibatches at y, whose means the server takes for one gradient."""
+    clients = make_clients()
+    run = play(fs.GPA(LR, mu_x=0.8, mu_y=0.6, weight_decay=DECAY), make_task(clients), sampling, ROUNDS)
+    fed, adam = federation(run, clients), NumpyAdamW(run.iterates.shape[1])
+    x = y = z = run.iterates[0]
+    iterates = [x]
+    for t, cohort in enumerate(fed.cohorts):
+        if cohort:
+            own = [np.mean([fed.gradient(i, y, r) for r in fed.minibatches(t, i)], axis=0) for i in cohort]
+            z = z + adam.step(y, np.mean(own, axis=0), LR, DECAY) - y
+            x = 0.8 * x + 0.2 * z
+            y = 0.6 * x + 0.4 * z
+        iterates.append(x)
+    assert displacement_error(run.iterates[1:], np.stack(iterates[1:]), iterates[0]) < 1e-10
+
+
+def averaged(mu_x, mu_y, lr, gradient, steps=6):
+    """y and x of primal averaging around SGD; mu_x by the number of the step, from 1."""
+    import jax
+
+    y, seen = jnp.array([1.0, -2.0, 0.5]), []
+    base = fs.server.Optax(optax.sgd, learning_rate=lr)
+    state = fs.server.PrimalAveraging(base).init(y)
+    for t in range(1, steps + 1):
+        rule = fs.server.PrimalAveraging(base, mu_x=mu_x(t), mu_y=mu_y)
+        y, state = rule.step(y, state, jax.tree.map(jnp.negative, gradient(y)), (), Cohort(t - 1, 3, 3))
+        seen.append((np.asarray(y), np.asarray(rule.evaluation_point(y, state))))
+    return map(np.stack, zip(*seen, strict=True))
+
+
+def momentum_steps(lr, b, nesterov, gradient, steps=6):
+    """v = b v + g, w -= lr v, or lr (g + b v)."""
+    w, v, seen = np.array([1.0, -2.0, 0.5]), 0.0, []
+    for _ in range(steps):
+        g = np.asarray(gradient(w))
+        v = b * v + g
+        w = w - lr * (g + b * v if nesterov else v)
+        seen.append(w)
+    return np.stack(seen)
+
+
+def schedule_free(lr, beta, gradient, steps=6):
+    """optax's, around SGD: where gradients are taken, and where it is evaluated."""
+    y, seen = jnp.array([1.0, -2.0, 0.5]), []
+    made = optax.contrib.schedule_free(optax.sgd(lr), lr, b1=beta)
+    state = made.init(y)
+    for _ in range(steps):
+        change, state = made.update(gradient(y), state, y)
+        y = optax.apply_updates(y, change)
+        seen.append((y, optax.contrib.schedule_free_eval_params(state, y)))
+    return map(np.stack, zip(*seen, strict=True))
+
+
+def test_primal_averaging_is_what_its_authors_say():
+    """Heavy ball, Nesterov's momentum, the optimiser itself, schedule-free: on a quadratic with a cubic term."""
+    gradient = lambda w: jnp.array([3.0, 1.0, 0.2]) * w + 0.1 * w**2  # noqa: E731
+    lr, b = 0.05, 0.8
+    with jax.enable_x64():
+        _, x = averaged(lambda t: b, 1.0, lr / (1 - b), gradient)
+        np.testing.assert_allclose(x, momentum_steps(lr, b, False, gradient), rtol=1e-12)
+        y, _ = averaged(lambda t: b, b, lr / (1 - b), gradient)
+        np.testing.assert_allclose(y, momentum_steps(lr, b, True, gradient), rtol=1e-12)
+        y, x = averaged(lambda t: 0.0, 0.7, lr, gradient)
+        plain = momentum_steps(lr, 0.0, False, gradient)
+        np.testing.assert_allclose((y, x), (plain, plain), rtol=1e-12)
+        theirs = list(schedule_free(lr, 0.9, gradient))
+        np.testing.assert_allclose(list(averaged(lambda t: 1 - 1 / t, 0.9, lr, gradient)), theirs, rtol=1e-9)
+
+
+def test_gradients_are_sent_as_they_are():
+    """Not as the difference of two models, which rounds them: 1e-9 beside 1 in float32. Their rates add up to 1."""
+    task = fs.Task.from_arrays(
+        lambda w, batch: jnp.sum(w) * jnp.mean(batch[0]),
+        np.ones(2, np.float32),
+        [(np.full((4, 1), 1e-9, np.float32),)],
+    )
+    method = fs.FedOpt(
+        fs.client.Gradient(), fs.server.Optax(optax.sgd, learning_rate=1e9), weighting="uniform"
+    )
+    result = fs.run(method, task, rounds=1, local_steps=3)
+    np.testing.assert_allclose(result.params, np.zeros(2), atol=1e-6)
+    assert fs.client.Gradient().rate_sum(3, 0) == 1

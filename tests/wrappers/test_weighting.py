@@ -57,6 +57,7 @@ NAMED = {
     ),
     "MirrorDescent": (fs.FedDuA(PNorm(1.5)),),
     "NormalizedAveraging": (fs.FedNova(),),
+    "PrimalAveraging": (fs.GPA(),),
     "GradientDiversity": (fs.FedExProx(),),
     "EnvelopePolyak": (fs.FedExProx(extrapolation="StoPS"),),
     "Extrapolated": (fs.FedAdamExpSLS(),),

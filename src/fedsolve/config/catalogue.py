@@ -131,6 +131,11 @@ _ALGORITHMS = {
         "sarfi2025sparseloco",
         "DiLoCo whose clients send their largest changes in 2 bits and remember the others",
     ),
+    "GPA": Entry(
+        "methods.server.diloco:GPA",
+        "defazio2025gpa",
+        "data-parallel AdamW whose iterates are averaged over rounds, as DiLoCo smooths them",
+    ),
     "FedDeltaSGD": Entry(
         "methods.server.sgd:FedDeltaSGD",
         "kim2024deltasgd",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import ClassVar, TypedDict
 
+import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
@@ -81,6 +82,36 @@ def decayed_and_clipped(oracle: Oracle, decay: Scalar | None, bound: Scalar | No
 def clip(g: Params, bound: Scalar) -> Params:
     """g scaled down to norm `bound` if it is longer."""
     return trees.scale(jnp.minimum(1.0, bound / jnp.maximum(trees.norm(g), 1e-30)), g)
+
+
+@module
+class Gradient(LocalSolver):
+    """The gradient in place of local steps: D_i = -(mean of the gradients of the client's K minibatches at w).
+
+    With a server optimiser it is data-parallel training: K microbatches of each client are accumulated, and the
+    optimiser steps along their mean. `FedOpt(client.Gradient(), server.Optax(optax.adamw, learning_rate=1e-3),
+    weighting="uniform")` is AdamW on the joint batch, where all take part.
+
+    >>> Gradient().sums_gradients
+    True
+    """
+
+    sums_gradients: ClassVar[bool] = True
+
+    def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        def add(k: Scalar, carry: tuple[Params, Scalar]) -> tuple[Params, Scalar]:
+            loss, g = oracle(params, k)
+            return trees.add(carry[0], g), carry[1] + loss
+
+        start = (trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params)))
+        summed, total = local_loop(oracle, add, start)
+        update = jax.tree.map(lambda g: (-g / jnp.maximum(oracle.steps, 1)).astype(g.dtype), summed)
+        rates = self.rate_sum(oracle.steps, round)
+        return Solution(trees.add(params, update), mean_loss(total, oracle), rates, update=update)
+
+    def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar:
+        # 1, or 0 of a client without steps
+        return jnp.minimum(steps, 1)
 
 
 _Carry = tuple[Params, Params, Scalar, Scalar, Scalar, Scalar]

@@ -46,12 +46,14 @@ class Solution:
         rate_sum: sum of the rates that its steps applied, client update = -rate_sum x mean gradient; None if the
             client update is not a sum of gradients.
         search: what a line search did, `()` without one.
+        update: the client update where the solver has it itself, free of the rounding of `params`; else None.
     """
 
     params: Params
     loss: Scalar
     rate_sum: Scalar | None = None
     search: Search | tuple[()] = ()
+    update: Params | None = None
 
 
 class LocalSolver(ABC):

@@ -2,6 +2,7 @@
 
 from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.dfw import DeepFrankWolfe
+from fedsolve.methods.server.diloco import PrimalAveraging
 from fedsolve.methods.server.distance import DAdaptation, DoG, Prodigy
 from fedsolve.methods.server.dua import DoublyAdaptive, Extrapolated, GradientDiversity, LargestStep
 from fedsolve.methods.server.fednova import NormalizedAveraging
@@ -28,6 +29,7 @@ __all__ = [
     "Optax",
     "OptaxRule",
     "Polyak",
+    "PrimalAveraging",
     "Prodigy",
     "ServerOptimizer",
     "ServerSGD",

@@ -111,7 +111,9 @@ class FedOpt(Algorithm):
 
     def train(self, broadcast: FedOptBroadcast, client: Any, oracle: Oracle) -> tuple[FedOptMessage, Any]:
         solution, client = self.local.go_on(client, broadcast.params, oracle, broadcast.round)
-        delta = trees.sub(solution.params, broadcast.params)
+        delta = solution.update
+        if delta is None:
+            delta = trees.sub(solution.params, broadcast.params)
         stats = self.server_optimizer.client_stats(delta, solution, broadcast.params, oracle)
         sent = self.server_optimizer.direction(delta, solution)
         return FedOptMessage(sent, solution.loss, stats, solution.search), client
