@@ -73,6 +73,7 @@ from fedsolve.methods.fairness import AFL as AFL
 from fedsolve.methods.fairness import DRFA as DRFA
 from fedsolve.methods.fairness import QFedAvg as QFedAvg
 from fedsolve.methods.fairness import TERM as TERM
+from fedsolve.methods.fragments import StreamingDiLoCo as StreamingDiLoCo
 from fedsolve.methods.frank_wolfe import FedFW as FedFW
 from fedsolve.methods.frank_wolfe import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe import FedFWSto as FedFWSto

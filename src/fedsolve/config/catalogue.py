@@ -131,6 +131,11 @@ _ALGORITHMS = {
         "sarfi2025sparseloco",
         "DiLoCo whose clients send their largest changes in 2 bits and remember the others",
     ),
+    "StreamingDiLoCo": Entry(
+        "methods.fragments:StreamingDiLoCo",
+        "douillard2025streaming",
+        "DiLoCo that averages one fragment of the model a round, while clients continue",
+    ),
     "GPA": Entry(
         "methods.server.diloco:GPA",
         "defazio2025gpa",

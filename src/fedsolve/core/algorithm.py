@@ -40,6 +40,7 @@ class Traits:
             Gaussian differential privacy.
         secure_sums: whether clients' messages may be added up alone: a deployment masks them.
         secret_cohorts: whether what it guarantees holds only against those who do not know who takes part.
+        overlap: first local steps of a round during which messages still travel (simulated time).
         buffer: messages of an update on a clock, of a method whose clients may begin with older models; else 0.
         personal: whether clients have models of their own (`own_model`), with which they are measured.
         mutates_buffers: whether `train` writes mutable arrays (`fedsolve.core.buffers`).
@@ -56,6 +57,7 @@ class Traits:
     gdp_mu: Any = math.inf
     secure_sums: bool = False
     secret_cohorts: bool = False
+    overlap: int = 0
     buffer: int = 0
     personal: bool = False
     mutates_buffers: bool = False

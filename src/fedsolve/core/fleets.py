@@ -93,19 +93,21 @@ class Fleet:
         if self.available is not None:
             object.__setattr__(self, "available", self._trace())
 
-    def task_seconds(self, steps: Any, down: int, up: int) -> np.ndarray:
+    def task_seconds(self, steps: Any, down: int, up: int, overlap: int = 0) -> np.ndarray:
         """The seconds that each client needs for its local steps, download and upload, shape (clients,).
 
         Args:
             steps: local steps, one number or one for each client, shape (clients,).
             down: bytes to a client.
             up: bytes from it.
+            overlap: local steps of the next round that pass meanwhile, at least 0.
 
         Returns:
             Seconds, float64 (clients,), without jitter.
         """
         links = self.latency + down / self.download + up / self.upload
-        return links + np.asarray(steps) * self.step_seconds
+        waits = np.maximum(links - np.minimum(overlap, steps) * self.step_seconds, 0)
+        return waits + np.asarray(steps) * self.step_seconds
 
     def task_joules(self, steps: Any, down: int, up: int) -> np.ndarray | None:
         """The joules that each client needs likewise, shape (clients,); None if all power rates are 0.

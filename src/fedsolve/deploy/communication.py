@@ -116,6 +116,8 @@ def _shape(value: Any) -> str:
     d = trees.size(MODEL)
     if shapes == [(d * (d + 1) // 2,)]:
         return "d(d + 1)/2 numbers"
+    if shapes == [(-(-d // 3),)]:  # of three fragments
+        return "d/P numbers"
     return "K numbers" if shapes == [(STEPS,)] else f"{trees.size(value)} numbers"
 
 

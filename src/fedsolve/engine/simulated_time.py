@@ -104,7 +104,7 @@ def schedule_cohorts(
             f"systems has an availability trace, from which clients are drawn uniformly: give clients_per_round "
             f"in place of sampling = {type(sampling).__name__}"
         )
-    seconds = fleet.task_seconds(steps, sent.down, max(sent.up))
+    seconds = fleet.task_seconds(steps, sent.down, max(sent.up), algorithm.traits.overlap)
     joules = fleet.task_joules(steps, sent.down, max(sent.up))
     if algorithm.traits.buffer:
         return _asynchronous(fleet, algorithm, sampling, options, seconds, joules, sent)

@@ -91,12 +91,7 @@ class Gradient(LocalSolver):
     With a server optimiser it is data-parallel training: K microbatches of each client are accumulated, and the
     optimiser steps along their mean. `FedOpt(client.Gradient(), server.Optax(optax.adamw, learning_rate=1e-3),
     weighting="uniform")` is AdamW on the joint batch, where all take part.
-
-    >>> Gradient().sums_gradients
-    True
     """
-
-    sums_gradients: ClassVar[bool] = True
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         def add(k: Scalar, carry: tuple[Params, Scalar]) -> tuple[Params, Scalar]:
@@ -106,12 +101,7 @@ class Gradient(LocalSolver):
         start = (trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params)))
         summed, total = local_loop(oracle, add, start)
         update = jax.tree.map(lambda g: (-g / jnp.maximum(oracle.steps, 1)).astype(g.dtype), summed)
-        rates = self.rate_sum(oracle.steps, round)
-        return Solution(trees.add(params, update), mean_loss(total, oracle), rates, update=update)
-
-    def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar:
-        # 1, or 0 of a client without steps
-        return jnp.minimum(steps, 1)
+        return Solution(trees.add(params, update), mean_loss(total, oracle), update=update)
 
 
 _Carry = tuple[Params, Params, Scalar, Scalar, Scalar, Scalar]

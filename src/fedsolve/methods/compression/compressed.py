@@ -152,6 +152,11 @@ class Compressed(Wrapper):
     def model(self, broadcast: Any) -> Params:
         return self.inner.model(self._received(broadcast))
 
+    def enrol(self, broadcast: Any, params: Params) -> Any:
+        if self.memory is None:
+            return self.inner.enrol(self._received(broadcast), params)
+        return self.init_client(broadcast)
+
     def init_client(self, broadcast: Any) -> Any:
         broadcast = self._received(broadcast)
         inner = self.inner.init_client(broadcast)
