@@ -157,7 +157,7 @@ def packages(*extras):
     """The packages that extras install, those of extras that they name included."""
     found = set()
     for line in (line for extra in extras for line in EXTRAS[extra]):
-        inner = re.fullmatch(r"fedsolve\[([a-z,]+)\]", line)
+        inner = re.fullmatch(r"fedsolve\[([a-z,-]+)\]", line)
         found |= packages(*inner[1].split(",")) if inner else {re.match(r"[\w-]+", line)[0]}
     return found
 
@@ -170,7 +170,7 @@ def readme_install():
 def test_the_install_lines_name_extras_that_there_are():
     install = readme_install()
     named = {extra for group in re.findall(r"\[([a-z,]+)\]", install) for extra in group.split(",")}
-    named |= set(re.findall(r"`(\w+)`", re.search(r"Further extras: ([^.]+)\.", install)[1]))
+    named |= set(re.findall(r"`([\w-]+)`", re.search(r"Further extras: ([^.]+)\.", install)[1]))
     assert named <= set(EXTRAS)
     inside = {extra for extra in EXTRAS if set(EXTRAS[extra]) <= set(EXTRAS["sweep"])}
     assert set(EXTRAS) - named - inside == {"test", "dev", "docs"}

@@ -34,6 +34,7 @@ _NAMES = {
     "tasks.shared": "check_sequences windows",
     "tasks.task": "Task",
     "tasks.torch_modules.from_torch": "from_torch",
+    "tasks.torch_modules.hugging_face": "from_hugging_face",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

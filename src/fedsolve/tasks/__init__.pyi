@@ -62,4 +62,5 @@ from fedsolve.tasks.shared import check_sequences as check_sequences
 from fedsolve.tasks.shared import windows as windows
 from fedsolve.tasks.task import Task as Task
 from fedsolve.tasks.torch_modules.from_torch import from_torch as from_torch
+from fedsolve.tasks.torch_modules.hugging_face import from_hugging_face as from_hugging_face
 from fedsolve.tasks.trained_task import from_training as from_training

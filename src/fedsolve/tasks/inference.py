@@ -64,7 +64,10 @@ class Inference:
             raise InvalidInput(
                 f"the task {self.task} is not from PyTorch: use its model by predict(x), or by result.params"
             )
-        return self.to_module(params, buffers)
+        made = self.to_module(params, buffers)
+        return getattr(
+            made, "unwrapped", made
+        )  # a Hugging Face model predicts behind a module of one argument
 
     def _compiled(self, params: Params, inputs: Any, count: int, buffers: Any, labels: Any) -> Any:
         # batch by batch; the last one repeats its last row, so that few shapes are compiled

@@ -1,0 +1,132 @@
+"""Hugging Face's models as modules of one argument: how they are loaded, what of them trains, what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsolve.core.errors import InvalidInput, require, shown, unknown
+from fedsolve.core.loss_checks import first_line
+from fedsolve.core.trees import as_patterns
+from fedsolve.pytorch.translation.arrays import copy_module
+
+KINDS = {
+    "causal-lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
+    "classification": ("AutoModelForSequenceClassification", "SEQ_CLS"),
+    "seq2seq": ("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "masked-lm": ("AutoModelForMaskedLM", None),
+}
+"""By the kind of task the class of transformers that loads a folder, and PEFT's name of the task."""
+_UNITS = 100  # rounding units of logits, relative to the largest, that are no difference
+
+
+class TextModule(nn.Module):
+    """A model called with a dictionary: its logits or, where that has labels, each token's loss and hit.
+
+    Logits of a batch are by far the largest array of a language model; this way they are no output.
+    """
+
+    def __init__(self, model: nn.Module, generates: bool) -> None:
+        super().__init__()
+        self.model, self._generates, self._trains = model, generates, model.training
+        self.train()
+
+    @property
+    def unwrapped(self) -> nn.Module:
+        # the model as it was given, in its own mode
+        return self.model.train(self._trains)
+
+    def forward(self, x: Mapping[str, Tensor]) -> Any:
+        given: dict[str, Any] = {name: value for name, value in x.items() if name != "labels"}
+        logits = self.model(**given, **({"use_cache": False} if self._generates else {})).logits
+        if "labels" not in x:
+            return logits
+        labels = x["labels"]
+        own = logits.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        return logits.logsumexp(-1) - own, (logits.argmax(-1) == labels).to(logits.dtype)
+
+
+def mean_of_tokens(part: int, exponent: bool = False) -> Callable[[Any, Tensor], Tensor]:
+    # (outputs, labels) -> the mean of one of the outputs over the places with a label, or exp of it
+
+    def mean(outputs: Any, labels: Tensor) -> Tensor:
+        value = torch.where(labels >= 0, outputs[part], 0).sum() / (labels >= 0).sum()
+        return value.exp() if exponent else value
+
+    return mean
+
+
+def loaded(model: Any, kind: str, tokenizer: Any) -> tuple[Any, Any]:
+    # a copy of a model, or what a folder holds, and the tokenizer
+    if isinstance(model, nn.Module):
+        return copy_module(model), tokenizer
+    if not isinstance(model, str | Path) or not (Path(model) / "config.json").is_file():
+        why = "give a model of transformers or PEFT, or a folder with its config.json, as save_pretrained writes it"
+        raise InvalidInput(f"model = {shown(model)}: {why}")
+    require("transformers", "a model's folder needs", "hugging-face")
+    import transformers  # pyright: ignore[reportMissingImports]
+
+    try:
+        if tokenizer is None and (Path(model) / "tokenizer_config.json").is_file():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
+        load = getattr(transformers, KINDS[kind][0]).from_pretrained
+        return load(model, dtype=torch.float32, local_files_only=True), tokenizer
+    except Exception as error:  # whatever transformers says of a folder
+        raise InvalidInput(f"model = {shown(model)} cannot be loaded: {first_line(error)}") from error
+
+
+def prepared(model: Any, kind: str, lora: Any, trained: Any) -> nn.Module:
+    # with adapters, or with `requires_grad` of what trains
+    adapts = hasattr(model, "peft_config")
+    if sum((lora is not None, trained is not None, adapts)) > 1:
+        raise InvalidInput("what trains is said twice: give lora, or trained, or a model with an adapter")
+    if trained is not None:
+        _choose(model, as_patterns("trained", trained, example="('q_proj', 'v_proj')"))
+    elif adapts and not any(p.requires_grad for p in model.parameters()):
+        model.set_adapter(model.active_adapter)  # one that was loaded is frozen
+    if lora is None:
+        return model
+    require("peft", "lora= needs", "hugging-face", "PEFT")
+    import peft  # pyright: ignore[reportMissingImports]
+
+    try:
+        config = (
+            peft.LoraConfig(**{"task_type": KINDS[kind][1], **lora}) if isinstance(lora, Mapping) else lora
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return peft.get_peft_model(model, config)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"lora = {shown(lora)}: PEFT refuses it ({first_line(error)})") from error
+
+
+def _choose(model: nn.Module, names: Sequence[str]) -> None:
+    # as PEFT's `target_modules`: all modules, and parameters, whose names end in one of them
+    parts = {**dict(model.named_modules(remove_duplicate=False)), **dict(model.named_parameters())}
+    model.requires_grad_(False)
+    for wanted in names:
+        found = [part for name, part in parts.items() if f".{name}".endswith(f".{wanted}")]
+        if not found:
+            raise unknown("module in trained", wanted, {name.rpartition(".")[2] for name in parts} - {""})
+        for part in found:
+            part.requires_grad_(True)
+
+
+def tells_texts_apart(module: TextModule, vocabulary: int) -> bool:
+    # has a text behind another one the logits that it has alone?
+    one, other = (torch.arange(k, k + 3)[None] % vocabulary for k in (vocabulary // 2, vocabulary // 3))
+    both = {"input_ids": torch.cat([one, other], 1), "position_ids": torch.arange(3)[None].repeat(1, 2)}
+    module.eval()
+    try:
+        with torch.no_grad():
+            alone, behind = module({"input_ids": other}), module(both)[:, 3:]
+    except (TypeError, ValueError):  # it takes no positions
+        return False
+    finally:
+        module.train()
+    limit = min(_UNITS * torch.finfo(alone.dtype).eps, 0.1)
+    return bool((alone - behind).abs().max() <= limit * alone.abs().max())
