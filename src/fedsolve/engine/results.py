@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -150,6 +150,30 @@ class Result(Records):
             raise InvalidInput(f"the result of {self.label} knows no task: give fs.load(folder, module=...)")
         params, buffers = self._model_of(client)
         return self.inference.module(params, buffers)
+
+    def save_adapter(self, folder: str | Path, client: int | None = None) -> Path:
+        """Save what training changed of a PyTorch module as an adapter that `peft.PeftModel.from_pretrained` reads.
+
+        PEFT saves its own adapter. Else each matrix's change is written as a product B A of least rank, as `LowRank`
+        with "both" and "A" makes it, and whatever else changed whole; on the initial model that is the trained one.
+
+        Args:
+            folder: made if it is not there; `adapter_config.json` and `adapter_model.safetensors` are replaced.
+            client: whose model, as in `predict`.
+
+        Returns:
+            The folder.
+
+        Raises:
+            InvalidInput: no matrix changed by a product smaller than itself, as after "stack" or many rounds of
+                "exact"; an embedding changed that is the output's matrix too; the task came from no module.
+        """
+        from fedsolve.pytorch.adapters import save_adapter
+
+        path, after, how = check_path("folder", folder), self.module(client), cast(Inference, self.inference)
+        before = cast(Any, how.to_module).args[0]  # `trained_copy` of the initial module
+        save_adapter(path, getattr(before, "unwrapped", before), after)
+        return path
 
     def _model_of(self, client: int | None) -> tuple[Params, Any]:
         # the final model and its buffers, or those of a client
