@@ -8,6 +8,7 @@ import pytest
 
 from experiments.fedli.fedli_neural import study as fedli
 from experiments.networks.diloco import study as diloco
+from experiments.networks.diloco_bytes import study as diloco_bytes
 from experiments.networks.next_word import study as next_word
 from experiments.networks.shakespeare import study as shakespeare
 from fedsolve.engine.sweep_grid import build_methods
@@ -22,6 +23,7 @@ STUDIES = {
     "next-word": next_word.STUDY,
     "fedli-neural": fedli.STUDY,
     "diloco": diloco.STUDY,
+    "diloco-bytes": diloco_bytes.STUDY,
 }
 
 
