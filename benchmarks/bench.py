@@ -40,6 +40,7 @@ WORKS = {
     "n4": ("torch_modules", "n4"),
     "modules": ("torch_modules", "modules"),
     "large": ("large_modules", "large"),
+    "language": ("language_models", "language"),
     "sweeps": ("sweeps", "sweeps"),
     "torch-client": ("torch_client", "measure"),
 }
