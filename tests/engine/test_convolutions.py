@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from fedsolve.core.xla.compiler import all_equations
 from fedsolve.core.xla.convolutions import without_slow_convolutions
 from fedsolve.engine.evaluation.example_metrics import Metrics, on_rows
 from fedsolve.tasks import Accuracy, CrossEntropy, Examples
@@ -105,6 +106,27 @@ def test_outputs_that_metrics_share_are_computed_so():
     kernel, x = (a["same"] for a in arguments())
     program = jax.make_jaxpr(partial(on_rows, metrics))(kernel, Examples(x, np.arange(len(x))))
     assert "conv_general_dilated" not in set(primitives(program.jaxpr))
+
+
+def test_those_in_loops_and_checkpoints_too():
+    """Blocks that are scanned, and one whose values the gradient computes again, in a branch."""
+    kernel, x = (a["same"] for a in arguments())
+
+    def block(x, kernel):
+        return x + jnp.mean(jnp.cos(convolution("same")(x, kernel))), None
+
+    def loss(x, kernels):
+        again = lax.cond(jnp.sum(x) < jnp.inf, jax.checkpoint(block), lambda x, _: (x, None), x, kernels[0])[
+            0
+        ]
+        return jnp.sum(lax.scan(block, again, kernels)[0] ** 2)
+
+    given = x, jnp.stack([kernel, -kernel])
+    fast = jax.value_and_grad(without_slow_convolutions(loss))
+    assert "conv_general_dilated" not in {
+        e.primitive.name for e in all_equations(jax.make_jaxpr(fast)(*given))
+    }
+    jax.tree.map(np.testing.assert_allclose, fast(*given), jax.value_and_grad(loss)(*given))
 
 
 def test_nan_is_the_maximum_of_its_window():

@@ -294,3 +294,16 @@ def bind(equation: JaxprEqn, values: list[Any]) -> list[Any]:
         functions, parameters = parameters
     results = equation.primitive.bind(*functions, *values, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def rewrite_inside(equation: JaxprEqn, rewrite: Rewrite) -> JaxprEqn:
+    """The operation, with `rewrite` applied to the programs in it, such as a loop's; they keep their types."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return jax.make_jaxpr(lambda *given: evaluate(value, given, rewrite))(*value.in_avals)
+        if isinstance(value, Jaxpr):
+            return changed(ClosedJaxpr(value, ())).jaxpr
+        return type(value)(map(changed, value)) if type(value) in (tuple, list) else value
+
+    return equation.replace(params={name: changed(value) for name, value in equation.params.items()})

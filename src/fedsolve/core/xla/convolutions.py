@@ -4,7 +4,7 @@ XLA's convolutions, and on a CPU the gradient of its pooling windows, take a slo
 flax CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
 therefore traced once more, and its convolutions are written in the forms of `convolve` before anything is
 differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to the first,
-as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint of the
+as XLA does. What has no such form (grouped, transposed or very large windows; inside a `while` loop of the
 loss) stays as it is. The forms are:
 
 * direct: on a CPU XLA's own convolution, or minimal filtering where that has fewer products to pay for, with gradients
@@ -28,12 +28,13 @@ from jax import lax
 from jax.extend import core
 from jaxtyping import Array, Float
 
-from fedsolve.core.xla.compiler import evaluate
+from fedsolve.core.xla.compiler import bind, equations_of, evaluate, programs_inside, rewrite_inside
 from fedsolve.core.xla.direct import by_patches, direct
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
 _CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
 _CALLS = ("jit", "pjit")
+_KEPT = ("checkpoint", "remat2", "cond", "scan")  # operations that stay, with programs inside
 
 
 def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,7 +46,7 @@ def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any
 
     def fast(*arguments: Any) -> Any:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        if not _is_slow(closed.jaxpr):
+        if not _is_slow(closed):
             return function(*arguments)
         results = evaluate(closed, jax.tree.leaves(arguments), _fast_form)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
@@ -53,13 +54,13 @@ def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any
     return fast
 
 
-def _is_slow(jaxpr: core.Jaxpr) -> bool:
-    return any(_form_of(e) is not None or any(map(_is_slow, _inside(e))) for e in jaxpr.eqns)
+def _is_slow(program: Any) -> bool:
+    return any(_form_of(e) is not None or any(map(_is_slow, _inside(e))) for e in equations_of(program))
 
 
-def _inside(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-    if equation.primitive.name in _CALLS:
-        yield equation.params["jaxpr"].jaxpr
+def _inside(equation: core.JaxprEqn) -> Iterator[Any]:
+    if equation.primitive.name in (*_CALLS, *_KEPT):
+        yield from programs_inside(equation)
 
 
 def _form_of(equation: core.JaxprEqn) -> Callable[..., Array] | None:
@@ -80,6 +81,8 @@ def _fast_form(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
     if (form := _form_of(equation)) is not None:
         return [form(*values, **equation.params)]
     if any(map(_is_slow, _inside(equation))):
+        if equation.primitive.name in _KEPT:
+            return bind(rewrite_inside(equation, _fast_form), values)
         return evaluate(equation.params["jaxpr"], values, _fast_form)
     return None
 

@@ -20,7 +20,7 @@ from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
 from jaxtyping import Array, Float
 
-from fedsolve.core.xla.compiler import all_equations, bind, evaluate, programs_inside
+from fedsolve.core.xla.compiler import all_equations, bind, evaluate, programs_inside, rewrite_inside
 from fedsolve.core.xla.direct import DIRECT
 
 _PRODUCTS = ("dot_general", "conv_general_dilated", DIRECT)
@@ -47,22 +47,12 @@ def _half_product(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | Non
         return None
     if equation.primitive.name in _OWN_DERIVATIVE:  # nothing differentiates it any more
         return evaluate(equation.params["call_jaxpr"], values, _half_product)
-    params = {name: _in_bf16(value) for name, value in equation.params.items()}
-    return bind(equation.replace(params=params), values)
+    return bind(rewrite_inside(equation, _half_product), values)
 
 
 def _is_product(equation: core.JaxprEqn) -> bool:
     types = {getattr(v.aval, "dtype", None) for v in (*equation.invars, *equation.outvars)}
     return equation.primitive.name in _PRODUCTS and types == {jnp.dtype("float32")}
-
-
-def _in_bf16(value: Any) -> Any:
-    # a parameter of an operation, the programs in it rewritten; they keep their types
-    if isinstance(value, core.ClosedJaxpr):
-        return jax.make_jaxpr(lambda *given: evaluate(value, given, _half_product))(*value.in_avals)
-    if isinstance(value, core.Jaxpr):
-        return _in_bf16(core.ClosedJaxpr(value, ())).jaxpr
-    return type(value)(map(_in_bf16, value)) if type(value) in (tuple, list) else value
 
 
 def _product(equation: core.JaxprEqn, values: list[Any]) -> Any:

@@ -28,10 +28,10 @@ class Model:
     called with both; `buffers` are what training writes to, such as running statistics. `asks` are its arguments beside
     parameters and inputs: a key, if training mode draws or differs from evaluation mode. `mixing` and
     `mixing_evaluated` tell whether an example's outputs depend on others of its batch, `wide` whether it computes in 64
-    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows.
+    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows; `remat` as `Program` has it.
     """
 
-    def __init__(self, module: nn.Module, x: Any) -> None:
+    def __init__(self, module: nn.Module, x: Any, remat: str | None = None) -> None:
         check_weights(module)
         self.dtype = next(iter(trainable(module).values())).dtype
         everything = dict(module.named_parameters(remove_duplicate=False)) | dict(
@@ -43,7 +43,12 @@ class Model:
         exported = [_exported(module, (x,), mode) for mode in (True, False)]
         if _form(exported[0]) != _form(exported[1]):
             raise NotTranslatable("its outputs have another structure in training than in evaluation")
-        self._training, self._evaluation = (Program(program, self.dtype) for program in exported)
+        self._training, self._evaluation = (Program(program, self.dtype, remat) for program in exported)
+        if remat is not None and not (self._training.blocks and self._evaluation.blocks):
+            raise InvalidInput(
+                f"remat = {remat!r}: {type(module).__name__} has no blocks, several children of one class in an "
+                "nn.ModuleList or nn.Sequential: leave remat out"
+            )
         values = {name: tensor_to_array(t) for name, t in everything.items() if self._first[name] == name}
         held = list(values.values())
         written = {self._first[name] for name in self._training.written}

@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.shapes import fits_a_mask
 from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
+from fedsolve.pytorch.translation.blocks import POLICIES, steps_of
 from fedsolve.pytorch.translation.export import computes_in_64_bits, exceeds_32_bits
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
 
@@ -105,10 +106,13 @@ class Program:
     the module's parameters, stands for the type of the run wherever it is named. The program reads parameters and
     buffers by `names`, and writes the buffers `written`. `mixing`: padding would count without weights (BatchNorm in
     training); `wide`: it computes in 64 bits what a run in float32 has in 32; `digest` is a short name of what it
-    does, the same in every process.
+    does, the same in every process. `remat`: what a gradient keeps of the repeated `blocks` (`blocks.POLICIES`), None
+    for everything.
     """
 
-    def __init__(self, exported: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
+    def __init__(
+        self, exported: torch.export.ExportedProgram, dtype: torch.dtype, remat: str | None = None
+    ) -> None:
         self._dtype, self._graph = dtype, exported.graph
         self._constants: dict[str, np.ndarray] = {}
         self._sources: list[tuple[str, str]] = []
@@ -121,6 +125,8 @@ class Program:
             else:
                 user = spec.kind is InputKind.USER_INPUT
                 self._sources.append(("input", "") if user else ("named", str(spec.target)))
+        self._places = [n for n in self._graph.nodes if n.op == "placeholder"]
+        self._number = {n: number for number, n in enumerate(self._graph.nodes)}
         self._results = [(s.kind, str(s.target)) for s in exported.graph_signature.output_specs]
         self.names = tuple(name for kind, name in self._sources if kind == "named")
         self.written = tuple(name for kind, name in self._results if kind is OutputKind.BUFFER_MUTATION)
@@ -132,6 +138,15 @@ class Program:
             map(exceeds_32_bits, self._constants.values())
         )
         self.digest = self._digest()
+        self._policy = POLICIES[remat] if remat else None
+        self._steps: list[Any] = [
+            n for n in self._graph.nodes if n.op == "call_function" and not _is_check(n)
+        ]
+        if remat is not None:
+            pairs = zip(self._places, self._sources, strict=True)
+            names = {n: name for n, (kind, name) in pairs if kind == "named"}
+            self._steps = steps_of(self._graph, self._steps, names)
+        self.blocks = [step for step in self._steps if not isinstance(step, Node)]
 
     def __call__(
         self,
@@ -148,26 +163,32 @@ class Program:
         if key is None and self.random:
             key = jax.random.key(0)
         with in_run_dtype(self._dtype, run):
-            env: dict[Node, Any] = {}
             counts = None if weights is None or not self.mixing else Counted(weights)
-            sources = iter(self._sources)
-            for number, node in enumerate(self._graph.nodes):
-                if node.op == "placeholder":
-                    kind, name = next(sources)
-                    if kind == "input":
-                        env[node] = as_traced(next(given), node.meta.get("val"))
-                    else:
-                        env[node] = self._value(kind, name, values, run)
-                elif node.op == "output":
-                    return self._split(_filled(node.args[0], env))
-                elif not _is_check(node):
-                    own = None if key is None else jax.random.fold_in(key, number)
-                    args = _filled(node.args, env)
-                    if counts is not None:
-                        counts.see(node)
-                        args = counts.in_place(node, args)
-                    env[node] = _apply(node, args, _filled(node.kwargs, env), own, weights)
-        raise AssertionError("a graph without an output")
+            env: dict[Node, Any] = {}
+            for node, (kind, name) in zip(self._places, self._sources, strict=True):
+                if kind == "input":
+                    env[node] = as_traced(next(given), node.meta.get("val"))
+                else:
+                    env[node] = self._value(kind, name, values, run)
+
+            def apply(node: Node, env: Mapping[Node, Any]) -> Any:
+                args = _filled(node.args, env)
+                if counts is not None:
+                    counts.see(node)
+                    args = counts.in_place(node, args)
+                own = (
+                    None
+                    if key is None or not _is_random(node)
+                    else jax.random.fold_in(key, self._number[node])
+                )
+                return _apply(node, args, _filled(node.kwargs, env), own, weights)
+
+            for step in self._steps:
+                if isinstance(step, Node):
+                    env[step] = apply(step, env)
+                else:
+                    step.evaluate(env, apply, self._policy)
+            return self._split(_filled(self._graph.output_node().args[0], env))
 
     def _value(self, kind: str, name: str, values: Mapping[str, Any], run: Any) -> Any:
         if kind == "named":
@@ -190,15 +211,13 @@ class Program:
 
     def held(self, values: Mapping[str, Any], run: Any) -> dict[Node, Any]:
         # inputs of the graph that are none of the module: named values, and constants in the run's type
-        places = [n for n in self._graph.nodes if n.op == "placeholder"]
-        pairs = zip(places, self._sources, strict=True)
+        pairs = zip(self._places, self._sources, strict=True)
         return {n: self._value(*source, values, run) for n, source in pairs if source[0] != "input"}
 
     @property
     def inputs(self) -> list[Node]:
         # inputs of the graph that are the module's
-        places = [n for n in self._graph.nodes if n.op == "placeholder"]
-        return [n for n, (kind, _) in zip(places, self._sources, strict=True) if kind == "input"]
+        return [n for n, (kind, _) in zip(self._places, self._sources, strict=True) if kind == "input"]
 
     def _digest(self) -> str:
         found = hashlib.blake2b(f"{self._graph}{self._sources}{self._dtype}".encode(), digest_size=8)
@@ -239,6 +258,11 @@ def _mixed(node: Node, known: Operation) -> tuple[int, ...]:
         return ()
     ndim = node.args[0].meta["val"].ndim  # pyright: ignore
     return tuple(axis for axis in known.mixed(node.args, node.kwargs, ndim) if axis in axes)
+
+
+def _is_random(node: Node) -> bool:
+    name = name_of(node)
+    return name in OPERATIONS and OPERATIONS[name].random
 
 
 def _filled(arguments: Any, env: Mapping[Node, Any]) -> Any:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, of_type, require, shown
+from fedsolve.core.errors import InvalidInput, of_type, require, shown, unknown
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.columns import check_list
@@ -69,26 +69,39 @@ def build_parts(
     outputs: Any,
     y: Any,
     translate: bool | None,
+    remat: str | None = None,
 ) -> tuple[Parts, tuple[str, ...]]:
     # translated, or called where the module cannot or shall not be, and the notes on that. examples: of all
-    # clients; x, outputs, y: a batch, as tensors; translate: None decides
+    # clients; x, outputs, y: a batch, as tensors; translate: None decides; remat: as `Program` has it
     from fedsolve.pytorch.translation.arrays import is_large, return_memory
+    from fedsolve.pytorch.translation.blocks import POLICIES
     from fedsolve.pytorch.translation.registry import NotTranslatable
 
+    if remat is not None and remat not in POLICIES:
+        raise unknown("remat", remat, POLICIES)
     if is_large(module):
         return_memory()
     theirs = _PyTorchNumbers(module, functions, examples)
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
+        _check_no_remat(remat, why)
         return _in_pytorch(module, functions, x, outputs, y, theirs), (why,)
     try:
-        return _translated(module, functions, x, outputs, y, theirs), ()
+        return _translated(module, functions, x, outputs, y, theirs, remat), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
         if translate:
             raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
+        _check_no_remat(remat, why)
         return _in_pytorch(module, functions, x, outputs, y, theirs), (
             f"{why}; it runs in PyTorch, one client after another",
+        )
+
+
+def _check_no_remat(remat: str | None, why: str) -> None:
+    if remat is not None:
+        raise InvalidInput(
+            f"remat = {remat!r}, but {why}: leave remat out, or use torch.utils.checkpoint in its forward"
         )
 
 
@@ -138,12 +151,13 @@ def _translated(
     outputs: Any,
     y: Any,
     theirs: _PyTorchNumbers,
+    remat: str | None,
 ) -> Parts:
     from fedsolve.pytorch.translation.model import Model
     from fedsolve.pytorch.translation.registry import NotTranslatable
     from fedsolve.tasks.torch_modules.agreement import of_translated
 
-    model, made = Model(module, x), {}
+    model, made = Model(module, x, remat), {}
     merged = partial(Merged, merge=Complete(model.frozen)) if model.frozen else _identity
     for name, f in functions.items():
         if f.not_a_mean_because:
@@ -299,6 +313,7 @@ def from_torch(
     local_steps: int | None = None,
     translate: bool | None = None,
     frozen_dtype: Literal["bfloat16", "float16", "int8"] | None = None,
+    remat: str | None = None,
     name: str | None = None,
 ) -> Task:
     """Make a task from your own PyTorch module, loss and per-client data.
@@ -329,6 +344,10 @@ def from_torch(
         frozen_dtype: type in which parameters that need no gradient are stored, rounded to it; they are computed with
             in the run's type. "int8" is for those of two axes or more, with a scale for each index of the first axis:
             each entry is at most scale / 2 away. None for their own type.
+        remat: which values of a translated module's blocks the gradient computes again, so that training takes less
+            memory and more time. `"blocks"`: all but the inputs of each block; `"products"`: all but these and products
+            with weights; None: none. Blocks are children of one class of an `nn.ModuleList` or `nn.Sequential`, such
+            as a decoder's layers. Results are the same up to rounding.
         name: what tables call the task; None for the module's class.
 
     Returns:
@@ -373,7 +392,7 @@ def from_torch(
         for what, metric in metrics.items():
             if what not in from_sums:
                 functions[what] = analysed(f"metric {what}", metric, only_means=False)
-        parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate)
+        parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate, remat)
     assemble = _store(parts, given, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     notes += tuple(
