@@ -64,6 +64,7 @@ from fedsolve.methods.algorithms.mirror_descent import FedMiDOSP as FedMiDOSP
 from fedsolve.methods.algorithms.padamfed import PAdaMFed as PAdaMFed
 from fedsolve.methods.algorithms.prox_tracking import ProxTracking as ProxTracking
 from fedsolve.methods.compression.compressed import Compressed as Compressed
+from fedsolve.methods.compression.methods import EF21Muon as EF21Muon
 from fedsolve.methods.compression.methods import SCAFCOM as SCAFCOM
 from fedsolve.methods.compression.methods import SCALLION as SCALLION
 from fedsolve.methods.compression.methods import Scafcom as Scafcom

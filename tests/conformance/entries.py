@@ -45,6 +45,7 @@ NEEDS = {
     "PAdaMFed": lambda lr: {"horizon": 10},
     "Newton": lambda lr: {"psi": ElasticNet(0.02, l2=lr)},
     "FedDeltaSGD": lambda lr: {"first": lr},
+    "EF21Muon": lambda lr: {"server_lr": lr / 10, "smallest": 4, "down": {"name": "TopK", "share": 0.5}},
     "GPA": lambda lr: {"server_lr": lr},
     "SparseLoCo": lambda lr: {"client_lr": lr, "smallest": 4},
     "SCALLION": lambda lr: {"client_lr": lr, "smallest": 4},
@@ -131,7 +132,7 @@ def methods(names, *, full=()):
 
 
 EVERY = methods(METHODS)
-OF_ALL = ("Newton", "ProxTracking")
-"""They refuse cohorts of some clients; tests/equations/test_newton.py has their rounds in the engine."""
+OF_ALL = ("Newton", "ProxTracking", "EF21Muon")
+"""They refuse cohorts of some clients; tests/equations/test_newton.py and test_muon.py have rounds in the engine."""
 RUN = [name for name in METHODS if name not in OF_ALL]
 WITH_EACH_PROPERTY = methods(REPRESENTATIVES, full=[name for name in RUN if name not in REPRESENTATIVES])

@@ -29,6 +29,7 @@ SMALL = (
     "SCAFCOM",
     "FedComLoc",
     "SparseLoCo",
+    "EF21Muon",
     "Compressed+FedAdam",
 )  # compress what is no smaller than so many numbers
 MORE |= {name: {"smallest": 4} for name in SMALL}

@@ -68,8 +68,8 @@ def test_a_namespace_offers_its_public_classes(name):
             "outputs_of", "refuse_weighted", "scores_of",
         },
         "sampling": {
-            "as_given", "bounds_of", "check_size", "choose", "choose_at_most", "different", "draw_binomial",
-            "exponentials", "in_turn", "is_few", "is_small", "logs_of", "most_successes", "shuffled",
+            "as_given", "bounds_of", "check_everyone", "check_size", "choose", "choose_at_most", "different",
+            "draw_binomial", "exponentials", "in_turn", "is_few", "is_small", "logs_of", "most_successes", "shuffled",
             "successively", "true_first",
         },
         "schedules": {"as_count"},

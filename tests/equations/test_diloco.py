@@ -408,5 +408,5 @@ def test_streaming_sends_a_fragment_while_clients_continue():
 
 
 def test_streaming_is_no_inner_method_of_a_wrapper_that_needs_the_model():
-    with pytest.raises(fs.InvalidInput, match="StreamingDiLoCo sends a fragment of"):
+    with pytest.raises(fs.InvalidInput, match="StreamingDiLoCo sends fragments"):
         fs.run(fs.Proximal(fs.StreamingDiLoCo(), 0.1), make_task(make_clients()), rounds=1)

@@ -12,15 +12,15 @@ import optax
 import pytest
 
 import fedsolve as fs
-from equations.cases import CLOSE, EVERY, ROUNDS, SOME, displacement_error, federation, flat
-from equations.test_compression import LEAVES
+from equations.cases import CLOSE, EVERY, FULL, ROUNDS, SOME, displacement_error, federation, flat
+from equations.test_compression import LEAVES, SHARE, top
 from fedsolve.core.sampling import Trace
 from fedsolve.engine.checks.preflight import on_solvers
 from fedsolve.geometry import SpectralBall
 from fedsolve.geometry.numerics import polar_factor
 from fedsolve.methods.client.muon import polar_of
-from harness import CLASSES, FEATURES, crossed, make_clients, make_task, prepare
-from verbs_harness import play
+from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task, prepare
+from verbs_harness import Verbs, play
 
 RATE, BETA, DECAY, SCALE, ALPHA = 0.05, 0.8, 0.1, 0.3, 0.4
 WEIGHT, BIAS = LEAVES
@@ -349,3 +349,73 @@ def test_fedmuon_has_no_number_that_does_nothing():
     """Its fields are its arguments: the moments that it shares with FedAdamW have no decays of their own."""
     fields = {f.name for f in dataclasses.fields(fs.FedMuon()) if f.init}
     assert fields - {"lr"} == inspect.signature(fs.FedMuon).parameters.keys() - {"client_lr"}
+
+
+def ef21_muon(fed, x, beta, down):
+    """Models, W and every G_i: gradients at W, their momenta and the model sent as changes; AdamW for the bias."""
+    w, n = x, len(fed.clients)
+    momenta, known, g = np.zeros((n, len(x))), np.zeros((n, len(x))), np.zeros(len(x))
+    rule, iterates = Muon(len(x), exact), [x]
+    for t, cohort in enumerate(fed.cohorts):
+        assert len(cohort) == n
+        w = w + down(x - w)
+        for i in cohort:
+            own = np.mean([fed.gradient(i, w, rows) for rows in fed.minibatches(t, i)], axis=0)
+            momenta[i] = (1 - beta) * momenta[i] + beta * own
+            change = top(momenta[i] - known[i])
+            known[i] += change
+            g = g + change / n
+        u = rule(x, g)
+        # of matrices the oracle of the estimate itself, without another momentum or a decay
+        u[WEIGHT] = np.sqrt(FEATURES / CLASSES) * of_weight(exact, g)
+        u[BIAS] = (u[BIAS] - SCALE * DECAY * x[BIAS]) * (0.1 / SCALE)
+        x = x - RATE * u
+        iterates.append(x)
+    return np.stack(iterates), w, known, g
+
+
+@pytest.mark.parametrize(
+    ("both", "by"),
+    [(True, play), (False, play), pytest.param(True, engine, marks=pytest.mark.full)],
+    ids=["both ways", "up alone", "engine"],
+)
+def test_ef21_muon(both, by):
+    """40 % of the entries of changes; without a code down W is the model. G stays the mean of all G_i."""
+    clients, code = make_clients(), fs.compression.TopK(SHARE)
+    down = code if both else None
+    method = fs.EF21Muon(code, RATE, down=down, momentum=0.3, newton_schulz=0, smallest=1)
+    run = by(method, make_task(clients), FULL, ROUNDS)
+    fed = federation(run, clients)
+    iterates, w, known, g = ef21_muon(fed, run.iterates[0], 0.3, top if both else lambda change: change)
+    assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < CLOSE
+    ours = np.concatenate([x.reshape(5, -1) for x in run.state.clients.memory], axis=1)
+    np.testing.assert_allclose(ours, -known, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(flat(run.state.server.memory), -g, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(-g, ours.mean(axis=0), rtol=0, atol=CLOSE)
+    if both:
+        np.testing.assert_allclose(flat(run.state.server.down[0]), w, rtol=0, atol=CLOSE)
+        held = np.concatenate([x.reshape(5, -1) for x in run.state.clients.down[0]], axis=1)
+        np.testing.assert_array_equal(held, np.tile(flat(run.state.server.down[0]), (5, 1)))
+
+
+def test_ef21_muon_without_codes_is_muon_on_the_mean_momentum():
+    """TopK(1.0) both ways and beta = 1: Muon on the server with mean gradients."""
+    code = fs.compression.TopK(1.0)
+    first = fs.EF21Muon(code, RATE, down=code, momentum=1.0, newton_schulz=0, smallest=1)
+    rule = fs.server.Muon(RATE, momentum=0.0, newton_schulz=0)
+    same(first, fs.FedOpt(fs.client.Gradient(), rule, weighting="uniform"), sampling=FULL)
+
+
+def test_a_client_that_missed_a_change_of_the_model_counts_no_more():
+    """All must take part; of who failed or dropped out in round 1 no later message is used."""
+    code = fs.compression.TopK(SHARE)
+    method = fs.EF21Muon(code, RATE, down=code, smallest=1)
+    with pytest.raises(fs.InvalidInput, match="EF21Muon needs all 5 clients"):
+        method.check(fs.sampling.Uniform(3), 5)
+    run = Verbs(method, make_task(make_clients()), FULL, "float64", 0)
+    run.advance()
+    before = run.states[3]
+    run.advance()
+    run.states[3] = before
+    assert run.advance()["dropped"] == 1
+    assert run.advance()["dropped"] == 1

@@ -89,7 +89,6 @@ def test_every_wrapper_is_tried():
         "Controlled",
         "Factored",  # the base class of LowRank
         "OwnModels",
-        "SparseDiLoCo",  # goes around DiLoCo alone
     }
 
 

@@ -156,6 +156,12 @@ _ALGORITHMS = {
         "takezawa2026fedmuon",
         "FedMuon with a bias-corrected oracle: Muon on clients, with control variates",
     ),
+    "EF21Muon": Entry(
+        "methods.compression.methods:EF21Muon",
+        "gruntkowska2026ef21muon",
+        "Muon on the server, gradients and model compressed with memories",
+        _BIASED,
+    ),
     "FedAda2": Entry(
         "methods.algorithms.fedada2:FedAda2",
         "lee2025fedada2",

@@ -232,6 +232,15 @@ def check_size(size: Any, population: int) -> None:
         )
 
 
+def check_everyone(name: str, sampling: Any, population: int, instead: str) -> None:
+    """Raise `InvalidInput` unless all clients are drawn in each round."""
+    drawn = sampling.expected(population)
+    if drawn is None or drawn < population:
+        few = "" if drawn is None else f", and the sampling draws {drawn:g}"
+        given = f"{name} needs all {population} clients in each round{few}"
+        raise InvalidInput(f"{given}: leave clients_per_round and sampling out, or take {instead}")
+
+
 def is_small(size: Any, population: int) -> bool:
     """Whether so many are drawn at the cost of a cohort; a size that is no integer above 0 is left to `check`."""
     return isinstance(size, int) and size > 0 and is_few(size, population)

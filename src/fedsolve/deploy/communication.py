@@ -133,7 +133,7 @@ def examples() -> dict[str, Algorithm]:
     def example(name: str, **more: Any) -> Algorithm:
         return build(name, example_of(name) | more)
 
-    coded = ("SCALLION", "SCAFCOM", "FedComLoc", "SparseLoCo")
+    coded = ("SCALLION", "SCAFCOM", "FedComLoc", "SparseLoCo", "EF21Muon")
     codes = {name: {"smallest": 4} for name in coded}  # of the small model
     methods = {name: example(name, **codes.get(name, {})) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),

@@ -55,9 +55,8 @@ class FragmentedAveraging(Algorithm):
         return ravel_pytree(like)[1](rows.ravel()[: trees.size(like)])
 
     def init(self, params: Params) -> FedOptServer:
-        return FedOptServer(
-            params, replace(self.server_optimizer.init(params), momentum=0 * self._rows(params))
-        )
+        outer = replace(self.server_optimizer.init(params), momentum=0 * self._rows(params))
+        return FedOptServer(params, outer)
 
     def broadcast(self, server: FedOptServer, cohort: Cohort) -> FedOptBroadcast:
         changed = self._rows(server.params)[(cohort.round - 1) % self.fragments]
@@ -68,21 +67,16 @@ class FragmentedAveraging(Algorithm):
 
     def init_client(self, broadcast: FedOptBroadcast) -> NoReturn:
         raise InvalidInput(
-            f"{self.name} sends a fragment of the model in a round: only fs.Compressed without a memory goes around "
-            "it; take DiLoCo"
+            f"{self.name} sends fragments: no wrapper but fs.Compressed goes around it; take DiLoCo"
         )
 
-    def train(
-        self, broadcast: FedOptBroadcast, client: FragmentClient, oracle: Oracle
-    ) -> tuple[FedOptMessage, FragmentClient]:
+    def train(self, broadcast: FedOptBroadcast, client: FragmentClient, oracle: Oracle) -> tuple[Any, Any]:
         # the first steps from where the client was, the others with the fragment that has arrived meanwhile
         total, after, round = 0.0, oracle, broadcast.round
         if self.overlap:
             # a number that all clients have stays one of the program: their loops need no mask
-            early, most = (
-                min(self.overlap, x) if isinstance(x, int) else jnp.minimum(self.overlap, x)
-                for x in (oracle.steps, oracle.bound)
-            )
+            least = lambda x: min(self.overlap, x) if isinstance(x, int) else jnp.minimum(self.overlap, x)  # noqa: E731
+            early, most = least(oracle.steps), least(oracle.bound)
             after = StepWindow(oracle, early, oracle.steps - early, oracle.bound - most)
             client, total = self._solved(client, StepWindow(oracle, 0, early, most), round)
         client, late = self._solved(self._mixed(client, broadcast), after, round)
@@ -137,12 +131,11 @@ def StreamingDiLoCo(
                         its other steps of AdamW;   D_i = y_p - r_p,   p = t mod P in round t, q = (t - 1) mod P
         server:         D = mean over S of D_i,   m_p <- beta m_p + D,   w_p <- w_p + eta_g (D + beta m_p)
 
-    Clients never begin anew from w. The entries of all leaves, in their order, are cut into P fragments of equal size
-    (the paper has whole layers): a round sends 1/P of the model, and H local steps between two averages of a fragment
-    are `local_steps=H/P`. With `systems`, messages take time only beyond `overlap` steps. A client that is absent keeps
-    all it has: fragments that it misses stay old in r until their next turn. With P = 1, overlap = 0 and alpha = 0 it
-    is `DiLoCo`. The paper's updates of 4 bits are
-    `fs.Compressed(fs.StreamingDiLoCo(), fs.compression.EDEN(4))`, with another code.
+    The entries of all leaves, in their order, are cut into P fragments of equal size (the paper has whole layers): H
+    local steps between two averages of one are `local_steps=H/P`. With `systems`, messages take time only beyond
+    `overlap` steps. An absent client keeps all it has: fragments that it misses stay old in r until their next turn.
+    With P = 1, overlap = 0 and alpha = 0 it is `DiLoCo`. The paper's 4 bits are, by another code,
+    `fs.Compressed(fs.StreamingDiLoCo(), fs.compression.EDEN(4))`.
 
     Up: D_i (d / P numbers) and the mean local loss. Down: w_q. Kept: y, r, AdamW's moments and count on each client
     (4 d numbers), m on the server. Clients have a copy of the initial model.
@@ -161,9 +154,6 @@ def StreamingDiLoCo(
 
     Raises:
         InvalidInput: a number out of its range.
-
-    >>> StreamingDiLoCo(fragments=4).fragments
-    4
 
     Reference: Douillard et al., "Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch",
     arXiv:2501.18512, 2025; update and mixing as MaxText has them, the paper's text was not available.

@@ -16,6 +16,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import checked, choice, class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle, WrappedOracle
+from fedsolve.core.sampling import check_everyone
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, replace, reported
 from fedsolve.core.xla.products import eigh, solution
 from fedsolve.geometry.blocks import Blocks, Geometry, as_blocks
@@ -131,13 +132,7 @@ class Newton(Algorithm):
     weighting: Weighting = choice("uniform", "examples", default="examples")
 
     def check(self, sampling: Any, population: int) -> None:
-        drawn = sampling.expected(population)
-        if drawn is None or drawn < population:
-            few = "" if drawn is None else f", and the sampling draws {drawn:g}"
-            raise InvalidInput(
-                f"Newton needs all {population} clients in each round{few}: leave clients_per_round and sampling out, "
-                "or take FedAvg"
-            )
+        check_everyone("Newton", sampling, population, "FedAvg")
 
     def init(self, params: Params) -> NewtonServer:
         size, kind = trees.size(params), jnp.dtype(trees.dtype_of(params))

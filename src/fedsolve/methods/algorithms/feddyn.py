@@ -77,9 +77,7 @@ class DynamicRegularization(Algorithm):
         self, broadcast: FedOptBroadcast, client: FedDynClient, oracle: Oracle
     ) -> tuple[FedDynMessage, FedDynClient]:
         theta = broadcast.params
-        # f_i(y) + (alpha/2)
-        # y - theta
-        # ^2 - <g_i, y>: the quadratic first, then the linear term
+        # f_i(y) + (alpha/2) |y - theta|^2 - <g_i, y>: the quadratic first, then the linear term
         proximal = ProximalOracle(oracle, theta, self.alpha)
         problem = CorrectedOracle(proximal, trees.scale(-1, client.gradient), theta)
         delta = trees.sub(self.local.solve(theta, problem, broadcast.round).params, theta)

@@ -12,6 +12,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building import checked, class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.sampling import check_everyone
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, bounded, converted, module
 from fedsolve.geometry.blocks import Geometry, as_blocks
@@ -102,12 +103,7 @@ class ProxTracking(Algorithm):
         object.__setattr__(self, "psi", as_blocks(self.psi))
 
     def check(self, sampling: Any, population: int) -> None:
-        drawn = sampling.expected(population)
-        if drawn is None or drawn < population:
-            raise InvalidInput(
-                f"ProxTracking needs all {population} clients in each round: leave clients_per_round and sampling out, "
-                "or take SCAFFOLD+FedMiDOSP"
-            )
+        check_everyone("ProxTracking", sampling, population, "SCAFFOLD+FedMiDOSP")
 
     def init(self, params: Params) -> ProxTrackingServer:
         self.psi.check(params)

@@ -60,8 +60,7 @@ class SGD(LocalSolver):
         return Solution(last, mean_loss(total, oracle), self.rate_sum(oracle.steps, round))
 
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar:
-        # the sum over the steps of lr (1 + momentum + ... ): the distance that a constant unit gradient
-        # moves.
+        # the sum over the steps of lr (1 + momentum + ... ): the distance that a constant unit gradient moves
         lr = rate_at(self.lr, round)
         if self.momentum is None:
             return lr * steps

@@ -16,7 +16,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import CorrectedOracle, Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import MessageBounds, Params, Scalar, Traced, Weighting, module, reduced, replace
-from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.client.sgd import ClientOptions, Gradient
 from fedsolve.methods.compression.compressed import Compressed
 from fedsolve.methods.compression.compressors import (
     EDEN,
@@ -31,6 +31,8 @@ from fedsolve.methods.compression.compressors import (
     with_field,
 )
 from fedsolve.methods.server.diloco import DiLoCo
+from fedsolve.methods.server.fedopt import FedOpt
+from fedsolve.methods.server.muon import ServerMuon
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.control_variates import (
     ControlVariates,
@@ -319,18 +321,6 @@ def SCALLION(
     return Scallion(inner, compressor, alpha=alpha, smallest=smallest)
 
 
-@module
-class SparseDiLoCo(Compressed):
-    """`Compressed` around DiLoCo, under the name of `SparseLoCo`."""
-
-    title: ClassVar[str] = "SparseLoCo"
-
-    @property
-    def name(self) -> str:
-        """The title alone: DiLoCo is a part of it."""
-        return self.title
-
-
 @by_name("SparseLoCo")
 def SparseLoCo(
     client_lr: Rate = 4e-4,
@@ -379,4 +369,50 @@ def SparseLoCo(
     inner = DiLoCo(client_lr, weight_decay=weight_decay, server_lr=server_lr, momentum=0.0)
     largest = TopK(share, block)
     code = largest if bits is None else Chain(largest, EDEN(bits))
-    return SparseDiLoCo(inner, code, memory="feedback", decay=decay, smallest=smallest)
+    return Compressed(inner, code, memory="feedback", decay=decay, smallest=smallest, named="SparseLoCo")
+
+
+@by_name("EF21Muon")
+def EF21Muon(
+    compressor: Compressor,
+    server_lr: Rate = 0.02,
+    *,
+    down: Compressor | None = None,
+    momentum: Scalar = 0.1,
+    newton_schulz: int = 5,
+    vectors: str | tuple[str, ...] = (),
+    smallest: int = 256,
+) -> Compressed:
+    """EF21-Muon (Gruntkowska et al. 2025): Muon on the server, gradients and model compressed with EF21's memories.
+
+        server:  S = Q(w - W),   W <- W + S on the server and on all clients
+        client:  M_i <- (1 - beta) M_i + beta g_i(W),   R_i = Q_i(M_i - G_i),   G_i <- G_i + R_i
+        server:  G <- G + 1/N sum_i R_i,   w <- w - eta_g s polar(G)    (polar(G) = U V' for G = U S V')
+
+    g_i is the mean gradient of the client's minibatches: `local_steps=1` is the paper's. -polar is the linear
+    minimisation oracle of the spectral ball, s the factor of `server.Muon`; leaves that are no matrices step by AdamW
+    along G, where the paper has an oracle for each leaf. All memories start at 0, and W at w.
+
+    Up: R_i (a code) and the mean loss. Down: S (a code), or w. Kept: M_i, G_i, W on each client, G and W on the server.
+
+    Args:
+        compressor: Q_i, such as `TopK(0.1)` or `PowerSGD(4)`.
+        server_lr: eta_g > 0, in units of the spectral norm of a step, a number or a schedule by round.
+        down: Q such as `TopK(0.1)`: all take part in each round. None sends w; `Cast`, `QSGD` and `EDEN` send Q(w).
+        momentum: beta in (0, 1]; 0.1 is where to begin.
+        newton_schulz: iterations, 5 (Muon's); 0 is exact.
+        vectors: further leaves that step by AdamW, by patterns of their paths, such as embeddings.
+        smallest: leaves with fewer entries are sent as they are.
+
+    Returns:
+        A `Compressed(FedOpt(client.Gradient(), server.Muon(...)), compressor, memory="ef21", ...)`.
+
+    Raises:
+        InvalidInput: a number out of its range, no compressor. When a run begins: no matrix, no large leaf.
+
+    Reference: Gruntkowska, Gaponov, Tovmasyan and Richtarik, "Error Feedback for Muon and Friends", ICLR 2026
+    (arXiv:2510.00643), as two notes on it have the update.
+    """
+    rule = ServerMuon(server_lr, momentum=0.0, newton_schulz=newton_schulz, vectors=vectors)
+    inner, given = FedOpt(Gradient(), rule, weighting="uniform"), {"momentum": momentum, "smallest": smallest}
+    return Compressed(inner, compressor, memory="ef21", down=down, named="EF21Muon", **given)

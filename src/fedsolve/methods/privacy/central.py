@@ -443,7 +443,9 @@ class DifferentialPrivacy(Wrapper):
         inner = self.inner.update(server.inner, join(message.inner, delta, reported), cohort)
         # a sum of fewer clients has too little noise: it is never opened, and the model stays
         inner, disagreement = trees.where(
-            cohort.size >= jnp.asarray(self.min_sum), (inner, disagreement), (server.inner, server.disagreement)
+            cohort.size >= jnp.asarray(self.min_sum),
+            (inner, disagreement),
+            (server.inner, server.disagreement),
         )
         return PrivateServer(inner, *self._spent(server, cohort), server.clipping, disagreement)
 

@@ -157,8 +157,6 @@ class PrimalAveraging(ServerOptimizer):
 
     Raises:
         InvalidInput: no such optimiser, a number out of its range.
-
-    Reference: see `GPA`.
     """
 
     weighting: ClassVar[Weighting] = "uniform"
@@ -203,18 +201,16 @@ def GPA(
     mu_x: Scalar = 0.9967,
     mu_y: Scalar = 0.7,
     weight_decay: Scalar = 0.0,
-    weighting: Weighting = "uniform",
 ) -> FedOpt:
     """GPA (Defazio et al. 2025): data-parallel AdamW whose iterates are averaged, DiLoCo's smoothing without its loop.
 
         client i in S:  g_i = mean gradient at y of its K minibatches, D_i = -g_i
-        server:         g = sum_i p_i g_i,   m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
+        server:         g = mean over S of g_i,   m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
                         z <- z - eta_g (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + 1e-8) + lambda y)
                         x <- mu_x x + (1 - mu_x) z,   y <- mu_y x + (1 - mu_y) z
 
-    x is evaluated. The paper's method has one worker, here the clients together: let all take part, with
-    `local_steps=1` or as many microbatches as a step shall have. One replica of DiLoCo with H steps and momentum 0.9 is
-    near mu_x = 0.9^(1/H): 0.9934 of 16, 0.9967 of 32, 0.9984 of 64.
+    x is evaluated. Let all clients take part, with `local_steps=1` or as many microbatches as a step shall have. One
+    replica of DiLoCo with H steps and momentum 0.9 is near mu_x = 0.9^(1/H): 0.9934 of 16, 0.9984 of 64.
 
     Up: D_i (d numbers) and the mean loss. Down: y. Kept: z, x, m and v on the server (4 d; b1 = 0.9, b2 = 0.999).
 
@@ -223,13 +219,12 @@ def GPA(
         mu_x: in [0, 1); 0.9967 (the authors' code).
         mu_y: in [0, 1]; 0.7 (the authors' code).
         weight_decay: lambda, at least 0, decoupled, of y; 0 (the authors' code).
-        weighting: p_i `uniform`, or by `examples`.
 
     Returns:
         A `FedOpt` of `client.Gradient` and `server.PrimalAveraging` around `server.Optax(optax.adamw)`.
 
     Raises:
-        InvalidInput: a number out of its range, an unknown weighting.
+        InvalidInput: a number out of its range.
 
     Reference: Defazio, Mishchenko, Raman, Shi and Xiao, "Smoothing DiLoCo with Primal Averaging for Faster Training of
     LLMs", arXiv:2512.17131, 2025; update and constants as the authors' code has them.
@@ -239,4 +234,4 @@ def GPA(
     check_range("weight_decay", weight_decay, at_least=0)
     rate = as_rate("server_lr", server_lr)
     base = ServerOptax(optax.adamw, learning_rate=rate, weight_decay=weight_decay)
-    return FedOpt(Gradient(), PrimalAveraging(base, mu_x=mu_x, mu_y=mu_y), weighting=weighting, name="GPA")
+    return FedOpt(Gradient(), PrimalAveraging(base, mu_x=mu_x, mu_y=mu_y), name="GPA")

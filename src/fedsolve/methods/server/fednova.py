@@ -81,9 +81,7 @@ class NormalizedAveraging(ServerOptimizer):
     ) -> tuple[Params, NormalizedAveragingState]:
         # apply one server step (equation 12 of the paper)
         lr, dtype = rate_at(self.lr, cohort.round), state.server_lr.dtype
-        # rate_sum is the mean of e_i = eta_l
-        # a_i
-        # _1, delta the mean of -d_i
+        # rate_sum is the mean of e_i = eta_l |a_i|_1, delta the mean of -d_i
         new = trees.axpy(lr * measured.rate_sum, delta, params)
         return new, NormalizedAveragingState(jnp.asarray(lr, dtype), measured.rate_sum.astype(dtype))
 
