@@ -86,7 +86,17 @@ def plainly(client, update):
     return update
 
 
-def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR, optimiser=NumpyAdamW, sent=plainly):
+def diloco(
+    fed,
+    w,
+    rule,
+    weighting="uniform",
+    mu=0.0,
+    rate=lambda k: LR,
+    optimiser=NumpyAdamW,
+    sent=plainly,
+    nova=False,
+):
     """Iterates, server rates and every client's AdamW; whoever is not drawn keeps it as it was."""
     inner = [optimiser(len(w)) for _ in fed.clients]
     iterates, rates, eta = [w], [], 0.0
@@ -100,6 +110,9 @@ def diloco(fed, w, rule, weighting="uniform", mu=0.0, rate=lambda k: LR, optimis
                     y = inner[i].step(y, fed.gradient(i, y, rows) + mu * (y - w), lr, DECAY)
                 deltas.append(sent(i, y - w))
             p = shares(fed, cohort, weighting)
+            if nova:
+                steps = [len(fed.minibatches(t, i)) for i in cohort]
+                deltas = [d * (p @ steps) / k for d, k in zip(deltas, steps, strict=True)]
             mean = sum(q * d for q, d in zip(p, deltas, strict=True))
             spread = sum(q * (d @ d) for q, d in zip(p, deltas, strict=True))
             w, eta = rule(w, mean, spread, len(cohort), t)
@@ -144,6 +157,18 @@ def test_feddua_outside():
     rule = fs.server.DoublyAdaptive(beta1=0.9, preconditioner="adam")
     algorithm = fs.DiLoCo(LR, weight_decay=DECAY, server_optimizer=rule)
     check(algorithm, FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), SOME)
+
+
+def test_replicas_with_their_own_numbers_of_steps():
+    """FedNova's correction under Nesterov's momentum: directions per step of AdamW, times the mean number of steps."""
+    clients = make_clients()
+    rule = fs.server.NormalizedAveraging(0.7, momentum=0.9, nesterov=True)
+    method = fs.DiLoCo(LR, weight_decay=DECAY, server_optimizer=rule)
+    run = play(method, make_task(clients), SOME, ROUNDS)
+    fed = federation(run, clients)
+    iterates, _, _ = diloco(fed, run.iterates[0], Nesterov(), nova=True)
+    assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < 1e-12
+    assert len(set(run.logs["effective_rate"])) > 2  # the cohort's mean number of steps
 
 
 def test_warmup_and_cosine_count_each_clients_steps():

@@ -65,8 +65,7 @@ def _wide_state(made: optax.GradientTransformationExtraArgs, params: Params) -> 
 
 def tried(params: Params) -> dict[str, Any]:
     # what transformations may ask for beside a gradient and a model, as optax names it: of a loss that is 1 at
-    # `params`
-    # and whose gradient is 1
+    # `params`, and whose gradient is 1
     def loss(other: Params) -> Scalar:
         return 1 + sum(jnp.sum(x - p) for x, p in zip(*map(jax.tree.leaves, (other, params)), strict=True))
 

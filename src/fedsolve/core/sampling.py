@@ -362,10 +362,8 @@ def most_successes(trials: int, p: float) -> int:
 
 @cache
 def _bounds(trials: int, p: float) -> tuple[int, tuple[int, ...]]:
-    # the least number k with floor(2^64 P(X <= k)) > 0, and these whole numbers from there on, all below 2^64 -
-    # 1
-    # weights follow from one another, w(k + 1) / w(k) = (n - k) / (k + 1) p / (1 - p), from the likeliest
-    # number on
+    # the least number k with floor(2^64 P(X <= k)) > 0, and these whole numbers from there on, all below 2^64 - 1
+    # weights follow from one another, w(k + 1) / w(k) = (n - k) / (k + 1) p / (1 - p), from the likeliest number on
     share = Fraction(p)
     yes, no = share.numerator, share.denominator - share.numerator
     middle = int((trials + 1) * share)

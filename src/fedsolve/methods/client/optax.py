@@ -149,7 +149,7 @@ def _run(tx: Any, asked: tuple[str, ...], state: Any, params: Params, oracle: Or
 
     start = (params, state, jnp.zeros((), trees.dtype_of(params)))
     last, state, total = local_loop(oracle, step, start)
-    return Solution(evaluation_point(state, last), mean_loss(total, oracle)), state
+    return Solution(evaluation_point(state, last), mean_loss(total, oracle), steps=oracle.steps), state
 
 
 def Optax(

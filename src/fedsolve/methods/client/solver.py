@@ -46,6 +46,7 @@ class Solution:
         rate_sum: sum of the rates that its steps applied, client update = -rate_sum x mean gradient; None if the
             client update is not a sum of gradients.
         search: what a line search did, `()` without one.
+        steps: the local steps of a solver that tells no rates; else None.
         update: the client update where the solver has it itself, free of the rounding of `params`; else None.
     """
 
@@ -53,6 +54,7 @@ class Solution:
     loss: Scalar
     rate_sum: Scalar | None = None
     search: Search | tuple[()] = ()
+    steps: Scalar | None = None
     update: Params | None = None
 
 

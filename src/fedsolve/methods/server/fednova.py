@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.building import by_name, checked
+from fedsolve.core.building import by_name
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.schedules import Rate
 from fedsolve.core.types import MessageBounds, Params, Traced, Weighting, bounded, module, reported
+from fedsolve.methods.client.optax import OptaxSolver
 from fedsolve.methods.client.sgd import ClientOptions
-from fedsolve.methods.client.solver import Solution
+from fedsolve.methods.client.solver import LocalSolver, Solution
 from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.fedopt import FedOpt, compose
-from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
+from fedsolve.methods.server.server_optimizer import Needs
+from fedsolve.methods.server.sgd import ServerSGD, ServerSGDState
 
 
 @module
@@ -29,61 +31,60 @@ class LocalRates:
 
 @module
 class NormalizedAveragingState:
-    """The last rate of the server, and eta tau_eff, by which it multiplied the mean direction."""
+    """What the server's SGD keeps, and eta tau_eff, by which it multiplied the mean direction."""
 
-    server_lr: Traced = reported()
+    sgd: ServerSGDState
     effective_rate: Traced = reported()
 
 
 @module
-class NormalizedAveraging(ServerOptimizer):
+class NormalizedAveraging(ServerSGD):
     """FedNova's server step: the mean of normalised directions, times the mean length of the clients' paths.
 
-        w <- w - lr (sum_i p_i e_i) (sum_i p_i d_i),     e_i = eta_l |a_i|_1
+        D = (sum_i p_i e_i) (sum_i p_i D_i / e_i),   then the step of `server.ServerSGD` along D
 
-    The directions are d_i = -D_i / e_i. e_i is the sum of the rates that client i's own steps applied: eta_l tau_i
-    for tau_i steps of SGD, the paper's eta_l |a_i|_1 = eta_l sum_k (1 - beta^k) / (1 - beta) with momentum beta, and
-    the sum of the accepted steps of a line search.
-    Clients send -d_i as their update (in units of a gradient, which is what differential privacy then clips and
+    e_i is the sum of the rates that client i's own steps applied: eta_l tau_i for tau_i steps of SGD, the paper's
+    eta_l |a_i|_1 = eta_l sum_k (1 - beta^k) / (1 - beta) with momentum beta, and the sum of the accepted steps of a
+    line search; of an optax solver, which tells no rates, tau_i.
+    Clients send D_i / e_i as their update (in units of a gradient, which is what differential privacy then clips and
     attacks change), and e_i. If all e_i are alike it is FedAvg. A client that did not move sends 0.
 
     Args:
         lr: server learning rate > 0, a number or a schedule by round.
+        momentum, ema, nesterov: as of `server.ServerSGD`: for replicas of DiLoCo with their own numbers of steps
+            `DiLoCo(server_optimizer=server.NormalizedAveraging(0.7, momentum=0.9, nesterov=True))`.
 
     Raises:
-        InvalidInput: a rate that is not positive; clients whose update is not a sum of gradients.
+        InvalidInput: a number out of its range; clients whose update is no sum of gradients, nor an optax solver's.
     """
 
     needs: ClassVar[Needs] = "sums_gradients"
     sends_client_update: ClassVar[bool] = False
 
-    lr: Rate = checked(as_rate, default=1.0, name="server_lr")
+    def check(self, local: LocalSolver) -> None:
+        if not isinstance(local, OptaxSolver):
+            super().check(local)
 
-    def init(self, params: Params) -> NormalizedAveragingState:
-        zero = jnp.zeros((), trees.dtype_of(params))
-        return NormalizedAveragingState(zero, zero)
+    def init(self, params: Params) -> Any:
+        return NormalizedAveragingState(super().init(params), jnp.zeros((), trees.dtype_of(params)))
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> LocalRates:
-        return LocalRates(jnp.asarray(solution.rate_sum, trees.dtype_of(delta)))
+        return LocalRates(jnp.asarray(_length(solution), trees.dtype_of(delta)))
 
     def direction(self, delta: Params, solution: Solution) -> Params:
         # the normalised direction D_i / e_i = -d_i
-        rate_sum = jnp.asarray(solution.rate_sum, trees.dtype_of(delta))
+        rate_sum = jnp.asarray(_length(solution), trees.dtype_of(delta))
         return jax.tree.map(lambda d: quotient(d, rate_sum).astype(d.dtype), delta)
 
-    def step(
-        self,
-        params: Params,
-        state: NormalizedAveragingState,
-        delta: Params,
-        measured: LocalRates,
-        cohort: Cohort,
-    ) -> tuple[Params, NormalizedAveragingState]:
-        # apply one server step (equation 12 of the paper)
-        lr, dtype = rate_at(self.lr, cohort.round), state.server_lr.dtype
-        # rate_sum is the mean of e_i = eta_l |a_i|_1, delta the mean of -d_i
-        new = trees.axpy(lr * measured.rate_sum, delta, params)
-        return new, NormalizedAveragingState(jnp.asarray(lr, dtype), measured.rate_sum.astype(dtype))
+    def step(self, params: Params, state: Any, delta: Params, measured: LocalRates, cohort: Cohort) -> Any:
+        # apply one server step (equation 12 of the paper): rate_sum is the mean of e_i, delta that of -d_i
+        along = trees.scale(measured.rate_sum, delta)
+        new, sgd = super().step(params, state.sgd, along, (), cohort)
+        return new, NormalizedAveragingState(sgd, measured.rate_sum.astype(state.effective_rate.dtype))
+
+
+def _length(solution: Solution) -> Any:
+    return solution.steps if solution.rate_sum is None else solution.rate_sum
 
 
 @by_name("FedNova")
