@@ -222,6 +222,11 @@ KEPT = fs.client.Optax(optax.adamw, keep=True, learning_rate=0.1)
         (lambda: fs.client.Optax(optax.adam, keep=1, learning_rate=0.1), "keep = 1 must be true or false"),
         (lambda: fs.server.ServerSGD(nesterov=True), "nesterov = True needs a momentum"),
         (lambda: fs.DiLoCo(weight_decay=-0.1), "weight_decay = -0.1 must be"),
+        (
+            lambda: fs.StreamingDiLoCo(local=fs.server.ServerSGD()),
+            "must be a local solver such as client.SGD",
+        ),
+        (lambda: fs.server.PrimalAveraging(SGD(0.1)), "must be server.Optax of what asks for no loss"),
         (lambda: fs.DiLoCo(server_optimizer=SGD(0.1)), "must be one such as server.ServerSGD"),
         (lambda: fs.ControlVariates(fs.DiLoCo()), "OptaxSolver is not: use option='I'"),
         (lambda: DouglasRachford(L1(0.1), KEPT), "FedDR starts its clients' solver from a new state"),
@@ -401,7 +406,8 @@ def streaming(fed, w, P, overlap, alpha, eta=0.7, beta=0.9):
 def test_streaming_diloco(sampling):
     """Four fragments of 15 entries of two leaves; some clients take no more steps than a fragment is late."""
     clients = make_clients()
-    method = fs.StreamingDiLoCo(LR, weight_decay=DECAY, fragments=4, overlap=2, mixing=0.4)
+    local = fs.client.Optax(optax.adamw, keep=True, learning_rate=LR, weight_decay=DECAY)
+    method = fs.StreamingDiLoCo(local=local, fragments=4, overlap=2, mixing=0.4)
     run = play(method, make_task(clients), sampling, ROUNDS)
     iterates, y, r = streaming(federation(run, clients), run.iterates[0], 4, 2, 0.4)
     assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < 1e-10

@@ -10,7 +10,6 @@ import optax
 import fedsolve as fs
 from experiments.margins import margin
 from experiments.networks.texts import roles, tiny_text
-from fedsolve.methods.fragments import FragmentedAveraging
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves, Line, Panel, panels
 from fedsolve.studies.public import VOCABULARY, describe
@@ -67,7 +66,7 @@ def muon(server_lr: float) -> fs.Algorithm:
 
 def streaming(server_lr: float) -> fs.Algorithm:
     """Streaming DiLoCo: its local rate by local steps, as the others have it; what is averaged arrives a step later."""
-    return FragmentedAveraging(_inner(), nesterov(server_lr, 0.9), FRAGMENTS, overlap=1, mixing=0.5)
+    return fs.StreamingDiLoCo(local=_inner(), fragments=FRAGMENTS, overlap=1, mixing=0.5, server_lr=server_lr)
 
 
 def data_parallel(peak: float) -> fs.Algorithm:

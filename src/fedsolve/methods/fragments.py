@@ -15,7 +15,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module, replace
-from fedsolve.methods.client.solver import LocalSolver, StepWindow
+from fedsolve.methods.client.solver import LocalSolver, StepWindow, check_local
 from fedsolve.methods.server.diloco import DiLoCo
 from fedsolve.methods.server.fedopt import FedOptBroadcast, FedOptMessage, FedOptServer
 from fedsolve.methods.server.sgd import ServerSGD
@@ -118,10 +118,10 @@ class FragmentedAveraging(Algorithm):
 def StreamingDiLoCo(
     client_lr: Rate = 4e-4,
     *,
+    local: LocalSolver | None = None,
     fragments: int = 3,
     overlap: int = 1,
     mixing: Scalar = 0.5,
-    weight_decay: Scalar = 0.1,
     server_lr: Rate = 0.7,
     momentum: Scalar = 0.9,
 ) -> FragmentedAveraging:
@@ -141,11 +141,11 @@ def StreamingDiLoCo(
     (4 d numbers), m on the server. Clients have a copy of the initial model.
 
     Args:
-        client_lr: eta_l > 0 of AdamW, a number or a schedule by round.
+        client_lr: eta_l > 0 of AdamW, a number or a schedule by round; its weight decay is 0.1.
+        local: a solver in place of AdamW at client_lr, such as `client.Optax(...)` with a schedule by local steps.
         fragments: P, at least 1.
         overlap: local steps before a fragment arrives, at least 0; at most a client's steps count.
         mixing: alpha in [0, 1), of the client's own fragment; 0.5 as in a public code, MaxText has 0.
-        weight_decay: of AdamW, at least 0; decoupled.
         server_lr: eta_g > 0, a number or a schedule by round.
         momentum: beta in [0, 1).
 
@@ -153,11 +153,12 @@ def StreamingDiLoCo(
         The method, with the local solver of `DiLoCo`.
 
     Raises:
-        InvalidInput: a number out of its range.
+        InvalidInput: a number out of its range, no solver.
 
     Reference: Douillard et al., "Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch",
     arXiv:2501.18512, 2025; update and mixing as MaxText has them, the paper's text was not available.
     """
-    whole = DiLoCo(client_lr, weight_decay=weight_decay, server_lr=server_lr, momentum=momentum)
-    rule: Any = whole.server_optimizer
-    return FragmentedAveraging(whole.local, rule, fragments, overlap, mixing)
+    whole = DiLoCo(client_lr, server_lr=server_lr, momentum=momentum)
+    rule, local = whole.server_optimizer, whole.local if local is None else local
+    check_local(local)
+    return FragmentedAveraging(local, rule, fragments, overlap, mixing)  # pyright: ignore[reportArgumentType]

@@ -115,7 +115,9 @@ class Compressed(Wrapper):
         super().__post_init__()
         check_compressor("Compressed", self.compressor)
         if self._sends_changes and not (isinstance(self.down, Compressor) and self.memory == "ef21"):
-            raise InvalidInput(f"down = {shown(self.down)} must keep every entry: Cast, QSGD or EDEN")
+            raise InvalidInput(
+                f"down = {shown(self.down)} must keep every entry, as EDEN, or has memory='ef21'"
+            )
         if self.momentum is not None and self.memory != "ef21":
             raise InvalidInput(f"momentum = {self.momentum!r} needs memory='ef21'")
         if self.decay is not None and self.memory != "feedback":

@@ -168,10 +168,7 @@ class PrimalAveraging(ServerOptimizer):
 
     def __post_init__(self) -> None:
         if type(self.base) is not OptaxRule:
-            raise InvalidInput(
-                f"base = {shown(self.base)} must be an optimiser that asks for no loss, such as "
-                "server.Optax(optax.adamw, learning_rate=1e-3)"
-            )
+            raise InvalidInput(f"base = {shown(self.base)} must be server.Optax of what asks for no loss")
 
     def init(self, params: Params) -> OptaxRuleState:
         first = self.base.init(params)
