@@ -291,6 +291,7 @@ ITEMS = (
 BESIDE = {
     "robustness": "robust reductions against six attacks",
     "diloco": "few clients, many local steps (Douillard et al. 2023)",
+    "diloco-bytes": "DiLoCo, its sparse, streaming and Muon forms, AdamW and GPA by bytes and tokens",
     "composite-league": "nine methods for F + psi, equal tuning budgets",
     "control-variates": "at short local work control variates halve FedDuA's steps; own gradients restore them",
     "control-variates-femnist": "on FEMNIST's network own gradients are best with all writers",
