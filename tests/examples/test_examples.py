@@ -15,6 +15,7 @@ NEEDS = {
     "pytorch_module": "torch",
     "hugging_face_dataset": "datasets",
     "hugging_face_lora": "transformers",
+    "language_model": "transformers",
     "torchvision_model": "torchvision",
     "batch_normalisation": "flax, equinox",
     "optuna_search": "optuna",
@@ -50,6 +51,14 @@ def hugging_face_lora(out, folder):
     assert min(lora[0], exact[0]) > 50
     assert full[1] > 7 * lora[1] == 7 * exact[1]
     assert (folder / "runs" / "bert.pt").is_file()
+
+
+def language_model(out, folder):
+    rows = re.findall(r"^Fed\w+ +(\w+) +(\S+) +(\S+) +\S+$", out, re.MULTILINE)
+    assert [average for average, _, _ in rows] == 3 * ["both", "A", "exact", "stack"]
+    start = float(re.search(r"before training: perplexity (\S+)", out)[1])
+    assert max(float(perplexity) for _, perplexity, _ in rows) < start / 2
+    assert (folder / "runs" / "adapter" / "adapter_config.json").is_file()
 
 
 def torchvision_model(out, folder):
