@@ -20,7 +20,7 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
-from fedsolve.core.xla.compiler import all_equations, evaluate
+from fedsolve.core.xla.compiler import all_equations, bind, evaluate, rewrite_inside
 from fedsolve.engine.checks.losses import built_in, compile_options, of_call, steps_of
 from fedsolve.engine.compute.clients import on_device
 
@@ -138,6 +138,8 @@ def _compiled() -> tuple[Any, Any]:
 
 def _without_checkpoint(equation: core.JaxprEqn, values: list[Any]) -> list[Any] | None:
     # JAX 0.10.2 fails in checkify of a checkpoint that looks entries up
+    if equation.primitive.name == "cond":  # as a repeated block of a translated module
+        return bind(rewrite_inside(equation, _without_checkpoint), values)
     if equation.primitive.name not in ("remat2", "checkpoint", "jit", "pjit"):
         return None
     return evaluate(equation.params["jaxpr"], values, _without_checkpoint)
