@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.xla.narrow import Narrow, with_late_widening
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.engine.compute.clients import frozen_on_device
-from fedsolve.tasks.leaf_types import Int8
+from fedsolve.tasks.leaf_types import in_int8
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(4, 3)).astype(np.float32), RNG.normal(size=(4, 2)).astype(np.float32)
@@ -50,6 +51,11 @@ def types(tree):
     return [str(x.dtype) for x in jax.tree.leaves(tree)]
 
 
+def on_device(frozen):
+    """The bits of a number of each array there."""
+    return [8 * x.dtype.itemsize for x in jax.tree.leaves(frozen_on_device(frozen, np.float32))]
+
+
 def check_same(found, wanted):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         assert a.dtype == b.dtype
@@ -59,15 +65,15 @@ def check_same(found, wanted):
 @pytest.mark.parametrize(
     ("body", "head", "frozen_dtype", "stored"),
     [
-        (BF16, F16, None, ["bfloat16", "bfloat16"]),
-        (F32, F32, "int8", ["float32", "int8", "float32"]),
-        (F16, F32, "bfloat16", ["bfloat16", "bfloat16"]),
+        (F16, BF16, None, [16, 16]),
+        (F32, F32, "int8", [32, 8, 32]),
+        (F16, F32, "bfloat16", [16, 16]),
     ],
 )
 def test_a_run_is_that_of_the_widened_model(body, head, frozen_dtype, stored, tmp_path):
     """Stored as it says; numbers are those of a float32 model of the same values; what comes back is rounded once."""
     made, model = task(body, head, frozen_dtype)
-    assert types(frozen_on_device(made.frozen, np.float32)) == stored
+    assert on_device(made.frozen) == stored
     assert types(made.init(jax.random.key(0))) == ["float32", "float32"]
     values = cast(model["body"], F32)
     if frozen_dtype == "int8":
@@ -84,7 +90,7 @@ def test_a_run_is_that_of_the_widened_model(body, head, frozen_dtype, stored, tm
     np.testing.assert_allclose(
         np.asarray(found.params["head"]["weight"], F32),
         np.asarray(wanted.params["head"]["weight"]).astype(head).astype(F32),
-        rtol=1e-6 if head == F32 else 1e-3,
+        rtol=1e-6 if head == F32 else 8e-3,
     )
     check_same(found.params["body"], cast(values, body))
     np.testing.assert_array_equal(found.rounds["bytes_up"], wanted.rounds["bytes_up"])
@@ -107,7 +113,7 @@ def test_all_leaves_of_16_bits_train():
 @pytest.mark.parametrize("shape", [(5, 7), (3, 2, 4), (2, 0)])
 def test_int8_is_within_half_a_scale(shape):
     matrix = RNG.normal(size=shape).astype(F32) * np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
-    stored = Int8.of(matrix)  # the first row is 0
+    stored = in_int8(matrix)  # the first row is 0
     assert stored.values.dtype == np.int8
     assert np.abs(stored.values.astype(int)).max(initial=0) <= 127
     assert stored.scale.shape == (shape[0], *(1,) * (len(shape) - 1))
@@ -201,8 +207,8 @@ def test_a_module_of_16_bits_is_compared_widened_and_comes_back_in_its_types(
         )
         for m, given in ((module, {"frozen_dtype": frozen_dtype}), (reference, {}))
     )
-    stored = ["bfloat16"] * 2 if frozen_dtype is None else ["float16", "int8", "float32"]
-    assert types(frozen_on_device(made.frozen, np.float32)) == stored
+    stored = [16, 16] if frozen_dtype is None else [16, 8, 32]
+    assert on_device(made.frozen) == stored
     assert any("rounded to int8" in note for note in made.notes) == (frozen_dtype is not None)
     found, wanted = (
         fs.run(fs.FedAvg(0.1), t, out=tmp_path / str(i), **GIVEN) for i, t in enumerate((made, wide))
@@ -239,3 +245,69 @@ def test_modules_whose_leaves_cannot_be_stored_so(given, words):
             frozen_dtype="int8",
             translate=given.get("translate"),
         )
+
+
+# Programs widen narrow arrays where they use them.
+
+STORED = {"bfloat16": BF16, "float16": F16, "int8": None}
+
+
+def layers(kind, count, size):
+    wide = [np.asarray(RNG.normal(size=(size, size)) / size**0.5, F32) for _ in range(count)]
+    return [in_int8(w) if kind == "int8" else Narrow.of_half(w.astype(STORED[kind])) for w in wide]
+
+
+def network_of(weights, params, tokens):
+    """An embedding, products by weights and transposed ones, a loop over stacked layers, one computed again."""
+    table, first, *rest = weights
+    hidden = table[tokens] * params
+
+    def layer(hidden, weight):
+        return jnp.tanh(hidden @ weight.T), None
+
+    hidden, _ = jax.lax.scan(layer, hidden @ first, jnp.stack(rest))
+    hidden = jax.checkpoint(lambda h, w: jnp.tanh(w @ h.T).T)(hidden, first)
+    return jnp.mean((hidden @ table.T).astype(jnp.bfloat16).astype(F32) ** 2)
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_narrow_arrays_give_the_numbers_of_wide_ones(kind):
+    """Also for models side by side, of which one has left the finite numbers."""
+    weights, tokens = layers(kind, 4, 8), np.array([1, 5, 2])
+    params = jnp.asarray(RNG.normal(size=(3, 8)), F32).at[0].set(np.nan)
+    gradient = jax.value_and_grad(network_of, argnums=1)
+    wide = [w.widened(F32) for w in weights]
+    late = with_late_widening(gradient, F32)
+    found, wanted = (
+        jax.jit(jax.vmap(lambda p, f=f, w=w: f(w, p, tokens)))(params)
+        for f, w in ((late, weights), (gradient, wide))
+    )
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert np.isfinite(found[0][1:]).all()
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_no_wide_copy_stays_in_memory(kind):
+    """Of a loop over steps, in whose gradient each layer is used twice."""
+    weights = layers(kind, 8, 128)
+
+    def value(weights, params, row):
+        for w in weights:
+            params = jnp.tanh(w @ params)
+        return jnp.mean(params * row)
+
+    def memory(function, weights):
+        def steps(params, weights, rows):
+            def step(p, row):
+                return p - function(weights, p, row), None
+
+            return jax.lax.scan(step, params, rows)[0]
+
+        program = jax.jit(steps).lower(np.ones((128, 2), F32), weights, np.ones((3, 128, 2), F32))
+        return program.compile().memory_analysis().temp_size_in_bytes
+
+    gradient, one = jax.grad(value, argnums=1), 4 * 128**2
+    least = memory(gradient, [w.widened(F32) for w in weights])
+    assert memory(with_late_widening(gradient, F32), weights) < least + 3 * one
+    assert memory(lambda w, *rest: gradient([x.widened(F32) for x in w], *rest), weights) > least + 7 * one

@@ -148,7 +148,7 @@ def evaluate(
         values["train_loss"] = _train_loss(what.loss, eval_clients, params)
         values |= measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
         for part, examples in held_out.items():
-            means = on_all(what.means, eval_clients.model(params), examples)
+            means = on_all(what.means, eval_clients.frozen, params, examples)
             values |= _pooled(part, what.means, means, examples)
         for part, owners in owned.items():
             metrics = Metrics(what.loss, ()) if part == "train" else what.means
@@ -165,7 +165,7 @@ def _train_loss(loss: Loss, packed: PackedClients, params: Params) -> Array:
     # the loss over all examples
     if not hasattr(loss, "of_sums"):
         return objective(loss, False, packed, params, False)[0]
-    return pooled(loss, on_all(Metrics(loss, ()), packed.model(params), packed.examples)["loss"], None)
+    return pooled(loss, on_all(Metrics(loss, ()), packed.frozen, params, packed.examples)["loss"], None)
 
 
 def _pooled(part: str, metrics: Metrics, values: dict[str, Array], examples: Batch) -> dict[str, Array]:

@@ -19,33 +19,22 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, is_one_of, shown, unknown
 from fedsolve.core.trees import named_leaves
-from fedsolve.core.types import Params, module
+from fedsolve.core.types import Params
+from fedsolve.core.xla.narrow import Narrow, is_narrow
 
 FROZEN_DTYPES = ("bfloat16", "float16", "int8")
 _LARGEST = 127  # of int8, symmetric: -128 is not used
 
 
-@module
-class Int8:
-    """A matrix in 8 bits, `values * scale`: int8 in [-127, 127] of its shape, and a scale for each first index.
+def in_int8(leaf: Any) -> Narrow:
+    """A matrix in 8 bits: int8 in [-127, 127], and a scale for each index of the first axis.
 
-    `scale` has the matrix's number of axes, all but the first of length 1. Each entry is at most scale / 2 away from
-    the one that was rounded, apart from the rounding of the type that it is computed in.
+    Each entry is at most scale / 2 away from the one that was rounded, apart from rounding in the type of the product.
     """
-
-    values: Any
-    scale: Any
-
-    @classmethod
-    def of(cls, leaf: Any) -> Int8:
-        wide = np.asarray(leaf, np.float32)
-        largest = np.abs(wide).max(axis=tuple(range(1, wide.ndim)), keepdims=True, initial=0)
-        scale = np.where(largest > 0, largest / np.float32(_LARGEST), np.float32(1))
-        return cls(np.clip(np.rint(wide / scale), -_LARGEST, _LARGEST).astype(np.int8), scale)
-
-
-def is_int8(leaf: Any) -> bool:
-    return isinstance(leaf, Int8)
+    wide = np.asarray(leaf, np.float32)
+    largest = np.abs(wide).max(axis=tuple(range(1, wide.ndim)), keepdims=True, initial=0)
+    scale = np.where(largest > 0, largest / np.float32(_LARGEST), np.float32(1))
+    return Narrow(np.clip(np.rint(wide / scale), -_LARGEST, _LARGEST).astype(np.int8), scale)
 
 
 def is_half(leaf: Any) -> bool:
@@ -53,25 +42,16 @@ def is_half(leaf: Any) -> bool:
     return isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
 
 
-def is_narrow(leaf: Any) -> bool:
-    return is_int8(leaf) or is_half(leaf)
-
-
-def stored_leaves(tree: Params) -> list[Any]:
-    # the leaves of a tree, each `Int8` as one
-    return jax.tree.leaves(tree, is_leaf=is_int8)
-
-
 def widened(leaf: Any, dtype: Any) -> Any:
     # a leaf as it is computed with; one of 32 bits or more, or of integers, stays as it is
-    if is_int8(leaf):
-        return leaf.values.astype(dtype) * leaf.scale.astype(dtype)
+    if is_narrow(leaf):
+        return leaf.widened(dtype)
     return leaf.astype(dtype) if is_half(leaf) else leaf
 
 
 def given_again(leaf: Any, dtype: Any) -> Any:
     # a stored leaf in the type in which it was given
-    return widened(leaf, np.float32).astype(dtype) if is_int8(leaf) or leaf.dtype != dtype else leaf
+    return widened(leaf, np.float32).astype(dtype) if is_narrow(leaf) or leaf.dtype != dtype else leaf
 
 
 def master(leaf: Any) -> Any:
@@ -98,7 +78,7 @@ def _narrow(path: str, leaf: Any, to: str) -> Any:
     if not jnp.issubdtype(leaf.dtype, jnp.floating) or (to == "int8" and leaf.ndim < 2):
         return leaf
     with np.errstate(over="ignore"):
-        new = Int8.of(leaf) if to == "int8" else leaf.astype(to)
+        new = in_int8(leaf) if to == "int8" else leaf.astype(to)
     if not all(np.isfinite(np.asarray(x, np.float32)).all() for x in (leaf, *jax.tree.leaves(new))):
         raise InvalidInput(
             f"frozen_dtype = '{to}': {path or 'the model'} has a number that is not finite, or not in {to}; give "

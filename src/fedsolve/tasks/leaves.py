@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,15 +15,15 @@ import numpy as np
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.loss_checks import check_wide
-from fedsolve.core.trees import matching, named_leaves
+from fedsolve.core.trees import dtype_of, matching, named_leaves
 from fedsolve.core.types import Batch, Params, module, replace
+from fedsolve.core.xla.narrow import is_narrow
 from fedsolve.tasks.leaf_types import (
     assembled,
     check_some_frozen,
     given_again,
     master,
     narrowed,
-    stored_leaves,
     widened,
 )
 from fedsolve.tasks.loss_arguments import asked
@@ -40,10 +41,13 @@ class WithFrozen:
 
 
 def with_frozen(params: Params, frozen: Params) -> Any:
-    # buffers stay beside both
+    # buffers stay beside both; frozen leaves of fewer than 32 bits are widened to the type of those that train
     if isinstance(params, WithBuffers):
         return replace(params, params=with_frozen(params.params, frozen))
-    return WithFrozen(params, frozen) if jax.tree.leaves(frozen) else params
+    if not jax.tree.leaves(frozen):
+        return params
+    widen = partial(widened, dtype=dtype_of(params))
+    return WithFrozen(params, jax.tree.map(widen, frozen, is_leaf=is_narrow))
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Leaves:
     trained: Params  # those that train, in 32 bits or more
     frozen: Params  # those that do not, as they are stored, `()` if all do
     # trained (where leaves are frozen: `WithFrozen`) -> the model as it is computed with; None if it is `trained`
-    merge: _Merge | None
+    merge: Callable[[Any], Params] | None
     own: tuple[Sequence[Any], Sequence[Any]]  # the types of the leaves of both as they were given
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,8 +71,8 @@ class Leaves:
     def _exact(self, trained: Params) -> Params:
         if self.merge is None:
             return trained
-        leaves = zip(stored_leaves(self.frozen), self.own[1], strict=True)
-        return self.merge.place(trained, [given_again(x, dtype) for x, dtype in leaves])
+        frozen = zip(jax.tree.leaves(self.frozen, is_leaf=is_narrow), self.own[1], strict=True)
+        return self.merge(WithFrozen(trained, [given_again(x, dtype) for x, dtype in frozen]))
 
 
 def split_leaves(params: Params, freeze: Sequence[str] = (), frozen_dtype: str | None = None) -> Leaves:
@@ -97,7 +101,7 @@ def split_leaves(params: Params, freeze: Sequence[str] = (), frozen_dtype: str |
     own = _types(arrays, kept), _types(arrays, untrained)
     if all(kept):
         return Leaves(structure.unflatten(map(master, arrays)), (), None, own)
-    merge = _Merge(
+    merge = _merge(
         structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, untrained
     )
     if not still:
@@ -154,22 +158,17 @@ def _is_state(leaf: Any) -> bool:
     return bool(names & {("flax", "BatchStat"), ("equinox", "State")})
 
 
-class _Merge:
+def _merge(structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool]) -> Callable[[Any], Params]:
     # trained leaves go to the places `kept`, frozen ones to those of `cold`, all others are as in `fixed`
 
-    def __init__(self, structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool]) -> None:
-        self._structure, self._places = structure, list(zip(fixed, kept, cold, strict=True))
-
-    def __call__(self, values: Any) -> Params:
+    def merge(values: Any) -> Params:
         trained, frozen = (values.trained, values.frozen) if isinstance(values, WithFrozen) else (values, ())
-        dtype = jnp.result_type(*jax.tree.leaves(trained))
-        return self.place(trained, [widened(x, dtype) for x in stored_leaves(frozen)])
-
-    def place(self, trained: Params, frozen: Sequence[Any]) -> Params:
-        left, rest = iter(jax.tree.leaves(trained)), iter(frozen)
-        return self._structure.unflatten(
-            [next(left) if k else next(rest) if c else x for x, k, c in self._places]
+        left, rest = iter(jax.tree.leaves(trained)), iter(jax.tree.leaves(frozen))
+        return structure.unflatten(
+            [next(left) if k else next(rest) if c else x for x, k, c in zip(fixed, kept, cold, strict=True)]
         )
+
+    return merge
 
 
 def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:

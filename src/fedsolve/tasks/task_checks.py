@@ -100,7 +100,9 @@ def _takes(loss: Any, init: Any, frozen: Any, buffers: Any, examples: Any) -> bo
     # can the loss be traced with such examples? Weights are not given, a key where it asks for one
     batch = jax.tree.map(lambda a: np.broadcast_to(np.zeros((), a.dtype), (2, *a.shape[1:])), examples)
     try:
-        jax.eval_shape(lambda b: call(loss, with_frozen(_start(init), frozen), b, buffers=buffers)[0], batch)
+        jax.eval_shape(
+            lambda b, f: call(loss, with_frozen(_start(init), f), b, buffers=buffers)[0], batch, frozen
+        )
     except Exception:  # of any kind: it is only compared with that of the clients' examples
         return False
     return True

@@ -393,7 +393,8 @@ def calls_host(task: Task, params: Params, dtype: Any) -> bool:
         return False
     examples = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
-    return any(_calls_host(f, with_frozen(params, task.frozen), rows) for f in functions)
+    model = jax.eval_shape(with_frozen, params, task.frozen)
+    return any(_calls_host(f, model, rows) for f in functions)
 
 
 def _calls_host(function: Callable[..., Any], params: Params, rows: Batch) -> bool:

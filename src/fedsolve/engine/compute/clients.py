@@ -26,6 +26,7 @@ from fedsolve.core.sampling import DIFFERENT_EPOCHS, Sampling, shuffled
 from fedsolve.core.trees import dtype_of, first_beyond
 from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.core.xla.convolutions import without_slow_convolutions
+from fedsolve.core.xla.narrow import Narrow, with_late_widening
 from fedsolve.core.xla.products import with_half_products
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaf_types import is_half
@@ -191,8 +192,8 @@ def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}
 
 
 def frozen_on_device(frozen: Params, dtype: Any) -> Params:
-    # those of 16 bits stay as they are, and are widened where they are used
-    return jax.tree.map(lambda x: jnp.asarray(x) if is_half(x) else on_device(x, dtype), frozen)
+    # those of 16 bits are stored as these, and widened where they are used
+    return jax.tree.map(lambda x: Narrow.of_half(x) if is_half(x) else on_device(x, dtype), frozen)
 
 
 # A loss on a batch of which some examples may be padding: its mean over those that count, and each one's own value.
@@ -314,8 +315,10 @@ class ClientOracle(Oracle):
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         # loss and gradient on the minibatch of a local step
-        buffers, value = self._buffers(), self._products(jax.value_and_grad(self._minibatch, has_aux=True))
-        (loss, new), gradient = value(params, step, buffers)
+        def value(own: ClientOracle, *given: Any) -> Any:
+            return jax.value_and_grad(own._minibatch, has_aux=True)(*given)
+
+        (loss, new), gradient = self._compute(value, params, step, self._buffers())
         if self.memory is not None:  # clients with fewer steps than others of their chunk stand still
             self.memory.write(new, True if isinstance(self.steps, int) else step < self.steps)
         return loss, gradient
@@ -328,17 +331,26 @@ class ClientOracle(Oracle):
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
         """Loss on the minibatch of a local step, with what is drawn there."""
-        return self._products(self._minibatch)(params, step, self._buffers())[0]
+        return self._compute(ClientOracle._minibatch, params, step, self._buffers())[0]
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Loss and gradient on all of the client's examples, as in evaluation: nothing is drawn."""
-        mean, rows = partial(self._mean, buffers=self._buffers()), jnp.arange(self.work.rows)
-        (loss, _), gradient = self._products(jax.value_and_grad(mean, has_aux=True))(params, rows)
+
+        def value(own: ClientOracle, params: Params, buffers: Any) -> Any:
+            mean, rows = partial(own._mean, buffers=buffers), jnp.arange(self.work.rows)
+            return jax.value_and_grad(mean, has_aux=True)(params, rows)
+
+        (loss, _), gradient = self._compute(value, params, self._buffers())
         return loss, gradient
 
-    def _products(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # the function with the products that the local work asks for
-        return with_half_products(function) if self.work.half else function
+    def _compute(self, function: Callable[..., Any], params: Params, *given: Any) -> Any:
+        # function(oracle, params, ...), with the products that the local work asks for; where frozen leaves are narrow
+        # it has an oracle with wide ones
+        def of_frozen(frozen: Params, *given: Any) -> Any:
+            return function(replace(self, packed=replace(self.packed, frozen=frozen)), *given)
+
+        products = with_half_products(of_frozen) if self.work.half else of_frozen
+        return with_late_widening(products, dtype_of(params))(self.packed.frozen, params, *given)
 
     def step_key(self, step: Scalar) -> Array | None:
         """The key of a local step, the same for every look at it; None if the loss asks for none."""

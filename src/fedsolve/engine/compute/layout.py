@@ -77,7 +77,8 @@ class LocalStep:
         """`step_bytes` of a minibatch, of a client of so many examples where each step sees all of them."""
         largest = largest or self.largest
         batch = largest if self.batch_size is None else min(self.batch_size, largest)
-        return step_bytes(self.loss, with_frozen(self.params, self.frozen), self.examples, batch)
+        model = jax.eval_shape(with_frozen, self.params, self.frozen)
+        return step_bytes(self.loss, model, self.examples, batch)
 
 
 def chunk_size(

@@ -31,7 +31,6 @@ from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
 from fedsolve.engine.placement import DeviceData
 from fedsolve.engine.resolve import ResolvedRun
 from fedsolve.geometry.diagnostics import Diagnostic
-from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.losses.weights import nothing_counts
 
 # Evaluating on several devices: each has a part of the examples, and computes their values by itself.
@@ -90,7 +89,7 @@ def _values(
 ) -> dict[str, dict[str, Array]]:
     def own_rows(frozen: Params, both: Params, sets: dict[str, Batch]) -> Any:
         def of(rows: Batch) -> Any:
-            return of_each(lambda p: on_all(metrics, with_frozen(p, frozen), rows), both)
+            return of_each(lambda p: on_all(metrics, frozen, p, rows), both)
 
         return {name: of(rows) for name, rows in sets.items()}
 

@@ -38,7 +38,6 @@ from fedsolve.engine.evaluation.eval_sets import (
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
 from fedsolve.engine.simulated_time import Timed
 from fedsolve.engine.streaming import Stream
-from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
 
 Models = Callable[[Block], OwnModels | None]
@@ -105,7 +104,7 @@ def means_of(
 @partial(compiled, static_argnums=0)
 def sums_of(metrics: Metrics, packed: PackedClients, model: Params) -> dict[str, Array]:
     """The sums over all clients' examples of the metrics of `fs.metrics` among some, by name, shape (width,) each."""
-    values = on_all(metrics, packed.model(model), packed.examples)
+    values = on_all(metrics, packed.frozen, model, packed.examples)
     return {name: sums_of_all(f, values[name]) for name, f in metrics.all.items() if hasattr(f, "totals")}
 
 
@@ -183,7 +182,7 @@ def _held_out(metrics: Metrics, frozen: Params, name: str, examples: Batch, both
 
 
 def _on_set(metrics: Metrics, frozen: Params, examples: Batch, both: Params) -> dict[str, Array]:
-    return of_each(lambda p: on_all(metrics, with_frozen(p, frozen), examples), both)
+    return of_each(lambda p: on_all(metrics, frozen, p, examples), both)
 
 
 def _pool_all(

@@ -17,8 +17,10 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory, WithBuffers
 from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.core.xla.convolutions import without_slow_convolutions
+from fedsolve.core.xla.narrow import with_late_widening
 from fedsolve.engine.compute.clients import LocalWork, PackedClients, client_oracle, per_example
 from fedsolve.engine.evaluation.batched_eval import ROWS_AT_ONCE
+from fedsolve.tasks.leaves import with_frozen
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
 
@@ -98,13 +100,17 @@ def on_clients(
 ) -> dict[str, Array]:
     """Every metric on every example of some clients, by one model or by models of their own."""
     if own is None:
-        return on_all(metrics, packed.model(params), packed.examples)
+        return on_all(metrics, packed.frozen, params, packed.examples)
     return _by_owner(partial(on_rows, metrics), packed, params, own)
 
 
-def on_all(metrics: Metrics, params: Params, examples: Batch) -> dict[str, Array]:
+def on_all(metrics: Metrics, frozen: Params, params: Params, examples: Batch) -> dict[str, Array]:
     """Every metric on every example, each of shape (examples,), or (examples, k) where it follows from sums."""
-    return map_rows(partial(on_rows, metrics), params, examples)
+
+    def wide(frozen: Params, params: Params, examples: Batch) -> Any:
+        return map_rows(partial(on_rows, metrics), with_frozen(params, frozen), examples)
+
+    return with_late_widening(wide, trees.dtype_of(params))(frozen, params, examples)
 
 
 def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:

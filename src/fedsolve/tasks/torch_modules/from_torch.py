@@ -16,7 +16,7 @@ from fedsolve.core.trees import dtype_of
 from fedsolve.core.xla.compiler import make_cores_devices
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
-from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, narrowed, widened
+from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, narrowed
 from fedsolve.tasks.leaves import Merged, WithFrozen
 from fedsolve.tasks.losses.weights import Whole
 from fedsolve.tasks.sum_metrics import SumMetric, on_model, refuse_weighted
@@ -277,8 +277,7 @@ class Complete:
 
     def __call__(self, params: Any) -> dict[str, Any]:
         if isinstance(params, WithFrozen):
-            dtype = dtype_of(params.trained)
-            return {**{name: widened(x, dtype) for name, x in params.frozen.items()}, **params.trained}
+            return {**params.frozen, **params.trained}
         dtype = dtype_of(params)  # float64 where the model is compared with PyTorch's
         frozen = {name: given_again(x, self._types.get(name, dtype)) for name, x in self.frozen.items()}
         return {**frozen, **params}
