@@ -48,7 +48,7 @@ def task(loss, params, shape, clients=60):
 
 
 def chosen(task, params, sampling, chunk=None, devices=1):
-    step = LocalStep.of(task, params, FLOAT, batch_size=4)
+    step = LocalStep.of(task, params, FLOAT, {"batch_size": 4, "microbatches": 1})
     return chunk_size(chunk, step, sampling, task.data.num_clients, devices)
 
 
@@ -154,7 +154,12 @@ def test_loops_stay_on_one_core_where_clients_are_small_or_each_core_is_a_device
     work = task(linear, weight, (900,))
 
     def on_one_core(chunk, devices=1, state=0):
-        return is_on_one_core(chunk, devices, LocalStep.of(work, weight, FLOAT, 4), state_bytes=state)
+        return is_on_one_core(
+            chunk,
+            devices,
+            LocalStep.of(work, weight, FLOAT, {"batch_size": 4, "microbatches": 1}),
+            state_bytes=state,
+        )
 
     monkeypatch.setattr(layout, "cores", lambda: 4)
     most = 6 * 2**20 // (4 * 4 * 900 + step_bytes(work.loss, weight, work.data.examples, 4))

@@ -66,8 +66,8 @@ def check_same(found, wanted):
     ("body", "head", "frozen_dtype", "stored"),
     [
         (F16, BF16, None, [16, 16]),
-        (F32, F32, "int8", [32, 8, 32]),
-        (F16, F32, "bfloat16", [16, 16]),
+        pytest.param(F32, F32, "int8", [32, 8, 32], marks=pytest.mark.full),
+        pytest.param(F16, F32, "bfloat16", [16, 16], marks=pytest.mark.full),
     ],
 )
 def test_a_run_is_that_of_the_widened_model(body, head, frozen_dtype, stored, tmp_path):
@@ -191,7 +191,8 @@ def network(body, head):
 
 
 @pytest.mark.parametrize(
-    ("body", "head", "frozen_dtype"), [("bfloat16", "bfloat16", None), ("float16", "float16", "int8")]
+    ("body", "head", "frozen_dtype"),
+    [pytest.param("bfloat16", "bfloat16", None, marks=pytest.mark.full), ("float16", "float16", "int8")],
 )
 def test_a_module_of_16_bits_is_compared_widened_and_comes_back_in_its_types(
     body, head, frozen_dtype, tmp_path
@@ -270,7 +271,10 @@ def network_of(weights, params, tokens):
     return jnp.mean((hidden @ table.T).astype(jnp.bfloat16).astype(F32) ** 2)
 
 
-@pytest.mark.parametrize("kind", STORED)
+KINDS = ["bfloat16", pytest.param("float16", marks=pytest.mark.full), "int8"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_narrow_arrays_give_the_numbers_of_wide_ones(kind):
     """Also for models side by side, of which one has left the finite numbers."""
     weights, tokens = layers(kind, 4, 8), np.array([1, 5, 2])
@@ -287,7 +291,7 @@ def test_narrow_arrays_give_the_numbers_of_wide_ones(kind):
     assert np.isfinite(found[0][1:]).all()
 
 
-@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_wide_copy_stays_in_memory(kind):
     """Of a loop over steps, in whose gradient each layer is used twice."""
     weights = layers(kind, 8, 128)

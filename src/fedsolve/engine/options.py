@@ -80,6 +80,15 @@ class RunOptions:
             words=("full",),
         ),
     )
+    microbatches: int | None = field(
+        default=None,
+        metadata=_about(
+            "number of parts in which a local step works through its examples, one after another: the same gradient "
+            "with less memory. `batch_size` is a multiple of it; random draws, as of dropout, are each part's own",
+            "the task's",
+            least=1,
+        ),
+    )
     epochs: int | None = field(
         default=None,
         metadata=_about("local epochs: passes over a client's examples in a round", "the task's", least=1),
@@ -211,6 +220,7 @@ class RunOptions:
         if self.epochs is None and self.local_steps is None:
             work = {"epochs": task.epochs, "local_steps": task.local_steps}
         every = max(1, round(self.rounds / _EVALUATIONS)) if self.eval_every is None else self.eval_every
+        work["microbatches"] = self.microbatches or task.microbatches
         return replace(
             self, **work, batch_size=self.batch_size or task.batch_size or "full", eval_every=every
         )
@@ -219,7 +229,8 @@ class RunOptions:
     def local_work(self) -> dict[str, Any]:
         """A client's local work, as `fedsolve.engine.compute.clients.local_work` takes it: no batch size for 'full'."""
         batch = self.batch_size if isinstance(self.batch_size, int) else None
-        return {"batch_size": batch, "epochs": self.epochs, "local_steps": self.local_steps}
+        work = {"batch_size": batch, "epochs": self.epochs, "local_steps": self.local_steps}
+        return work | {"microbatches": self.microbatches or 1}
 
 
 class SweepKeywords(TypedDict, total=False):
@@ -229,6 +240,7 @@ class SweepKeywords(TypedDict, total=False):
     clients_per_round: int | None
     sampling: Sampling | None
     batch_size: int | Literal["full"] | None
+    microbatches: int | None
     epochs: int | None
     local_steps: int | None
     eval_every: int | None

@@ -150,7 +150,7 @@ def _program(
     task, options, work = resolved.task, resolved.options, resolved.work
     devices, counts = resolved.mesh.shape[CLIENT_AXIS], task.data.counts
     model = with_buffers(placed.params, task.buffers)
-    step = LocalStep.of(task, model, jnp.dtype(options.dtype), options.local_work["batch_size"])
+    step = LocalStep.of(task, model, jnp.dtype(options.dtype), options.local_work)
     side_by_side = partial(chunk_size, options.chunk, step, sampling, len(counts), devices)
     chunk = side_by_side()
     works = works_by_size(work, counts, resolved.steps)

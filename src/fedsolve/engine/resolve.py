@@ -28,6 +28,7 @@ from fedsolve.engine.compute.sharding import MODEL_AXIS, several
 from fedsolve.engine.identity import describe
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.simulated_time import fleet_of
+from fedsolve.tasks.losses.weights import check_coupled
 from fedsolve.tasks.task import Task
 
 _ON_ONE = (
@@ -76,6 +77,7 @@ class ResolvedRun:
             "dtype": options.dtype,
             "devices": options.devices,
             **({"matmul_dtype": options.matmul_dtype} if self.work.half else {}),  # older records have none
+            **({"microbatches": self.work.parts} if self.work.parts > 1 else {}),
             **({} if fleet is None else clock),
             **({"mesh": describe(dict(self.mesh.shape))} if MODEL_AXIS in self.mesh.shape else {}),
         }
@@ -88,6 +90,7 @@ def resolve(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     check_methods([algorithm], sampling, task)
     resolved = replace(options.with_defaults(task), devices=mesh.size, mesh=None)
     work, steps = local_work(task.data.counts, task.loss, **resolved.local_work)
+    check_coupled(task.loss, work.batch_size, task.data.counts)
     systems, clients = options.systems, task.data.num_clients
     return ResolvedRun(
         algorithm=algorithm,
@@ -111,13 +114,13 @@ def choose_devices(options: RunOptions, task: Task, sampling: Sampling) -> tuple
     if options.devices == 1 or (several() and jax.local_device_count() == 1):
         return options.devices, ""
     dtype = jnp.dtype(options.dtype)
-    batch_size = options.with_defaults(task).local_work["batch_size"]
+    work = options.with_defaults(task).local_work
     try:
         with jax.enable_x64(options.dtype == "float64"):
             params = with_buffers(_model_shapes(task, options.seed, dtype), task.buffers)
             alone = calls_host(task, params, dtype)
             if not (given or alone or several()):
-                step = LocalStep.of(task, params, dtype, batch_size)
+                step = LocalStep.of(task, params, dtype, work)
                 size = trees.nbytes(task.data.examples)
                 return devices_by_layout(step, sampling, task.data.num_clients, size)
     except (TypeError, ValueError, AttributeError, LookupError, NotImplementedError):

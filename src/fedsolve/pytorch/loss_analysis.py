@@ -24,7 +24,8 @@ from fedsolve.pytorch.translation.registry import NotTranslatable
 
 INSTEAD = (
     "give a mean over examples, or one sum over them divided by another, such as (values * mask).sum() / mask.sum(); "
-    "or each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none')"
+    "or each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none'); from_torch "
+    "takes couples_examples = True for others"
 )
 
 
@@ -40,6 +41,7 @@ class LossAnalysis:
     not_a_mean_because: str = (
         ""  # what was seen of a metric that is neither: it is computed on whole sets; else ""
     )
+    couples_examples: bool = False  # it is computed on whole batches, as its user says
 
 
 def analyse(
@@ -67,6 +69,18 @@ def analyse(
     if only_means or not _has_rows(outputs, targets):
         check_mean(name, f"of {_rows(outputs)} examples it is {seen}", INSTEAD)
     return LossAnalysis(function, rows, not_a_mean_because=seen)
+
+
+def analyse_coupled(function: Any, outputs: Any, targets: Any, dtype: torch.dtype) -> LossAnalysis:
+    # a loss whose examples depend on one another
+    with fixed_draws():
+        value_of("the loss", function, outputs, targets)
+    try:
+        return LossAnalysis(
+            function, OnRows("the loss", function, outputs, targets, dtype), couples_examples=True
+        )
+    except NotTranslatable as error:
+        raise InvalidInput(f"couples_examples = True and the loss cannot be translated: {error}") from error
 
 
 def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:

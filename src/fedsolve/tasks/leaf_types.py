@@ -1,11 +1,4 @@
-"""The types in which a model's leaves are stored: frozen ones as narrow as they are given, trained ones in 32 bits.
-
-leaf                              stored on the device             computed with     in the model that comes back
-frozen, bfloat16 or float16       as it is                         the run's type    as it was
-frozen, frozen_dtype="int8"       int8, a scale for each first     the run's type    its own type, rounded values
-                                  index (matrices alone)
-trained, bfloat16 or float16      a float32 master copy            the run's type    its own type, rounded once
-"""
+"""The types in which a model's leaves are stored: frozen ones as narrow as they are given, trained ones in 32 bits."""
 
 from __future__ import annotations
 

@@ -224,7 +224,17 @@ class Merged:
 
     def __getattr__(self, name: str) -> Any:
         # what does not depend on the model, and only where the function has it
-        if name not in ("columns", "counts", "empty", "metric", "of_sums", "size", "totals", "width"):
+        if name not in (
+            "columns",
+            "counts",
+            "empty",
+            "metric",
+            "moving",
+            "of_sums",
+            "size",
+            "totals",
+            "width",
+        ):
             raise AttributeError(name)
         return getattr(self.function, name)
 

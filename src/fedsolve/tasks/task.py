@@ -21,7 +21,7 @@ from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.inference import Inference, input_columns, input_rows, predicted_by
 from fedsolve.tasks.leaf_types import unrounded
 from fedsolve.tasks.leaves import refuse_state, split_leaves
-from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.losses.weights import Whole, coupled
 from fedsolve.tasks.sum_metrics import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
     as_held_out,
@@ -82,6 +82,7 @@ class Task:
         batch_size: examples of a local step unless the run says otherwise; None is the full batch; at least 1.
         epochs: local epochs of a round unless the run says otherwise; at least 1.
         local_steps: local steps of a round instead of epochs; at least 1.
+        microbatches: parts in which a local step works through its examples unless the run says otherwise; at least 1.
         citation: key of the paper it comes from (see `fedsolve cite`), '' if none.
         eval_examples: training metrics look at whole clients, drawn at random, of at least so many examples
             together; None looks at all.
@@ -128,6 +129,7 @@ class Task:
     validation_clients: np.ndarray | None = None
     outputs: Callable[..., Any] | None = None
     labels: Callable[[Any], Any] | None = None
+    microbatches: int = 1
     made_by: Made | None = field(default=None, init=False, compare=False)
 
     def __repr__(self) -> str:
@@ -160,6 +162,7 @@ class Task:
             epochs=self.epochs,
             local_steps=self.local_steps,
             eval_examples=self.eval_examples,
+            microbatches=self.microbatches,
         )
         notes = [note for note in self.notes if not note.endswith(_MERGED)]  # of the data of before
         notes += [where + _MERGED for where in self.data.merged_in_float32]
@@ -265,6 +268,8 @@ class Task:
         batch_size: int | None = 32,
         epochs: int | None = 1,
         local_steps: int | None = None,
+        microbatches: int = 1,
+        couples_examples: bool = False,
         name: str = "custom",
     ) -> Task:
         """Make a task from your own loss, parameters and per-client arrays.
@@ -303,6 +308,10 @@ class Task:
             batch_size: examples of a local step, at least 1; None for all of a client's.
             epochs: passes over a client's examples in a round, at least 1.
             local_steps: steps of a client in a round, at least 1, in place of `epochs`.
+            microbatches: parts in which a local step works through its examples, at least 1 (`Task.microbatches`).
+            couples_examples: whether the loss of an example depends on the others of its batch, as a contrastive or a
+                Cox loss. Every client then has a multiple of `batch_size` examples; evaluations, too, are of
+                consecutive batches of that size.
             name: what tables call it.
 
         Returns:
@@ -327,7 +336,7 @@ class Task:
         return cls(
             name=name,
             init=lambda key: trained,
-            loss=wrap(loss),
+            loss=coupled(wrap(loss), batch_size, data.counts) if couples_examples else wrap(loss),
             data=data,
             test=test,
             validation=validation,
@@ -344,6 +353,7 @@ class Task:
             batch_size=batch_size,
             epochs=None if local_steps is not None else epochs,
             local_steps=local_steps,
+            microbatches=microbatches,
             assemble=leaves.assemble,
             frozen=leaves.frozen,
             buffers=buffers,

@@ -254,7 +254,7 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
         options = dataclasses.replace(options, clients_per_round=task.data.num_clients)
     with jax.enable_x64(options.dtype == "float64"):
         shapes, dtype = _shapes(task, options.dtype), jnp.dtype(options.dtype)
-        step = LocalStep.of(task, shapes, dtype, options.local_work["batch_size"])
+        step = LocalStep.of(task, shapes, dtype, options.local_work)
         devices = mesh_of(options.devices, options.mesh).shape[CLIENT_AXIS]
         chunk = chunk_size(
             options.chunk, step, choose_sampling(options, task), task.data.num_clients, devices

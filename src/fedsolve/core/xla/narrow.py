@@ -1,14 +1,13 @@
 """Arrays of 16 and 8 bits that a program widens where it uses them, so that no wide copy stays in memory.
 
-XLA computes a conversion once for all its uses: before the loop over local steps, and in a gradient for forward and
-backward pass together. All frozen layers would then be in memory in 32 bits beside their narrow form. So a function is
-traced once more, after it has been differentiated, and each operation that takes a narrow array converts it by itself,
-from bits that depend on the operation's other operand.
+XLA computes a conversion once for all its uses: before the loop over local steps, and for forward and backward pass
+together. All frozen layers would be in memory in 32 bits, too. So a function is traced once more, after it has been
+differentiated, and each operation converts its narrow operand from bits that depend on its other operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,15 +21,12 @@ from jaxtyping import Array
 from fedsolve.core.types import module, static
 from fedsolve.core.xla.compiler import bind, evaluate
 
-_CALLS = ("jit", "pjit")
-_WITH_PROGRAM = ("scan", "checkpoint", "remat2")
-
 
 @module
 class Narrow:
-    """An array as it is stored: `values * scale`, or where there is no scale the bits of numbers of the type `half`."""
+    """An array as it is stored: int8 `values * scale`, or without a scale the bits of numbers of the type `half`."""
 
-    values: Any  # int8, or uint16
+    values: Any
     scale: Any = None  # with as many axes, all but the first of length 1
     half: str = static(default="")
 
@@ -49,7 +45,7 @@ def is_narrow(leaf: Any) -> bool:
 
 
 def with_late_widening(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """`function` of a pytree and further arguments, each `Narrow` in the pytree an array of a type for it."""
+    """`function` of a pytree and further arguments, which gets each `Narrow` in the pytree as an array of a type."""
 
     def late(tree: Any, *arguments: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_narrow)
@@ -97,29 +93,21 @@ def _(size: int, batched: list[bool], numbers: Array) -> tuple[Array, bool]:
 
 
 def _widen_late(equation: JaxprEqn, values: list[Any]) -> list[Any] | None:
-    late = [v for v in values if isinstance(v, _Late)]
-    if not late:
+    if not any(isinstance(v, _Late) for v in values):
         return None
     name, first, params = equation.primitive.name, values[0], equation.params
-    if name in _CALLS:
+    if name in ("jit", "pjit"):
         return evaluate(params["jaxpr"], values, _widen_late)
-    if name in _WITH_PROGRAM:
+    if name in ("scan", "checkpoint", "remat2"):
         return _keep_inside(equation, values)
     if name == "transpose" and first.axes is None:
         return [first._replace(axes=params["permutation"])]
     if name == "convert_element_type":
         return [first._replace(dtype=params["new_dtype"], wide=first.wide or first.dtype)]
-    if (
-        name == "stack"
-        and len(late) == len(values)
-        and params["axis"] == 0
-        and len({v[1:] for v in late}) == 1
-    ):
-        parts = zip(*(jax.tree.leaves(v.stored) for v in late), strict=True)
-        stored = jax.tree.structure(first.stored).unflatten([jnp.stack(same) for same in parts])
-        return [first._replace(stored=stored)] if first.axes is None else None
-    if name == "gather" and _takes_rows(params) and first is late[0] and first.axes is None:
-        return [_rows(equation, first, values[1])]
+    if name == "gather" and isinstance(first, _Late) and first.axes is None:
+        places = params["dimension_numbers"]
+        if places.collapsed_slice_dims == places.start_index_map == (0,):
+            return [_rows(equation, first, values[1])]
     return bind(equation, _in_use(values))
 
 
@@ -129,50 +117,36 @@ def _in_use(values: list[Any]) -> list[Any]:
     return [v.now(numbers[0] if numbers else None) if isinstance(v, _Late) else v for v in values]
 
 
-def _takes_rows(params: Mapping[str, Any]) -> bool:
-    # as an embedding does
-    numbers = params["dimension_numbers"]
-    return (
-        numbers.collapsed_slice_dims == numbers.start_index_map == (0,) and not numbers.operand_batching_dims
-    )
-
-
 def _rows(equation: JaxprEqn, late: _Late, places: Array) -> Array:
-    # the rows of a narrow array, widened; a place outside of it is NaN where the operation has it so
-
+    # the rows of a narrow array, as of an embedding, widened; NaN outside of it where the operation has it so
     def of(part: Array, fill: Any) -> Array:
-        sizes = (1, *part.shape[1:])
-        return bind(
-            equation.replace(params={**equation.params, "slice_sizes": sizes, "fill_value": fill}),
-            [part, places],
-        )[0]
+        params = {**equation.params, "slice_sizes": (1, *part.shape[1:]), "fill_value": fill}
+        return bind(equation.replace(params=params), [part, places])[0]
 
-    stored = late.stored
-    if stored.scale is not None:
-        return late._replace(stored=Narrow(of(stored.values, 0), of(stored.scale, np.nan))).now(None)
-    bits = int(np.array(np.nan, stored.half).view(np.uint16))
-    return late._replace(stored=Narrow(of(stored.values, bits), None, stored.half)).now(None)
+    values, scale, half = late.stored.values, late.stored.scale, late.stored.half
+    if scale is not None:
+        return late._replace(stored=Narrow(of(values, 0), of(scale, np.nan))).now(None)
+    nan = int(np.array(np.nan, half).view(np.uint16))
+    return late._replace(stored=Narrow(of(values, nan), None, half)).now(None)
 
 
 def _keep_inside(equation: JaxprEqn, values: list[Any]) -> list[Any]:
     # a loop, or a part that is computed again, takes narrow arrays and widens them inside
     params, loop = equation.params, equation.primitive.name == "scan"
     consts, carried = (params["num_consts"], params["num_carry"]) if loop else (len(values), 0)
-    if any(isinstance(v, _Late) for v in values[consts : consts + carried]):
-        values = [*values[:consts], *_in_use(values[consts : consts + carried]), *values[consts + carried :]]
+    values = [*values[:consts], *_in_use(values[consts : consts + carried]), *values[consts + carried :]]
     arrays, form = jax.tree.flatten([v.stored if isinstance(v, _Late) else v for v in values])
     arrays = [x if hasattr(x, "shape") else jnp.asarray(x) for x in arrays]  # a literal
-    program = params["jaxpr"]
 
     def inside(*given: Any) -> list[Any]:
         parts = zip(values, form.unflatten(given), strict=True)
         own = [v._replace(stored=x) if isinstance(v, _Late) else x for v, x in parts]
-        return _in_use(evaluate(program, own, _widen_late))
+        return _in_use(evaluate(params["jaxpr"], own, _widen_late))
 
-    lengths = [len(jax.tree.leaves(v.stored)) if isinstance(v, _Late) else 1 for v in values]
-    first = sum(lengths[:consts]) + carried  # of those of which the loop takes one part after another
+    before = len(jax.tree.leaves([v.stored if isinstance(v, _Late) else v for v in values[:consts]]))
+    first = before + carried  # of those of which a loop takes one part after another
     each = [x.shape[1:] if i >= first else x.shape for i, x in enumerate(arrays)]
     new = jax.make_jaxpr(inside)(*map(jax.ShapeDtypeStruct, each, [x.dtype for x in arrays]))
-    changed = {"jaxpr": new, "num_consts": sum(lengths[:consts])} if loop else {"jaxpr": new.jaxpr}
+    changed = {"jaxpr": new, "num_consts": before} if loop else {"jaxpr": new.jaxpr}
     changed |= {"linear": (False,) * len(arrays)} if "linear" in params else {}
     return bind(equation.replace(params={**params, **changed}), arrays)

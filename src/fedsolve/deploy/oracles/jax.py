@@ -41,6 +41,7 @@ from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of, sums_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.leaves import refuse_state, with_frozen
+from fedsolve.tasks.losses.weights import check_coupled
 from fedsolve.tasks.sum_metrics import SumMetric, on_model
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.task_checks import check_metrics as check_named
@@ -67,6 +68,7 @@ class JaxOracle(LocalProblem):
             `fs.metrics` takes the outputs of `predict`.
         predict: the model's function, (params, inputs) -> outputs; None for that of a loss of `fs.tasks`.
         validation: examples that the client holds out, of the fields of `examples`; None for none.
+        microbatches: parts in which a local step works through its examples, as `fs.run` has them.
         matmul_dtype: "bfloat16" for products of local training as `fs.run` has them under that name.
 
     Raises:
@@ -91,15 +93,15 @@ class JaxOracle(LocalProblem):
         metrics: Mapping[str, Callable[..., Any] | SumMetric] | None = None,
         predict: Callable[..., Any] | None = None,
         validation: Batch | None = None,
+        microbatches: int = 1,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> None:
         model = predict or getattr(loss, "model", None)
         named: Any = on_model({} if metrics is None else metrics, model, "JaxOracle(predict=f)")
         check_named(named, {})
         data = FederatedData.from_clients([examples], ["this client"])
-        work, steps = local_work(
-            data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
-        )
+        given: Any = {"batch_size": batch_size, "epochs": epochs, "local_steps": local_steps}
+        work, steps = local_work(data.counts, loss, **given, microbatches=microbatches)
         work = _with_products(work, matmul_dtype)
         held = None if validation is None else held_out(validation, data)
         check_targets(loss, lambda key: params, (), data, None, validation=held)
@@ -116,6 +118,7 @@ class JaxOracle(LocalProblem):
         batch_size: int | None = None,
         epochs: int | None = None,
         local_steps: int | None = None,
+        microbatches: int | None = None,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> JaxOracle:
         """The oracle of a client of a task: its training and validation examples and the task's metrics.
@@ -132,6 +135,7 @@ class JaxOracle(LocalProblem):
             batch_size: examples of a local step, at least 1; None for the task's.
             epochs: passes over its examples in a round, at least 1; None for the task's.
             local_steps: steps in a round, at least 1, in place of `epochs`.
+            microbatches: parts in which a local step works through its examples, at least 1; None for the task's.
             matmul_dtype: as `fs.run` takes it.
 
         Returns:
@@ -148,9 +152,10 @@ class JaxOracle(LocalProblem):
         if epochs is None and local_steps is None:
             epochs, local_steps = task.epochs, task.local_steps
         batch_size = task.batch_size if batch_size is None else batch_size
-        work, steps = local_work(
-            counts, task.loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
-        )
+        given: Any = {"batch_size": batch_size, "epochs": epochs, "local_steps": local_steps}
+        parts = task.microbatches if microbatches is None else microbatches
+        work, steps = local_work(counts, task.loss, **given, microbatches=parts)
+        check_coupled(task.loss, work.batch_size, counts)
         work = of_client(works_by_size(work, counts, steps), int(counts[client]))
         work = _with_products(work, matmul_dtype)
         start = task.init(jax.random.key(0)) if params is None else params
@@ -223,7 +228,8 @@ class JaxOracle(LocalProblem):
         """The oracle of a number of local steps (see `LocalProblem.begin_steps`), shuffled as in the engine."""
         counts, size = np.full(1, self.num_examples), self._work.batch_size
         work, _ = local_work(counts, self._work.loss, batch_size=size, epochs=None, local_steps=steps)
-        return self._oracle(replace(work, half=self._work.half), steps, key, client, dtype)
+        work = replace(work, half=self._work.half, parts=self._work.parts)
+        return self._oracle(work, steps, key, client, dtype)
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Evaluate a model (see `LocalProblem.measure`) with the engine's programs.

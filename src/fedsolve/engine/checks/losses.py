@@ -191,7 +191,8 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
     # functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in
     # evaluation
     # rows: a few examples, as NumPy arrays
-    by_name = {name: _by_example(f) for name, f in functions.items() if not built_in(f) and not is_mean(f)}
+    own = {name: f for name, f in functions.items() if not hasattr(f, "rows_together")}  # it says what it is
+    by_name = {name: _by_example(f) for name, f in own.items() if not built_in(f) and not is_mean(f)}
     if not by_name or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
     with jax.default_matmul_precision("highest"):

@@ -90,7 +90,7 @@ def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -
 
 _ALONE = (
     "give the mean of a loss of each example alone (jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a "
-    "contrast in one example)"
+    "contrast in one example), or say couples_examples = True where the task is made"
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -32,6 +31,8 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaf_types import is_half
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
+from fedsolve.tasks.losses.weights import value_or_zero
+from fedsolve.tasks.torch_modules.losses import why_in_one_piece
 
 Loss = Callable[..., Any]
 """(params, batch) and what it asks for by name (`fedsolve.tasks.loss_arguments`) -> mean, or each example's own."""
@@ -103,7 +104,8 @@ class LocalWork:
 
     `rows` are the examples of the largest client, `max_steps` the steps of the busiest, `passes` the shuffled passes
     over the data that any client needs: 0 if each step sees all of it. `even`: all clients have as many examples and
-    all minibatches are full; `in_step`: all take as many local steps; `half`: products take operands in bfloat16.
+    all minibatches are full; `in_step`: all take as many local steps; `half`: products take operands in bfloat16;
+    `parts`: in which a minibatch is worked through, one after another.
     """
 
     loss: Loss
@@ -114,6 +116,7 @@ class LocalWork:
     even: bool
     in_step: bool
     half: bool = False
+    parts: int = 1
 
     @property
     def equal_steps(self) -> int | None:
@@ -129,10 +132,12 @@ def pack(
     batch_size: int | None,
     epochs: int | None,
     local_steps: int | None,
+    microbatches: int = 1,
     frozen: Params = (),
 ) -> tuple[PackedClients, LocalWork]:
     """Put the data and the frozen leaves on the device in the run's type, and derive the local work."""
-    work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
+    given: Any = {"batch_size": batch_size, "epochs": epochs, "local_steps": local_steps}
+    work, steps = local_work(data.counts, loss, **given, microbatches=microbatches)
     first, counts, steps = (jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps))
     data.check_ranges(jax.tree.leaves(data.examples))
     examples = on_device(data.examples, dtype, data.place)
@@ -140,7 +145,13 @@ def pack(
 
 
 def local_work(
-    counts: np.ndarray, loss: Loss, *, batch_size: int | None, epochs: int | None, local_steps: int | None
+    counts: np.ndarray,
+    loss: Loss,
+    *,
+    batch_size: int | None,
+    epochs: int | None,
+    local_steps: int | None,
+    microbatches: int = 1,
 ) -> tuple[LocalWork, np.ndarray]:
     """The local work of clients with so many examples each, and the steps of each, shape (clients,)."""
     if (epochs is None) == (local_steps is None):
@@ -165,7 +176,18 @@ def local_work(
     # then no minibatch is padded, and losses need no mask
     even = bool((counts == rows).all()) and rows % batch == 0
     work = LocalWork(loss, batch, rows, int(steps.max()), passes, even, bool((steps == steps.max()).all()))
-    return work, steps
+    return replace(work, parts=_parts(loss, batch_size, microbatches)), steps
+
+
+def _parts(loss: Loss, batch_size: int | None, microbatches: int) -> int:
+    parts = check_integer("microbatches", microbatches, 1)
+    if (batch_size or 0) % parts:
+        raise InvalidInput(f"batch_size = {batch_size} must be a multiple of microbatches = {parts}")
+    if parts > 1 and (why := why_in_one_piece(loss)):
+        raise InvalidInput(
+            f"microbatches = {parts}: {why}, so that a batch is one piece: leave microbatches out"
+        )
+    return parts
 
 
 def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}".format) -> Batch:
@@ -315,10 +337,7 @@ class ClientOracle(Oracle):
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         # loss and gradient on the minibatch of a local step
-        def value(own: ClientOracle, *given: Any) -> Any:
-            return jax.value_and_grad(own._minibatch, has_aux=True)(*given)
-
-        (loss, new), gradient = self._compute(value, params, step, self._buffers())
+        (loss, new), gradient = self._compute(ClientOracle._slope, params, step, self._buffers())
         if self.memory is not None:  # clients with fewer steps than others of their chunk stand still
             self.memory.write(new, True if isinstance(self.steps, int) else step < self.steps)
         return loss, gradient
@@ -337,8 +356,8 @@ class ClientOracle(Oracle):
         """Loss and gradient on all of the client's examples, as in evaluation: nothing is drawn."""
 
         def value(own: ClientOracle, params: Params, buffers: Any) -> Any:
-            mean, rows = partial(own._mean, buffers=buffers), jnp.arange(self.work.rows)
-            return jax.value_and_grad(mean, has_aux=True)(params, rows)
+            rows = jnp.arange(self.work.rows)
+            return jax.value_and_grad(own._mean, has_aux=True)(params, rows, rows, None, buffers)
 
         (loss, _), gradient = self._compute(value, params, self._buffers())
         return loss, gradient
@@ -359,30 +378,84 @@ class ClientOracle(Oracle):
         own = jax.random.fold_in(own_key(self.round_key, self.client), TAG_STEP)
         return jax.random.fold_in(own, step)
 
+    def _slope(self, params: Params, step: Scalar, buffers: Any) -> tuple[tuple[Scalar, Any], Params]:
+        # loss on the minibatch of a local step, the new buffers, and the gradient
+        if self.work.parts == 1:
+            return jax.value_and_grad(self._minibatch, has_aux=True)(params, step, buffers)
+        loss, gradient = self._in_parts(params, step, True)
+        return (loss, buffers), gradient
+
     def _minibatch(self, params: Params, step: Scalar, buffers: Any) -> tuple[Scalar, Any]:
         # loss on the minibatch of a local step, and the new buffers
-        key = self.step_key(step)
+        if self.work.parts > 1:
+            return self._in_parts(params, step, False)[0], buffers
+        return self._mean(params, *self._places(step), self.step_key(step), buffers)
+
+    def _places(self, step: Scalar) -> tuple[Array, Array]:
+        # positions in the client's order of the minibatch of a local step, and the rows there
         if self.order is None:
-            return self._mean(params, jnp.arange(self.work.rows), key=key, buffers=buffers)
+            index = jnp.arange(self.work.rows)
+            return index, index
         # a client that fits in one batch sees all of it each step, whatever the pass
         epoch = jnp.minimum(step // self.batches, self.work.passes - 1)
         if self.work.passes > DIFFERENT_EPOCHS:
             epoch = epoch % DIFFERENT_EPOCHS
         start = (step % self.batches) * self.work.batch_size
         index = start + jnp.arange(self.work.batch_size)
-        rows = lax.dynamic_slice(self.order, (epoch, start), (1, len(index)))[0]
-        return self._mean(params, index, rows, key, buffers)
+        return index, lax.dynamic_slice(self.order, (epoch, start), (1, len(index)))[0]
+
+    def _in_parts(self, params: Params, step: Scalar, slope: bool) -> tuple[Scalar, Any]:
+        # loss on the minibatch of a local step, and its gradient if `slope`; one part after another
+        parts, key = self.work.parts, self.step_key(step)
+        loss: Any = self.work.loss
+        index, rows = self._places(step)
+        gap = -len(index) % parts  # of a client smaller than its minibatch
+        counts = jnp.pad(index < self.num_examples, (0, gap)).reshape(parts, -1)
+        rows = jnp.pad(rows, (0, gap)).reshape(parts, -1)
+        full, model = self.work.even and not gap, self.packed.model
+
+        def added(params: Params, part: Array) -> Array:
+            # what a part adds to the sums from which the loss follows, (k,)
+            own, mask = None if key is None else jax.random.fold_in(key, part), counts[part]
+            batch = _rows(self.packed.examples, self.offset + jnp.where(mask, rows[part], 0))
+            if hasattr(loss, "of_sums"):
+                given = {} if own is None else {"key": own}
+                return jnp.sum(jnp.where(mask[:, None], loss.each(model(params), batch, **given), 0), axis=0)
+            mean = mean_loss(loss, model(params), batch, None if full else mask, own)[0]
+            return jnp.stack([mean, jnp.ones_like(mean)]) * jnp.sum(mask)
+
+        def value(sums: Array) -> Scalar:
+            return value_or_zero(loss, sums) if hasattr(loss, "of_sums") else sums[0] / sums[1]
+
+        every = jnp.arange(parts)
+        moving = getattr(loss, "moving", None) if hasattr(loss, "of_sums") else 0
+        form = jax.eval_shape(added, params, every[0])
+        total = jnp.zeros(form.shape, form.dtype)
+        if not slope or moving is None:
+            total = lax.fori_loop(0, parts, lambda part, total: total + added(params, part), total)
+        if not slope:
+            return value(total), None
+        # where one sum alone depends on the model, what its gradient is multiplied by is known at the end
+        weights = jax.grad(value)(total) if moving is None else jnp.zeros_like(total).at[moving].set(1)
+
+        def one(sums: tuple[Array, Params], part: Array) -> tuple[Any, None]:
+            own, slope = jax.vjp(lambda params: added(params, part), params)
+            return (sums[0] + own, trees.add(sums[1], slope(weights)[0])), None
+
+        (sums, gradient), _ = lax.scan(one, (jnp.zeros_like(total), trees.zeros_like(params)), every)
+        scale = 1 if moving is None else jax.grad(value)(sums)[moving]
+        return value(sums), trees.scale(scale, gradient)
 
     def _mean(
         self,
         params: Params,
         index: Array,
-        rows: Array | None = None,
+        rows: Array,
         key: Array | None = None,
         buffers: Any = None,
     ) -> tuple[Scalar, Any]:
         # mean loss over the positions in the client's order that hold an example of it, and the new buffers
-        rows, params = index if rows is None else rows, self.packed.model(params)
+        params = self.packed.model(params)
         if self.work.even:
             batch = _rows(self.packed.examples, self.offset + rows)
             return mean_loss(self.work.loss, params, batch, None, key, buffers)

@@ -54,7 +54,7 @@ class LocalStep:
     """What a layout depends on of a client's local step: a loss of a model and of rows, all by their shapes.
 
     `params` train, with buffers where there are some, `frozen` do not; a minibatch has all of a client's examples
-    where `batch_size` is None; `largest` are the examples of the largest client.
+    where `batch_size` is None, and is worked through in `parts`; `largest` are the examples of the largest client.
     """
 
     loss: Callable[..., Any]
@@ -63,11 +63,17 @@ class LocalStep:
     examples: Batch
     batch_size: int | None
     largest: int
+    parts: int = 1
 
     @classmethod
-    def of(cls, task: Task, params: Params, dtype: Any, batch_size: int | None) -> LocalStep:
-        rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
-        return cls(task.loss, params, task.frozen, rows, batch_size, int(task.data.counts.max()))
+    def of(cls, task: Task, params: Params, dtype: Any, work: Mapping[str, Any]) -> LocalStep:
+        # work: as `RunOptions.local_work` has it
+        rows, largest = (
+            jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples),
+            task.data.counts.max(),
+        )
+        parts = work["batch_size"], int(largest), work["microbatches"]
+        return cls(task.loss, params, task.frozen, rows, *parts)
 
     @property
     def model_bytes(self) -> int:
@@ -76,7 +82,7 @@ class LocalStep:
     def written(self, largest: int | None = None) -> int:
         """`step_bytes` of a minibatch, of a client of so many examples where each step sees all of them."""
         largest = largest or self.largest
-        batch = largest if self.batch_size is None else min(self.batch_size, largest)
+        batch = -(-(largest if self.batch_size is None else min(self.batch_size, largest)) // self.parts)
         model = jax.eval_shape(with_frozen, self.params, self.frozen)
         return step_bytes(self.loss, model, self.examples, batch)
 

@@ -138,7 +138,7 @@ class EvalSets:
         if len(own_devices(mesh)) == 1 or not isinstance(self.training, EvalClients):
             return self
         packed = self.training.packed
-        if not is_faster_sharded(loss, model, packed.examples):
+        if hasattr(loss, "rows_together") or not is_faster_sharded(loss, model, packed.examples):
             return self
         divided = ShardedExamples.of(mesh, packed.frozen, {"train": packed.examples} | self.held_out)
         return replace(self, divided=divided)

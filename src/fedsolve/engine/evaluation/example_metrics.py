@@ -15,6 +15,7 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import Memory, WithBuffers
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.core.xla.convolutions import without_slow_convolutions
 from fedsolve.core.xla.narrow import with_late_widening
@@ -108,7 +109,8 @@ def on_all(metrics: Metrics, frozen: Params, params: Params, examples: Batch) ->
     """Every metric on every example, each of shape (examples,), or (examples, k) where it follows from sums."""
 
     def wide(frozen: Params, params: Params, examples: Batch) -> Any:
-        return map_rows(partial(on_rows, metrics), with_frozen(params, frozen), examples)
+        together = getattr(metrics.loss, "rows_together", 1)
+        return map_rows(partial(on_rows, metrics), with_frozen(params, frozen), examples, together)
 
     return with_late_widening(wide, trees.dtype_of(params))(frozen, params, examples)
 
@@ -129,10 +131,18 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
     return values
 
 
-def map_rows(function: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
+def map_rows(
+    function: Callable[[Params, Batch], Any], params: Params, examples: Batch, together: int = 1
+) -> Any:
     """What a function gives for each example, leading axis (examples,); a few rows at a time to bound memory."""
+    # together: rows that depend on one another, as a multiple of which examples come
     total = jax.tree.leaves(examples)[0].shape[0]
-    size = min(total, _rows_at_once(params))
+    if total % together:
+        raise InvalidInput(
+            f"a set of {total} examples is evaluated by a loss that couples those of batches of {together}: give a "
+            "multiple of batch_size"
+        )
+    size = min(total, -(-_rows_at_once(params) // together) * together)
 
     def block(i: Scalar, results: Any) -> Any:
         start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before

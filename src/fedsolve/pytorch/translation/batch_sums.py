@@ -277,6 +277,15 @@ class SplitAtBatchSums:
             program.graph, self._kinds
         )
 
+    def moving(self, outputs: int) -> int | None:
+        # which of a row's numbers depends on the outputs, the first inputs; None where several do
+        reached = set(self._program.inputs[:outputs])
+        for node in self._program.graph.nodes:
+            if reached.intersection(node.all_input_nodes):
+                reached.add(node)
+        sizes = [size if node in reached else 0 for node, size in zip(self._cuts, self._sizes, strict=True)]
+        return 1 + sum(self._sizes[: sizes.index(1)]) if sum(sizes) == 1 else None
+
     def row(self, values: Values, inputs: Sequence[Any], run: Any) -> Array:
         # shape (width,). values: what the loss holds, such as class weights, by name; inputs: flat outputs
         # and targets of a batch of this row alone; run: type of the result
@@ -332,13 +341,14 @@ class OnSums:
 
     `is_mean`: the value is the mean of the rows' own values, so that `rows` is enough. `size` makes of sums how much
     a set of examples counts for where the values of several sets are averaged; None where no such average is the
-    value of all.
+    value of all. `moving` is the only one of the sums that depends on the outputs; None for several.
     """
 
     def __init__(self, rows: OnRows, outputs: Any, targets: Any) -> None:
         self._rows, self._split = rows, SplitAtBatchSums(rows.program)
         self.digest = "sums", *rows.digest
         self.is_mean, self.size = self._split.is_mean, None
+        self.moving = self._split.moving(len(pytree.tree_leaves(outputs)))
         if not self.is_mean:
             with jax.enable_x64(True):
                 self.size = self._compared(*to_float64(outputs, targets))

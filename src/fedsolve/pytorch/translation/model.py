@@ -136,15 +136,23 @@ class OnRows:
     ) -> Array:
         # leading axis (n,). `function` takes what the loss holds (`held`), the flat outputs and targets of a
         # batch of one row, and the type of the run
-        leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
-        run = next(x.dtype for x in leaves if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
-        held = self.held(run)
+        leaves, held, run = self._given(outputs, targets)
 
         def one(*row: Any) -> Array:
             batch = [x if axis is None else x[None] for x, axis in zip(row, self._axes, strict=True)]
             return function(held, batch, run)
 
         return jax.vmap(one, in_axes=self._axes)(*leaves)
+
+    def of_batch(self, outputs: Any, targets: Any) -> Array:
+        # the value of all rows together
+        leaves, held, run = self._given(outputs, targets)
+        return jnp.mean(self.program(held, leaves)[0][0].astype(run))
+
+    def _given(self, outputs: Any, targets: Any) -> tuple[list[Any], Values, Any]:
+        leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
+        run = next(x.dtype for x in leaves if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
+        return leaves, self.held(run), run
 
     def held(self, run: Any) -> Values:
         # class weights and the like, by name

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput, shown
@@ -126,6 +128,56 @@ class Whole:
                 raise InvalidInput(f"{name} = {value!r} of Whole must be a function")
 
 
+@dataclass(frozen=True)
+class Coupled:
+    """A loss of batches of `rows_together` examples each of which depends on the others; of more ones their mean."""
+
+    loss: Callable[..., Scalar]
+    rows_together: int
+
+    @property
+    def asks(self) -> frozenset[str]:
+        return asked(self.loss) & {"key"}
+
+    def each(self, params: Params, batch: Batch, key: Array | None = None) -> Array:
+        # of each example that of its batch, (n,)
+        rows, given = len(jax.tree.leaves(batch)[0]), {"key": key} if self.asks else {}
+        size = (
+            self.rows_together if rows % self.rows_together == 0 else rows
+        )  # of a few rows on which it is tried
+        batches = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), batch)
+        return jnp.repeat(lax.map(lambda one: self.loss(params, one, **given), batches), size)
+
+    def __call__(self, params: Params, batch: Batch, key: Array | None = None) -> Scalar:
+        return jnp.mean(self.each(params, batch, key))
+
+
+def coupled(loss: Callable[..., Scalar], batch_size: int | None, counts: np.ndarray) -> Coupled:
+    # counts: of the clients' examples
+    if "buffers" in asked(loss):
+        raise InvalidInput(
+            "couples_examples = True: the loss keeps buffers, which its batches would share: leave them out"
+        )
+    return Coupled(loss, int(counts.max()) if batch_size is None else batch_size)
+
+
+def check_coupled(loss: Any, batch_size: int, counts: np.ndarray) -> None:
+    # batch_size: of the local steps; padding is an example of no batch
+    rows = getattr(loss, "rows_together", None)
+    if rows is None:
+        return
+    if batch_size != rows:
+        raise InvalidInput(
+            f"the loss couples the examples of batches of {rows}, and local steps have {batch_size}: give the task "
+            "batch_size, and clients at least as many examples"
+        )
+    for client in np.flatnonzero(counts % rows)[:1]:
+        raise InvalidInput(
+            f"client {client} has {counts[client]} examples and the loss couples those of batches of {rows}: give each "
+            "client a multiple of batch_size"
+        )
+
+
 # Weights of classes in a loss of labels: the weighted mean, as PyTorch's `nn.CrossEntropyLoss(weight=...)` has it.
 
 
@@ -137,6 +189,7 @@ class ClassWeighted:
     """
 
     class_weights: Sequence[float] | np.ndarray | None
+    moving = 0  # of the two sums the one that depends on the model
 
     def __post_init__(self) -> None:
         if self.class_weights is not None:

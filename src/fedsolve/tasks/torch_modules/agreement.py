@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
+from fedsolve.tasks.torch_modules.losses import OfBatch
 
 if TYPE_CHECKING:
     import torch
@@ -252,9 +253,13 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
     # of functions that compile: one program for all points
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
 
-    programs: list[Any] = []
+    programs: dict[int, Any] = {}  # by the number of rows
+    whole = isinstance(getattr(functions["loss"], "function", functions["loss"]), OfBatch)
 
     def evaluate(point: Point, batch: Examples) -> Results:
+        if whole:  # padding is in no batch
+            batch = jax.tree.map(lambda a: a[point.counts], batch)
+            point = point._replace(counts=point.counts[point.counts])
         own = {name: value for name, value in point.buffers.items() if name in buffers}
         values = dict(point.params), own, tuple(batch), point.counts.astype(float)
         with (
@@ -263,9 +268,10 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
             fixed_draws(),
         ):
             given = jax.tree.map(jnp.asarray, _floats(values, dtype))
-            if not programs:
-                programs.append(jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=_QUICK))
-            (loss, after), slope, each = jax.device_get(programs[0](*given))
+            rows = len(point.counts)
+            if rows not in programs:
+                programs[rows] = jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=_QUICK)
+            (loss, after), slope, each = jax.device_get(programs[rows](*given))
             evaluation = {
                 name: EvaluationValue(_pooled(functions[name], point.counts, *pair))
                 for name, pair in each.items()

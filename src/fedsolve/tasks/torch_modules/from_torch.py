@@ -18,7 +18,7 @@ from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, narrowed
 from fedsolve.tasks.leaves import Merged, WithFrozen
-from fedsolve.tasks.losses.weights import Whole
+from fedsolve.tasks.losses.weights import Whole, coupled
 from fedsolve.tasks.sum_metrics import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.torch_modules.agreement import Agreement
@@ -27,6 +27,7 @@ from fedsolve.tasks.torch_modules.losses import (
     LossWithBuffers,
     MetricWithBuffers,
     ModuleOutputs,
+    OfBatch,
     OfModule,
     SumsBehind,
     SumsOfModule,
@@ -82,6 +83,9 @@ def build_parts(
     if is_large(module):
         return_memory()
     theirs = _PyTorchNumbers(module, functions, examples)
+    together = functions["loss"].couples_examples
+    if together and translate is False:
+        raise InvalidInput("translate = False runs a loss that couples examples by no batches: leave it out")
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
         _check_no_remat(remat, why)
@@ -90,8 +94,9 @@ def build_parts(
         return _translated(module, functions, x, outputs, y, theirs, remat), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
-        if translate:
-            raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
+        if translate or together:
+            remedy = "" if together else "; leave translate=True out to run it in PyTorch"
+            raise InvalidInput(why + remedy) from error
         _check_no_remat(remat, why)
         return _in_pytorch(module, functions, x, outputs, y, theirs), (
             f"{why}; it runs in PyTorch, one client after another",
@@ -164,6 +169,8 @@ def _translated(
             made[name] = dataset_metric(model, f.function, outputs, y, merged)
         elif f.rows is None:
             raise NotTranslatable(f.not_translated_because)
+        elif f.couples_examples:
+            made[name] = coupled(merged(OfBatch(model, f.rows)), None, np.ones(1)).loss
         elif f.sums is not None:
             made[name] = merged((SumsWithBuffers if model.buffers else SumsOfModule)(model, f.sums))
         else:
@@ -313,6 +320,8 @@ def from_torch(
     translate: bool | None = None,
     frozen_dtype: Literal["bfloat16", "float16", "int8"] | None = None,
     remat: str | None = None,
+    microbatches: int = 1,
+    couples_examples: bool = False,
     name: str | None = None,
 ) -> Task:
     """Make a task from your own PyTorch module, loss and per-client data.
@@ -347,6 +356,10 @@ def from_torch(
             memory and more time. `"blocks"`: all but the inputs of each block; `"products"`: all but these and products
             with weights; None: none. Blocks are children of one class of an `nn.ModuleList` or `nn.Sequential`, such
             as a decoder's layers. Results are the same up to rounding.
+        microbatches: parts in which a local step works through its examples, at least 1 (`Task.microbatches`).
+        couples_examples: whether the loss of an example depends on the others of its batch, as a contrastive or a Cox
+            loss. Every client then has a multiple of `batch_size` examples; evaluations, too, are of consecutive
+            batches of that size.
         name: what tables call the task; None for the module's class.
 
     Returns:
@@ -363,7 +376,7 @@ def from_torch(
     import torch
 
     from fedsolve.pytorch.batch_losses import are_classes
-    from fedsolve.pytorch.loss_analysis import analyse
+    from fedsolve.pytorch.loss_analysis import analyse, analyse_coupled
     from fedsolve.pytorch.preserved_state import preserve_state
     from fedsolve.pytorch.translation.arrays import copy_module, refuse_sparse, trained_copy, without_halves
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
@@ -387,7 +400,11 @@ def from_torch(
         from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
         refuse_weighted(from_sums)
         analysed = partial(analyse, outputs=outputs, targets=y, dtype=_dtype(module))
-        functions = {"loss": analysed("the loss", loss, only_means=True)}
+        functions = {
+            "loss": analyse_coupled(loss, outputs, y, _dtype(module))
+            if couples_examples
+            else analysed("the loss", loss, only_means=True)
+        }
         for what, metric in metrics.items():
             if what not in from_sums:
                 functions[what] = analysed(f"metric {what}", metric, only_means=False)
@@ -402,7 +419,9 @@ def from_torch(
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
-        loss=parts.functions.pop("loss"),
+        loss=coupled(parts.functions.pop("loss"), batch_size, data.counts)
+        if couples_examples
+        else parts.functions.pop("loss"),
         data=data,
         test=held_out,
         metrics={name: f for name, f in parts.functions.items() if not isinstance(f, Whole)}
@@ -411,6 +430,7 @@ def from_torch(
         batch_size=batch_size,
         epochs=None if local_steps is not None else epochs,
         local_steps=local_steps,
+        microbatches=microbatches,
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
         assemble=assemble,

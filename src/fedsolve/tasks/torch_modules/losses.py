@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks.leaves import Merged
+from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.losses.weights import Whole, of_batch
 from fedsolve.tasks.task import Examples
@@ -58,6 +59,24 @@ class OfModule(OfTranslated):
         outputs, _ = self.model.apply(params, {}, batch.x, key, weights)
         each = self.rows(outputs, batch.y)
         return jnp.mean(each) if weights is None else _weighted(each, weights)
+
+
+@dataclass(frozen=True)
+class OfBatch:
+    """The loss of a module of a batch whose examples depend on one another."""
+
+    model: Model  # model, rows: as in `OfModule`
+    rows: OnRows
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        return (*self.model.asks, *(("buffers",) if self.model.buffers else ()))
+
+    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
+        return jnp.full(len(jax.tree.leaves(batch)[0]), self(params, batch, key))
+
+    def __call__(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
+        return self.rows.of_batch(self.model.apply(params, {}, batch.x, key)[0], batch.y)
 
 
 @dataclass(frozen=True)
@@ -134,6 +153,10 @@ class _OfSums:
 
     def of_sums(self, sums: Array) -> Array:
         return self.sums.of_sums(sums)
+
+    @property
+    def moving(self) -> int | None:
+        return self.sums.moving
 
     @property
     def size(self) -> Callable[[Array], Array] | None:
@@ -247,6 +270,16 @@ class LossBehind(_OfSums):
 
     def __call__(self, params: Values, batch: Examples, **given: Any) -> Any:
         return self.loss(params, batch, **given)
+
+
+def why_in_one_piece(loss: Any) -> str:
+    """Why the loss of a batch does not follow from those of its parts; "" where it does."""
+    function = getattr(loss, "function", loss)  # of `Merged`
+    if "buffers" in asked(loss):
+        return "the loss keeps buffers, such as running statistics"
+    if getattr(getattr(function, "model", None), "mixing", False) or hasattr(function, "rows_together"):
+        return "an example's loss depends on the others of its batch"
+    return "the module runs in PyTorch" if isinstance(function, LossBehind) else ""
 
 
 @dataclass(frozen=True)
