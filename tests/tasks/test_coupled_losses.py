@@ -147,3 +147,6 @@ def test_a_module_and_a_loss_of_pytorch():
     np.testing.assert_allclose(found.params["weight"], torch.stack(models).mean(0).detach(), rtol=1e-10)
     with pytest.raises(fs.InvalidInput, match="translate = False"):
         fs.tasks.from_torch(module, contrast_of_torch, clients, translate=False, **given)
+    normed = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).double()
+    with pytest.raises(fs.InvalidInput, match="couples_examples = True and the loss keeps buffers"):
+        fs.tasks.from_torch(normed, contrast_of_torch, clients, **given)

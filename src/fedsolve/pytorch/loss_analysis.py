@@ -45,18 +45,28 @@ class LossAnalysis:
 
 
 def analyse(
-    name: str, function: Any, outputs: Any, targets: Any, dtype: torch.dtype, only_means: bool
+    name: str,
+    function: Any,
+    outputs: Any,
+    targets: Any,
+    dtype: torch.dtype,
+    only_means: bool,
+    couples_examples: bool = False,
 ) -> LossAnalysis:
     # decided by the function's program and by its values on a sample batch; with `only_means` one that needs
-    # whole sets is refused, as a loss is
+    # whole sets is refused, as a loss is, unless its user says that it couples examples
     with fixed_draws():
         whole = value_of(name, function, outputs, targets)
     rows, sums, not_translated_because = None, None, ""
     try:
         rows = OnRows(name, function, outputs, targets, dtype)
+        if couples_examples:
+            return LossAnalysis(function, rows, couples_examples=True)
         sums = OnSums(rows, outputs, targets)
         seen = None if sums.is_mean else _sums_difference(sums, function, outputs, targets)
     except NotTranslatable as error:
+        if couples_examples:
+            raise InvalidInput(f"couples_examples = True and {name} is not translated: {error}") from error
         seen, not_translated_because = None, str(error)
     except NoMean as error:
         seen = str(error)
@@ -69,18 +79,6 @@ def analyse(
     if only_means or not _has_rows(outputs, targets):
         check_mean(name, f"of {_rows(outputs)} examples it is {seen}", INSTEAD)
     return LossAnalysis(function, rows, not_a_mean_because=seen)
-
-
-def analyse_coupled(function: Any, outputs: Any, targets: Any, dtype: torch.dtype) -> LossAnalysis:
-    # a loss whose examples depend on one another
-    with fixed_draws():
-        value_of("the loss", function, outputs, targets)
-    try:
-        return LossAnalysis(
-            function, OnRows("the loss", function, outputs, targets, dtype), couples_examples=True
-        )
-    except NotTranslatable as error:
-        raise InvalidInput(f"couples_examples = True and the loss cannot be translated: {error}") from error
 
 
 def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:

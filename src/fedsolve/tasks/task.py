@@ -336,7 +336,7 @@ class Task:
         return cls(
             name=name,
             init=lambda key: trained,
-            loss=coupled(wrap(loss), batch_size, data.counts) if couples_examples else wrap(loss),
+            loss=coupled(couples_examples, wrap(loss), batch_size, data.counts),
             data=data,
             test=test,
             validation=validation,

@@ -57,7 +57,8 @@ def _is_product(equation: core.JaxprEqn) -> bool:
 
 def _product(equation: core.JaxprEqn, values: list[Any]) -> Any:
     direct, params = equation.primitive.name == DIRECT, equation.params
-    if direct and jax.default_backend() == "cpu":  # whose library has float32 alone: it adds up in it too
+    # whose library has products in float32 alone, or none of some forms of bfloat16 (JAX 0.10.2): it adds up in it too
+    if equation.primitive.name != "conv_general_dilated" and jax.default_backend() == "cpu":
         return bind(equation, [lax.reduce_precision(v, 8, 7) for v in values])[0]
     operands = [lax.convert_element_type(v, jnp.bfloat16) for v in values]
     if not direct:

@@ -152,13 +152,22 @@ class Coupled:
         return jnp.mean(self.each(params, batch, key))
 
 
-def coupled(loss: Callable[..., Scalar], batch_size: int | None, counts: np.ndarray) -> Coupled:
-    # counts: of the clients' examples
-    if "buffers" in asked(loss):
+def coupled(
+    stated: bool, loss: Callable[..., Any], batch_size: int | None, counts: np.ndarray
+) -> Callable[..., Any]:
+    # the loss itself where nobody states that it couples examples. counts: of the clients' examples
+    if stated and "buffers" in asked(loss):
         raise InvalidInput(
-            "couples_examples = True: the loss keeps buffers, which its batches would share: leave them out"
+            "couples_examples = True: the loss keeps buffers, which batches would share: leave them out"
         )
-    return Coupled(loss, int(counts.max()) if batch_size is None else batch_size)
+    return Coupled(loss, int(counts.max()) if batch_size is None else batch_size) if stated else loss
+
+
+def check_no_buffers(has: bool) -> None:
+    if has:
+        raise InvalidInput(
+            "couples_examples = True and the loss keeps buffers: take GroupNorm or LayerNorm instead"
+        )
 
 
 def check_coupled(loss: Any, batch_size: int, counts: np.ndarray) -> None:

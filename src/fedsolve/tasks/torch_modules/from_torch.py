@@ -18,7 +18,7 @@ from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, narrowed
 from fedsolve.tasks.leaves import Merged, WithFrozen
-from fedsolve.tasks.losses.weights import Whole, coupled
+from fedsolve.tasks.losses.weights import Whole, check_no_buffers, coupled
 from fedsolve.tasks.sum_metrics import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.torch_modules.agreement import Agreement
@@ -170,7 +170,8 @@ def _translated(
         elif f.rows is None:
             raise NotTranslatable(f.not_translated_because)
         elif f.couples_examples:
-            made[name] = coupled(merged(OfBatch(model, f.rows)), None, np.ones(1)).loss
+            check_no_buffers(bool(model.buffers))
+            made[name] = merged(OfBatch(model, f.rows))
         elif f.sums is not None:
             made[name] = merged((SumsWithBuffers if model.buffers else SumsOfModule)(model, f.sums))
         else:
@@ -376,7 +377,7 @@ def from_torch(
     import torch
 
     from fedsolve.pytorch.batch_losses import are_classes
-    from fedsolve.pytorch.loss_analysis import analyse, analyse_coupled
+    from fedsolve.pytorch.loss_analysis import analyse
     from fedsolve.pytorch.preserved_state import preserve_state
     from fedsolve.pytorch.translation.arrays import copy_module, refuse_sparse, trained_copy, without_halves
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
@@ -400,11 +401,7 @@ def from_torch(
         from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
         refuse_weighted(from_sums)
         analysed = partial(analyse, outputs=outputs, targets=y, dtype=_dtype(module))
-        functions = {
-            "loss": analyse_coupled(loss, outputs, y, _dtype(module))
-            if couples_examples
-            else analysed("the loss", loss, only_means=True)
-        }
+        functions = {"loss": analysed("the loss", loss, only_means=True, couples_examples=couples_examples)}
         for what, metric in metrics.items():
             if what not in from_sums:
                 functions[what] = analysed(f"metric {what}", metric, only_means=False)
@@ -419,9 +416,7 @@ def from_torch(
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
-        loss=coupled(parts.functions.pop("loss"), batch_size, data.counts)
-        if couples_examples
-        else parts.functions.pop("loss"),
+        loss=coupled(couples_examples, parts.functions.pop("loss"), batch_size, data.counts),
         data=data,
         test=held_out,
         metrics={name: f for name, f in parts.functions.items() if not isinstance(f, Whole)}

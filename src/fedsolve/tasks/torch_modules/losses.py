@@ -70,7 +70,7 @@ class OfBatch:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        return (*self.model.asks, *(("buffers",) if self.model.buffers else ()))
+        return self.model.asks
 
     def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
         return jnp.full(len(jax.tree.leaves(batch)[0]), self(params, batch, key))
