@@ -425,7 +425,9 @@ class ClientOracle(Oracle):
             return jnp.stack([mean, jnp.ones_like(mean)]) * jnp.sum(mask)
 
         def value(sums: Array) -> Scalar:
-            return value_or_zero(loss, sums) if hasattr(loss, "of_sums") else sums[0] / sums[1]
+            return (
+                value_or_zero(loss, sums) if hasattr(loss, "of_sums") else sums[0] / jnp.maximum(sums[1], 1)
+            )
 
         every = jnp.arange(parts)
         moving = getattr(loss, "moving", None) if hasattr(loss, "of_sums") else 0

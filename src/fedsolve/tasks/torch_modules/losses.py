@@ -279,7 +279,8 @@ def why_in_one_piece(loss: Any) -> str:
         return "the loss keeps buffers, such as running statistics"
     if getattr(getattr(function, "model", None), "mixing", False) or hasattr(function, "rows_together"):
         return "an example's loss depends on the others of its batch"
-    return "the module runs in PyTorch" if isinstance(function, LossBehind) else ""
+    in_pytorch = isinstance(function, LossBehind) or hasattr(function, "host")
+    return "the module runs in PyTorch" if in_pytorch else ""
 
 
 @dataclass(frozen=True)
