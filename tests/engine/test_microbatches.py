@@ -97,9 +97,9 @@ def test_a_client_of_its_own_takes_the_same_steps():
     one, other = JaxOracle.of_task(task, 0), JaxOracle.of_task(task, 0, microbatches=1)
     with jax.enable_x64(True):
         (loss, slope), (wanted, gradient) = (
-            o.begin(jax.random.key(1), 0, jnp.float64)(jnp.asarray(START), 1) for o in (one, other)
+            o.begin(jax.random.key(1), 0, jnp.float64)(jnp.array(START.copy()), 1) for o in (one, other)
         )
-        assert one.begin(jax.random.key(1), 0, jnp.float64).loss(jnp.asarray(START), 1) == pytest.approx(
+        assert one.begin(jax.random.key(1), 0, jnp.float64).loss(jnp.array(START.copy()), 1) == pytest.approx(
             float(loss), rel=1e-12
         )
         assert one.begin_steps(jax.random.key(1), 0, jnp.float64, 2).work.parts == 3
