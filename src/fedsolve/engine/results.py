@@ -155,7 +155,7 @@ class Result(Records):
         """Save what training changed of a PyTorch module as an adapter that `peft.PeftModel.from_pretrained` reads.
 
         PEFT saves its own adapter. Else each matrix's change is written as a product B A of least rank, as `LowRank`
-        with "both" and "A" makes it, and whatever else changed whole; on the initial model that is the trained one.
+        with "both" and "A" makes it, and whatever else changed whole.
 
         Args:
             folder: made if it is not there; `adapter_config.json` and `adapter_model.safetensors` are replaced.
@@ -165,8 +165,8 @@ class Result(Records):
             The folder.
 
         Raises:
-            InvalidInput: no matrix changed by a product smaller than itself, as after "stack" or many rounds of
-                "exact"; an embedding changed that is the output's matrix too; the task came from no module.
+            InvalidInput: no matrix changed by a product smaller than itself, as after "stack"; an embedding changed
+                that is the output's matrix too; the task came from no module.
         """
         from fedsolve.pytorch.adapters import save_adapter
 

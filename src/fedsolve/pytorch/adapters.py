@@ -15,8 +15,7 @@ from fedsolve.folders.files import write_atomically
 from fedsolve.pytorch.translation.arrays import tensor_to_array, trainable
 
 _MERGED = "save the whole model: result.module().save_pretrained(folder)"
-Product = tuple[np.ndarray, np.ndarray]
-"""A matrix B A: B, shape (rows, rank), and A, (rank, columns)."""
+Product = tuple[np.ndarray, np.ndarray]  # a matrix B A: B, shape (rows, rank), and A, (rank, columns)
 
 
 def save_adapter(folder: Path, before: nn.Module, after: nn.Module) -> None:
@@ -32,11 +31,7 @@ def save_adapter(folder: Path, before: nn.Module, after: nn.Module) -> None:
         )
     arrays, ranks = {}, {home: len(a) for home, (_, a) in products.items()}
     for home, (b, a) in products.items():
-        layer = after.get_submodule(home)
-        if isinstance(layer, nn.Embedding):
-            arrays |= {f"{home}.lora_embedding_A": b.T, f"{home}.lora_embedding_B": a.T}
-            continue
-        b, a = (a.T, b.T) if _is_transposed(layer) else (b, a)
+        b, a = (a.T, b.T) if _is_transposed(after.get_submodule(home)) else (b, a)
         arrays |= {f"{home}.lora_A.weight": a, f"{home}.lora_B.weight": b}
         if biases:
             arrays[f"{home}.lora_B.bias"] = biases.get(home, np.zeros(len(b)))
@@ -58,7 +53,6 @@ def save_adapter(folder: Path, before: nn.Module, after: nn.Module) -> None:
         "modules_to_save": sorted(whole) or None,
         "fan_in_fan_out": any(_is_transposed(after.get_submodule(home)) for home in ranks),
         "lora_bias": bool(biases),
-        "inference_mode": True,
     }
     in_float32 = {f"base_model.model.{name}": a.astype(np.float32, order="C") for name, a in arrays.items()}
     write_atomically(folder / "adapter_model.safetensors", save(in_float32, {"format": "pt"}))
@@ -81,7 +75,7 @@ def _changes(
             raise InvalidInput(f"'{name}' is '{twin}' too, of which an adapter would change one: {_MERGED}")
         home, _, last = name.rpartition(".")
         layer, found = after.get_submodule(home), None
-        if last == "weight" and (isinstance(layer, nn.Linear | nn.Embedding) or _is_transposed(layer)):
+        if last == "weight" and (isinstance(layer, nn.Linear) or _is_transposed(layer)):
             # twice the bound of what was rounded when a product was added
             found = product(value - first, 2 * torch.finfo(parameter.dtype).eps * np.linalg.norm(value))
         if found is not None:

@@ -25,10 +25,7 @@ _UNITS = 100  # rounding units of logits, relative to the largest, that are no d
 
 
 class TextModule(nn.Module):
-    """A model called with a dictionary: its logits or, where that has labels, each token's loss and hit.
-
-    Logits of a batch are by far the largest array of a language model; this way they are no output.
-    """
+    """A model called with a dictionary: its logits or, of labels, each token's loss and hit, which are far smaller."""
 
     def __init__(self, model: nn.Module, generates: bool) -> None:
         super().__init__()
@@ -67,10 +64,9 @@ def loaded(model: Any, kind: str, tokenizer: Any) -> tuple[Any, Any]:
     if not isinstance(model, str | Path) or not (Path(model) / "config.json").is_file():
         why = "give a model of transformers or PEFT, or a folder with its config.json, as save_pretrained writes it"
         raise InvalidInput(f"model = {shown(model)}: {why}")
-    require("transformers", "a model's folder needs", "hugging-face")
-    import transformers  # pyright: ignore[reportMissingImports]
-
     try:
+        import transformers  # pyright: ignore[reportMissingImports]
+
         if tokenizer is None and (Path(model) / "tokenizer_config.json").is_file():
             tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
         load = getattr(transformers, KINDS[kind][0]).from_pretrained

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedsolve.core.errors import InvalidInput, check_choice, check_integer, check_known, require, shown
+from fedsolve.core.errors import InvalidInput, check_choice, check_integer, check_known, require
 from fedsolve.core.trees import as_patterns
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.task import Task
@@ -32,36 +31,34 @@ def from_hugging_face(
 ) -> Task:
     """Make a task from a Hugging Face language model and each client's texts; `from_torch` translates the model.
 
-    Of language models the loss is the mean over the tokens of a batch; `perplexity` is exp of that of a whole set, and
-    `accuracy` the fraction of tokens with the largest logit. Of a classification they are the cross-entropy and the
-    fraction of texts.
+    The loss is the mean over the tokens of a batch, `perplexity` is exp of that of a whole set, and `accuracy` the
+    fraction of tokens with the largest logit; of a classification, the cross-entropy and the fraction of texts.
 
     Causal models: texts are packed into sequences of `length`. Each attends to itself alone and has its own positions;
     it ends in the tokenizer's end token, and is cut where a sequence ends. Where a model does not tell packed texts
-    apart, each sequence has one text, and the notes say so. Other kinds see the first `length` tokens of a text. For
-    masked models 15 % of the tokens are masked as in BERT, drawn once.
+    apart, each sequence has one text, as the notes say. Other kinds see the first `length` tokens of a text; for masked
+    models 15 % of the tokens are masked as in BERT, drawn once.
 
     Args:
         model: a model of transformers or PEFT, not changed, or the folder of one of transformers, loaded in float32. A
             PEFT model's adapter trains on, and all else of it is frozen.
         clients: for each a list of texts or of integer arrays (tokens,), for "classification" a pair (texts, classes
-            from 0), for "seq2seq" (sources, targets); or a table with such columns: a `datasets.Dataset`, a DataFrame
-            or a dictionary.
+            from 0), for "seq2seq" (sources, targets); or a table: a `datasets.Dataset`, a DataFrame, a dictionary.
         task: "causal-lm", "classification", "seq2seq" or "masked-lm".
         tokenizer: the model's own; None where clients are tokens, and for that of the folder.
-        lora: a `peft.LoraConfig` or its arguments (r, lora_alpha, target_modules, ...): PEFT's adapters are what trains
-            and is sent, from one fixed seed. None for none; see `fedsolve.LowRank`, too.
+        lora: a `peft.LoraConfig` or its arguments (r, target_modules, ...): PEFT's adapters, from one fixed seed, are
+            what trains and is sent. None for none; see `fedsolve.LowRank`, too.
         trained: without `lora`, the modules or parameters that train, by the ends of their names, as in PEFT's
             target_modules; None for what requires gradients.
         columns: names of a table's columns; None for "text", ("text", "label") or ("source", "target").
         length: tokens of a sequence or, at most, of a text, at least 1.
         test: held-out texts, in the form of a client's.
-        **options: of `from_torch` (batch_size, epochs, local_steps, metrics, translate, name, ...). Its outputs are
-            (losses, hits) of tokens, each (n, length), and in a classification logits.
+        **options: of `from_torch`, such as batch_size and epochs. Its outputs are (losses, hits) of tokens, each (n,
+            length), and in a classification logits.
 
     Returns:
-        A task as from `from_torch`. `Result.module()` is a model of the given class, for `generate` and
-        `save_pretrained`; `Result.save_adapter` writes an adapter for PEFT.
+        A task as from `from_torch`. `Result.module()` is a model of the given class; `Result.save_adapter` writes an
+        adapter for PEFT.
 
     Raises:
         InvalidInput: a folder without a model, texts without a tokenizer, tokens that the model does not have, a name
@@ -74,9 +71,8 @@ def from_hugging_face(
 
     check_choice("task", task, tuple(models.KINDS))
     check_integer("length", length, 1)
-    known = [p.name for p in inspect.signature(from_torch).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option in options:
-        check_known("option of from_hugging_face", option, known)
+        check_known("option of from_hugging_face", option, from_torch.__kwdefaults__ or {})
     own, tokenizer = models.loaded(model, task, tokenizer)
     named, generates = (
         type(getattr(own, "get_base_model", lambda: own)()).__name__,
@@ -102,9 +98,9 @@ def _reader(model: Any, task: str, tokenizer: Any, columns: Any, length: int, pa
     if 0 < most < length:
         raise InvalidInput(f"length = {length} is more than the {most} positions of {type(model).__name__}")
     usual = tuple(COLUMNS[task].split())
-    own = usual if columns is None else as_patterns("columns", columns, example=str(usual))
-    if len(own) != len(usual):
-        raise InvalidInput(f"columns = {shown(columns)} must name those for {usual}")
+    own = (
+        usual if columns is None else as_patterns("columns", columns, example=str(usual), at_least=len(usual))
+    )
     if task == "masked-lm" and getattr(tokenizer, "mask_token_id", None) is None:
         raise InvalidInput("task = 'masked-lm' needs a tokenizer with a mask token: give tokenizer=")
     if model.config.pad_token_id is None:  # which classifiers look for

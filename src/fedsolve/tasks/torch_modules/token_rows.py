@@ -43,17 +43,13 @@ class Reader:
 
     def rows(self, clients: Any, test: Any) -> tuple[list[Examples], Examples | None]:
         # of the clients and of the held-out examples, all of one width
-        check_list("clients", clients, f"for each client {self._form}")
+        check_list("clients", clients, f"for each client its {' and '.join(self.columns)}")
         given = [(f"client {i}", client) for i, client in enumerate(clients)]
         read = [self._read(*pair) for pair in (*given, *([] if test is None else [("test", test)]))]
         longest = [max(map(np.size, itertools.chain(*column))) for column in zip(*read, strict=True)]
         widths = [min(self.length, n - (self.task == "causal-lm")) for n in longest]
         made = [self._made(number, parts, widths) for number, parts in enumerate(read)]
         return made[: len(clients)], None if test is None else made[-1]
-
-    @property
-    def _form(self) -> str:
-        return "texts, or arrays of tokens" if len(self.columns) == 1 else f"a pair {self.columns}"
 
     def _read(self, who: str, client: Any) -> list[Any]:
         # arrays of tokens, or classes, by column
@@ -64,8 +60,7 @@ class Reader:
             except (KeyError, TypeError, AttributeError):
                 parts = ()
         if len(parts) != len(self.columns):
-            wanted = f"{self._form}, or a table with the columns {self.columns}"
-            raise InvalidInput(f"{who} is {of_type(client)}: give {wanted}")
+            raise InvalidInput(f"{who} is {of_type(client)}: give lists, or a table, of {self.columns}")
         read = [self._column(who, *pair) for pair in zip(COLUMNS[self.task].split(), parts, strict=True)]
         if len(sizes := set(map(len, read))) > 1:
             raise InvalidInput(
