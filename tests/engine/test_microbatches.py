@@ -56,7 +56,7 @@ def run(loss, clients, parts, **options):
     return fs.run(fs.FedAvg(0.3), task, rounds=2, dtype="float64", **given, **options)
 
 
-IN_THE_GATE = {("quotient", "uneven"), ("quotient of the model's", "whole clients"), ("mean", "even")}
+IN_THE_GATE = {("quotient", "uneven"), ("quotient of the model's", "whole clients"), ("mean", "uneven")}
 CLIENTS = {"uneven": (UNEVEN, 6), "whole clients": (UNEVEN, "full"), "even": (EVEN, 6)}
 
 
