@@ -117,9 +117,7 @@ def test_shown_command_lines_are_read():
     from fedsolve.tasks.datasets.download import DATASETS
 
     seen, every = set(), get_command(app)
-    above = every.make_context(
-        "fedsolve", [], resilient_parsing=True
-    )  # without it commands forget `-h` for good
+    above = every.make_context("fedsolve", [], resilient_parsing=True)
     for words in shown_commands():
         command, rest = every, words
         while hasattr(command, "commands"):

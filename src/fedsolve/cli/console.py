@@ -166,17 +166,21 @@ EPILOG = (
     "3 diverged; 4 the run of a federation failed; 130 interrupted (the last line has the resume command)."
 )
 """What every command's help ends with."""
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class App(typer.Typer):
     """Commands whose help is plain text, ends with the exit codes, and is also asked for by `-h`."""
 
     def __init__(self, **options: Any) -> None:
-        names = {"help_option_names": ["-h", "--help"]}
-        super().__init__(cls=_Group, context_settings=names, rich_markup_mode=None, epilog=EPILOG, **options)
+        super().__init__(cls=_Group, context_settings=_HELP, rich_markup_mode=None, epilog=EPILOG, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Any:
-        return super().command(name, **{"cls": _Command, "epilog": EPILOG, **options})
+        # settings of its own: whoever parses a command alone has `-h` too
+        settings = _HELP | options.pop("context_settings", {})
+        return super().command(
+            name, context_settings=settings, **{"cls": _Command, "epilog": EPILOG, **options}
+        )
 
 
 class _Command(TyperCommand):
