@@ -27,7 +27,10 @@ from experiments.figures import ITEMS  # noqa: E402
 PAGES = ROOT / "site" / "pages"
 GUIDES = {
     "Privacy": ("what-is-protected", "privacy", "security-model"),
-    "How to: problems": ("own-data", "pooled-statistics", "pytorch", "networks", "tasks", "pytorch-operations"),
+    "How to: problems": (
+        "own-data", "pooled-statistics", "pytorch", "networks", "language-models", "tasks",
+        "pytorch-operations",
+    ),
     "How to: methods": (
         "methods", "optax", "choosing", "settings", "tuning-free", "composite", "personalisation",
         "adding-an-algorithm",
