@@ -106,7 +106,7 @@ def test_the_saved_configuration_has_every_default(finished):
     table = tomllib.loads(text)
     assert table["run"] == {
         "rounds": 3, "clients_per_round": 2, "seed": 0, "batch_size": 32, "epochs": 1, "eval_every": 1,
-        "dtype": "float32", "chunk": 2, "devices": 1,
+        "dtype": "float32", "chunk": 2, "devices": 1, "microbatches": 1,
     }  # fmt: skip
     assert table["task_options"] == {
         "num_clients": 4, "partition": {"name": "dirichlet", "alpha": 0.3}, "model": "softmax", "seed": 0,

@@ -344,8 +344,9 @@ TABLE: dict[str, tuple[Any, dict[str, Any]]] = {
             module=lambda m: m.bfloat16(),
             params=lambda p: jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), p),
         ),
-        dict.fromkeys(WAYS[:2], Refused("the module has bfloat16 numbers in weight: runs are in float32"))
-        | {
+        {
+            "from_torch": Right(own(X @ np.asarray(jnp.asarray(W[3], jnp.bfloat16), np.float32), CLASSES)),
+            "TorchOracle": Refused("the module has bfloat16 numbers in weight: runs are in float32"),
             "JaxOracle": Refused(r"the model has bfloat16 numbers in w: runs are in float32"),
             "SklearnOracle": NotHere("its parameters are fedsolve's own"),
         },

@@ -118,7 +118,7 @@ def test_blocks_of_rows_are_joined():
     metrics = Metrics(cross_entropy, (("accuracy", accuracy),))
     with jax.enable_x64(True):
         params, rows = jax.tree.map(jnp.asarray, (Softmax.of(flat), many))
-        found = on_all(metrics, params, rows)
+        found = on_all(metrics, (), params, rows)
     for got, want in zip((found["loss"], found["accuracy"]), by_hand(flat, many.x, many.y), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-10)
 

@@ -279,6 +279,8 @@ def test_an_oracle_refuses_what_a_task_refuses(module, loss, loader, words):
         return
     with pytest.raises(fs.InvalidInput, match=words):
         fs.flower.TorchOracle(module, loss, loader)
+    if "bfloat16" in words:  # of which a task has copies in float32
+        return
     with pytest.raises(fs.InvalidInput):
         fs.tasks.from_torch(module, loss, [tuple(t.numpy() for t in loader[0])], translate=False)
 
