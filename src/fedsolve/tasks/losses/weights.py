@@ -156,10 +156,7 @@ def coupled(
     stated: bool, loss: Callable[..., Any], batch_size: int | None, counts: np.ndarray
 ) -> Callable[..., Any]:
     # the loss itself where nobody states that it couples examples. counts: of the clients' examples
-    if stated and "buffers" in asked(loss):
-        raise InvalidInput(
-            "couples_examples = True: the loss keeps buffers, which batches would share: leave them out"
-        )
+    check_no_buffers(stated and "buffers" in asked(loss))
     return Coupled(loss, int(counts.max()) if batch_size is None else batch_size) if stated else loss
 
 
