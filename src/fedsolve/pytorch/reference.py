@@ -5,8 +5,8 @@ A translation may differ by what `torch.export` leaves out, and a copy (`cause`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import exp, log
 from typing import Any, NamedTuple
@@ -28,7 +28,9 @@ from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope, firs
 from fedsolve.pytorch.batch_losses import global_states, mean_of, seed_all, tensors_of
 from fedsolve.pytorch.preserved_state import python_state
 from fedsolve.pytorch.translation.arrays import (
+    as_array,
     as_tensor,
+    is_large,
     mode_setter,
     preserve_attributes,
     substitute_tensors,
@@ -280,20 +282,43 @@ class Reference:
     `torch.autocast`, which leaves float64 as it is.
     """
 
-    def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Function, dtype: torch.dtype, was_repeated: bool = False
+    ) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
         self._name, self._set_mode = type(module).__name__, mode_setter(module)
-        self.draws = self.autocast = False
+        self.draws, self.autocast, self._was_repeated = False, False, was_repeated
 
-    def training(self, params: Values, buffers: Values, batch: Any) -> TrainingValues:
-        # with fixed draws; parameters and buffers that are not given have the module's own values. It is
-        # computed twice: a loss that is another then, or attributes that change in each call, are refused
+    def results(
+        self, functions: Mapping[str, Function], params: Values, buffers: Values, batch: Any
+    ) -> tuple[TrainingValues, dict[str, EvaluationValue]]:
+        # with fixed draws; parameters and buffers that are not given have the module's own values
+        values = self._tensors(params, buffers)
+        return self._training(values, tuple(buffers), batch), self._evaluation(functions, values, batch)
+
+    def _training(self, values: Values, buffers: Sequence[str], batch: Any) -> TrainingValues:
+        # at first computed twice: a loss that is another then, or attributes that change in each call, are refused
         with preserve_attributes(self.module, self.loss):
-            first, leaves = self._once(params, buffers, batch)
-            remembered = python_state(self.module, self.loss)
-            second, again = self._once(params, buffers, batch)
-            now = python_state(self.module, self.loss)
+            first, leaves = self._once(values, buffers, batch)
+            if not self._was_repeated:
+                self._check_repeated(first, leaves, values, buffers, batch)
+        if not first.coarsest:
+            return first
+        try:
+            with preserve_attributes(self.module, self.loss):
+                return first._replace(exact=self._once(values, buffers, batch, rounding=False)[0])
+        except InvalidInput:
+            return first
+
+    def _check_repeated(
+        self, first: TrainingValues, leaves: list[Tensor], values: Values, buffers: Sequence[str], batch: Any
+    ) -> None:
+        self._was_repeated = True
+        remembered = python_state(self.module, self.loss)
+        # the backward pass of a large module takes twice as long as the forward one
+        second, again = self._once(values, buffers, batch, slopes=not is_large(self.module))
+        now = python_state(self.module, self.loss)
         self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
         rounding = 1e-6 + 1e3 * first.coarsest
         check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
@@ -303,51 +328,49 @@ class Reference:
                     f"{name} changes whenever {self._name} is called in training, which a run does not keep from step "
                     "to step: keep what it remembers in a buffer (register_buffer)"
                 )
-        return first._replace(exact=self._exact(params, buffers, batch)) if first.coarsest else first
 
-    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> EvaluationValue:
-        # the value on the whole batch, with fixed draws
+    def _evaluation(
+        self, functions: Mapping[str, Function], values: Values, batch: Any
+    ) -> dict[str, EvaluationValue]:
+        # each function's value on the whole batch
 
-        def value(rounding: bool) -> tuple[float, float]:
-            kept = preserve_attributes(self.module, function)
-            x, y = tensors_of(batch, self.dtype)
-            with kept, self._with(params, buffers, False), torch.no_grad(), fixed_draws(rounding) as draws:
-                return float(mean_of(function(self.module(x), y))), draws.coarsest
+        def found(some: Mapping[str, Function], rounding: bool) -> dict[str, tuple[float, float]]:
+            kept, (x, y) = preserve_attributes(self.module, *some.values()), tensors_of(batch, self.dtype)
+            with kept, self._with(values, False), torch.no_grad(), fixed_draws(rounding) as draws:
+                outputs, own, each = self.module(x), draws.coarsest, {}
+                for name, function in some.items():
+                    draws.coarsest = own
+                    given = pytree.tree_map_only(Tensor, torch.clone, (outputs, y)) if len(some) > 1 else (outputs, y)
+                    each[name] = float(mean_of(function(*given))), draws.coarsest
+            return each
 
-        found, coarsest = value(rounding=True)
-        if not coarsest:
-            return EvaluationValue(found)
-        try:
-            return EvaluationValue(found, coarsest, value(rounding=False)[0])
-        except InvalidInput:  # it insists on the types that it converts to
-            return EvaluationValue(found, coarsest)
+        each = {name: EvaluationValue(*pair) for name, pair in found(functions, rounding=True).items()}
+        for name in (name for name, value in each.items() if value.coarsest):
+            # unless it insists on the types that it converts to
+            with suppress(InvalidInput):
+                exact = found({name: functions[name]}, rounding=False)[name][0]
+                each[name] = each[name]._replace(exact=exact)
+        return each
 
-    def graph(self, params: Values, buffers: Values, batch: Any, through_module: bool = True) -> Graph:
-        # outputs have no gradient unless `through_module`
-        with preserve_attributes(self.module, self.loss), self._with(params, buffers, True):
+    def graphs(self, params: Values, buffers: Values, batch: Any) -> tuple[Graph, Graph, bool]:
+        # of the loss; of it where outputs have no gradient; whether a tensor was given a hook
+        values = self._tensors(params, buffers)
+        with preserve_attributes(self.module, self.loss), self._with(values, True), _Hooks() as hooks:
             x, y = tensors_of(batch, self.dtype)
             outputs = self.module(x)
-            if not through_module:
-                outputs = pytree.tree_map_only(Tensor, torch.detach, outputs)
-            return Graph(mean_of(self.loss(outputs, y)))
-
-    def _exact(self, params: Values, buffers: Values, batch: Any) -> TrainingValues | None:
-        try:
-            with preserve_attributes(self.module, self.loss):
-                return self._once(params, buffers, batch, rounding=False)[0]
-        except InvalidInput:
-            return None
+            alone = pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), outputs)
+            return Graph(mean_of(self.loss(outputs, y))), Graph(mean_of(self.loss(alone, y))), hooks.found
 
     def _once(
-        self, params: Values, buffers: Values, batch: Any, rounding: bool = True
+        self, values: Values, buffers: Sequence[str], batch: Any, rounding: bool = True, slopes: bool = True
     ) -> tuple[TrainingValues, list[Tensor]]:
         # also the tensors with a gradient that the loss depends on
         x, y = tensors_of(batch, self.dtype)
-        with self._with(params, buffers, True), fixed_draws(rounding) as draws:
+        with self._with(values, True), fixed_draws(rounding) as draws:
             value = mean_of(self.loss(self.module(x), y))
             check_slope(f"the loss of {self._name}", value.requires_grad)
             leaves = Graph(value).leaves
-            slope = gradients(value, trainable(self.module))
+            slope = gradients(value, trainable(self.module)) if slopes else {}
             after = {n: tensor_to_array(self.module.get_buffer(n)) for n in buffers}
             loss = float(value.detach())
             del value  # with what it was computed from
@@ -363,19 +386,23 @@ class Reference:
                     "would not be trained: move it into the module"
                 )
 
-    @contextmanager
-    def _with(self, params: Values, buffers: Values, training: bool) -> Iterator[None]:
-        # the module with other values, in one mode, with random numbers from one seed
-        tensors, given = floating_tensors(self.module, self.loss), {**params, **buffers}
-        values = {}
-        for name, t in tensors.items():
+    def _tensors(self, params: Values, buffers: Values) -> dict[str, Tensor]:
+        given, values = {**params, **buffers}, {}
+        for name, t in floating_tensors(self.module, self.loss).items():
             like = t.new_empty(0, dtype=self.dtype) if t.is_floating_point() else t
-            values[name] = as_tensor(given[name] if name in given else tensor_to_array(t), like)
+            values[name] = as_tensor(given[name] if name in given else as_array(t), like)
+        return values
+
+    @contextmanager
+    def _with(self, values: Values, training: bool) -> Iterator[None]:
+        # the module with other values, in one mode, with random numbers from one seed; of what it writes to, copies
+        tensors = floating_tensors(self.module, self.loss)
+        own = {n: v if isinstance(tensors[n], nn.Parameter) else v.clone() for n, v in values.items()}
         eager = torch.compiler.set_stance("force_eager")
         with (
             eager,
             self._seeing_autocast(),
-            substitute_tensors(self.module, tensors, values),
+            substitute_tensors(self.module, tensors, own),
             seed_all(0),
             torch.enable_grad(),
         ):
@@ -426,26 +453,19 @@ def cause(reference: Reference, params: Values, buffers: Values, batch: Any) -> 
     for name, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             return f"'{name}' ({type(part).__name__}) has a backward hook, which is left out"
-    if _refers(reference, params, buffers, batch):
+    graph, of_loss, has_hooks = reference.graphs(params, buffers, batch)
+    own, functions = {id(p) for p in module.parameters()}, graph.functions
+    if any(id(leaf) in own for leaf in of_loss.leaves):
         return "the loss refers to the module's own parameters, which it takes for constants"
-    with _Hooks() as hooks:
-        functions = reference.graph(params, buffers, batch).functions
     if _OF_HOOKS in functions:  # the module's own are found above
         return "the loss, or every module, has a backward hook, which is left out"
     if functions:
         return f"the backward of torch.autograd.Function {functions[0]} is left out"
-    if hooks.found:
+    if has_hooks:
         return "a tensor has a hook (register_hook), which is left out"
     if reference.draws:
         return "it draws from Python's or NumPy's random numbers, of which one draw would stay"
     return ""
-
-
-def _refers(reference: Reference, params: Values, buffers: Values, batch: Any) -> bool:
-    # does the loss depend on the module's parameters otherwise than by its outputs?
-    own = {id(p) for p in reference.module.parameters()}
-    leaves = reference.graph(params, buffers, batch, through_module=False).leaves
-    return any(id(leaf) in own for leaf in leaves)
 
 
 class _Hooks(TorchFunctionMode):

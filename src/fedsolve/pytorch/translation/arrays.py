@@ -68,11 +68,14 @@ def as_traced(value: Any, traced: Any) -> Any:
     return value.astype(jax_dtype(torch.int64)) if wide else value
 
 
-def tensor_to_array(tensor: torch.Tensor) -> np.ndarray:
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    # of the tensor's own memory where it can be
     tensor = tensor.detach().cpu().resolve_conj()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.float().numpy().astype(jnp.bfloat16)
-    return tensor.numpy().copy()
+    return tensor.float().numpy().astype(jnp.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def tensor_to_array(tensor: torch.Tensor) -> np.ndarray:
+    return as_array(tensor).copy()
 
 
 def parameters(module: nn.Module) -> dict[str, np.ndarray]:

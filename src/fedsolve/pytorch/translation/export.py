@@ -21,11 +21,18 @@ from torch import Tensor, nn
 from torch._decomp import get_decompositions
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.batch_losses import global_states, row_of, seed_all
-from fedsolve.pytorch.translation.arrays import check_weights, copy_module, mode_setter, preserve_attributes
+from fedsolve.pytorch.translation.arrays import (
+    bytes_of,
+    check_weights,
+    copy_module,
+    mode_setter,
+    preserve_attributes,
+)
 from fedsolve.pytorch.translation.registry import where_raised
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
@@ -45,9 +52,8 @@ def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) ->
     # Core ATen for batches of any size; `inputs` is a batch of at least 2 rows, and first axes of that length
     # are the batch
     modes = [(part, part.training) for part in module.modules()]
-    rows = next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
     named = inspect.signature(module.forward).bind(*inputs).arguments  # `*args` is one of them
-    dynamic = _axes(dict(named), rows)
+    dynamic = _axes(dict(named), _length(inputs))
     try:
         mode_setter(module)(training)
         kept = preserve_attributes(module)
@@ -66,6 +72,10 @@ def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) ->
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+def _length(inputs: Any) -> int:
+    return next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
 
 
 class _Everything(set[Any]):
@@ -223,6 +233,56 @@ def _grows(node: Node) -> bool:
     given = {_type(n) for n in node.all_input_nodes} - {None, torch.bool}
     floating = any(t.is_floating_point for t in given if t is not None)
     return bool(given) and (_name(node) in _GROWING or (_name(node) == "_to_copy" and floating))
+
+
+class _Operations(TorchDispatchMode):
+    """Each operation of a pass with its arguments, tensors by the name of what they are or by when they were made."""
+
+    def __init__(self, module: nn.Module, x: Any) -> None:
+        super().__init__()
+        own = (*module.named_parameters(), *module.named_buffers())
+        self.found: list[Any] = []
+        self._names: dict[int, Any] = {id(t): name for name, t in own}
+        self._held = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]  # so that no name is given twice
+        self._names |= {id(t): i for i, t in enumerate(self._held)}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [self._name(value) for value in pytree.tree_leaves((args, kwargs))]
+        result = func(*args, **(kwargs or {}))
+        made = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
+        self._held += made
+        names = [self._names.setdefault(id(t), len(self._held) + i) for i, t in enumerate(made)]
+        self.found.append((str(func), given, names))
+        return result
+
+    def _name(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return repr(value)
+        if id(value) not in self._names:  # made of numbers in Python
+            self._held.append(value)
+            self._names[id(value)] = str(value.dtype), tuple(value.shape), bytes_of(value.detach()).tobytes()
+        return self._names[id(value)]
+
+
+def is_same_in_both_modes(module: nn.Module, x: Any) -> bool:
+    # whether both compute by the same operations of the same tensors, so that one program is of both
+    own, rows = copy_module(module), _length(x)
+    set_mode, start = mode_setter(own), {name: b.detach().clone() for name, b in own.named_buffers()}
+    found = []
+    for training in (True, False):
+        set_mode(training)
+        for name, b in own.named_buffers():
+            b.detach().copy_(start[name])
+        inputs = pytree.tree_map_only(Tensor, lambda t: (t[:2] if t.ndim and len(t) == rows else t).clone(), x)
+        try:
+            with seed_all(0), _Operations(own, inputs) as seen:
+                outputs = own(inputs)
+        except Exception:  # whatever this mode or the user's code raises: each is exported
+            return False
+        found.append((seen.found, [seen._name(t) for t in pytree.tree_leaves(outputs)]))
+    return found[0] == found[1]
 
 
 # A module run once in each mode, before anything is made of it.

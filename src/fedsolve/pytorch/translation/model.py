@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.translation.arrays import buffer_tensors, check_weights, tensor_to_array, trainable
-from fedsolve.pytorch.translation.export import exceeds_32_bits, export_module
+from fedsolve.pytorch.translation.export import exceeds_32_bits, export_module, is_same_in_both_modes
 from fedsolve.pytorch.translation.registry import NotTranslatable, why_not_exported
 from fedsolve.pytorch.translation.translate import Program
 
@@ -40,10 +40,13 @@ class Model:
         first: dict[int, str] = {}
         # shared weights
         self._first = {name: first.setdefault(id(t), name) for name, t in everything.items()}
-        exported = [_exported(module, (x,), mode) for mode in (True, False)]
-        if _form(exported[0]) != _form(exported[1]):
-            raise NotTranslatable("its outputs have another structure in training than in evaluation")
-        self._training, self._evaluation = (Program(program, self.dtype, remat) for program in exported)
+        exported = _exported(module, (x,), True)
+        self._training = self._evaluation = Program(exported, self.dtype, remat)
+        if not is_same_in_both_modes(module, x):
+            evaluated = _exported(module, (x,), False)
+            if _form(exported) != _form(evaluated):
+                raise NotTranslatable("its outputs have another structure in training than in evaluation")
+            self._evaluation = Program(evaluated, self.dtype, remat)
         if remat is not None and not (self._training.blocks and self._evaluation.blocks):
             raise InvalidInput(
                 f"remat = {remat!r}: {type(module).__name__} has no blocks, several children of one class in an "

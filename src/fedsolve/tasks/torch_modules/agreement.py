@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core.xla.compiler import quickest
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.losses import OfBatch
@@ -24,7 +25,7 @@ PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
 # of a large module (`is_large`): fewer rows, nothing is held for a second look, and weights keep the module's own type
 # until they are computed with
-_LEAST_OF_LARGE, _MOST_OF_LARGE, _PADDING_OF_LARGE = 6, 8, 2
+_ROWS_OF_LARGE, _PADDING_OF_LARGE = 4, 1
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
 # of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
@@ -55,7 +56,7 @@ class Agreement:
     """PyTorch's numbers on a sample of all clients' examples, to compare others with; the module is then as it was.
 
     `functions` are the loss and metrics, of outputs and targets. `extremes`: rows are added that have the largest and
-    the smallest integers of all inputs at once.
+    the smallest integers of all inputs at once. `was_repeated`: its calls have been repeated and compared before.
     """
 
     def __init__(
@@ -65,22 +66,24 @@ class Agreement:
         examples: Examples,
         dtype: torch.dtype,
         extremes: bool = False,
+        was_repeated: bool = False,
     ) -> None:
         from fedsolve.pytorch.loss_analysis import informative_rows
         from fedsolve.pytorch.reference import Reference
-        from fedsolve.pytorch.translation.arrays import buffer_tensors, is_large, tensor_to_array, trainable
+        from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, is_large, tensor_to_array, trainable
 
-        self.reference = Reference(module, functions["loss"], dtype)
+        self.reference = Reference(module, functions["loss"], dtype, was_repeated)
         self._functions, self.dtype = functions, dtype
-        self._is_large = is_large(module)
-        sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self._is_large else (_LEAST, _MOST)
+        self._is_large, self._extremes = is_large(module), extremes
+        few = 2 if extremes else _ROWS_OF_LARGE
+        sizes = (few, few) if self._is_large else (_LEAST, _MOST)
         rows = informative_rows(*examples, *sizes)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
             rows = np.append(rows, rows[:2])
             batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_repeat_rows, batch[1])
         self.batch = Examples(*batch)
-        own = tensor_to_array if self._is_large else lambda t: _to_float64(tensor_to_array(t))
+        own = as_array if self._is_large else lambda t: _to_float64(as_array(t))
         params = {n: own(p) for n, p in trainable(module).items()}
         buffers = {n: _to_float64(tensor_to_array(b)) for n, b in buffer_tensors(module).items()}
         self.start = Point(params, buffers, np.ones(len(rows), bool))
@@ -89,7 +92,8 @@ class Agreement:
         self._second = None if self._is_large else self._beside(first.training.buffers)
 
     def _points(self) -> Iterator[tuple[Point, Results]]:
-        # all rows at the start; then with padding, at weights beside it and with buffers that have moved
+        # all rows at the start; then with padding, at weights beside it and with buffers that have moved, on which
+        # extreme integers do not depend
         from fedsolve.pytorch.translation.arrays import return_memory
 
         first = self._first or self.results(self.start)
@@ -99,6 +103,8 @@ class Agreement:
         del first
         if self._is_large:
             return_memory()
+            if self._extremes:
+                return
         yield self._second or self._beside(moved_buffers)
 
     def _beside(self, buffers: Mapping[str, np.ndarray]) -> tuple[Point, Results]:
@@ -121,11 +127,7 @@ class Agreement:
 
     def results(self, point: Point) -> Results:
         rows = jax.tree.map(lambda a: a[point.counts], self.batch)
-        evaluation = {
-            name: self.reference.evaluation(f, point.params, point.buffers, rows)
-            for name, f in self._functions.items()
-        }
-        return Results(self.reference.training(point.params, point.buffers, rows), evaluation)
+        return Results(*self.reference.results(self._functions, point.params, point.buffers, rows))
 
     def difference(
         self, evaluate: Evaluate, otherwise: str = "the cause is not known", mixing: str = PADDING
@@ -143,7 +145,8 @@ class Agreement:
         # also what the sample does not show
         from fedsolve.pytorch.reference import cause
 
-        return cause(self.reference, self.start.params, self.start.buffers, self.batch)
+        few = jax.tree.map(lambda a: a[:2], self.batch) if self._is_large else self.batch
+        return cause(self.reference, self.start.params, self.start.buffers, few)
 
     def _limit(self, value: Any, exact: Any, coarsest: float, small: float) -> float:
         # follows from the types that this number passes through, not from others
@@ -246,7 +249,6 @@ def _relative(ours: Any, theirs: Any, small: float) -> float:
 # A task's loss and metrics of a PyTorch module on a few rows, as training and evaluation compute them.
 
 Functions = Mapping[str, Callable[..., Any]]
-_QUICK = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
 
 
 def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) -> Evaluate:
@@ -270,7 +272,7 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
             given = jax.tree.map(jnp.asarray, _floats(values, dtype))
             rows = len(point.counts)
             if rows not in programs:
-                programs[rows] = jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=_QUICK)
+                programs[rows] = jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=quickest())
             (loss, after), slope, each = jax.device_get(programs[rows](*given))
             evaluation = {
                 name: EvaluationValue(_pooled(functions[name], point.counts, *pair))

@@ -143,7 +143,7 @@ class _PyTorchNumbers:
 
         for extremes in (True, False):
             try:
-                return Agreement(*self._given, torch.float32, extremes)
+                return Agreement(*self._given, torch.float32, extremes, was_repeated=True)
             except InvalidInput:  # of such integers, which no example may have together, or of the type
                 continue
         return None
@@ -305,7 +305,7 @@ _ROUNDED = (
     "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
     "them a constant that all clients share, or run in float64"
 )
-_ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
+_ROWS, _FEW_ROWS = 31, 7  # of the batch that a module is traced with, a large one: numbers that hardly any axis has
 
 
 def from_torch(
@@ -379,7 +379,7 @@ def from_torch(
     from fedsolve.pytorch.batch_losses import are_classes
     from fedsolve.pytorch.loss_analysis import analyse
     from fedsolve.pytorch.preserved_state import preserve_state
-    from fedsolve.pytorch.translation.arrays import copy_module, refuse_sparse, trained_copy, without_halves
+    from fedsolve.pytorch.translation.arrays import copy_module, is_large, refuse_sparse, trained_copy, without_halves
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
@@ -391,10 +391,11 @@ def from_torch(
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
     held_out = None if test is None else _examples("test", test, drawn)
     with preserve_state((module, loss, *(metrics or {}).values())):
-        x, y = _sample(data.examples, _dtype(module))
+        rows = _FEW_ROWS if is_large(module) else _ROWS
+        x, y = _sample(data.examples, _dtype(module), rows)
         outputs = outputs_of(module, x)
-        _check_lone_rows(module, x, data, batch_size)
-        rounded = loses_by_rounding(module, _sample(data.examples, None)[0], _dtype(module))
+        _check_lone_rows(module, x, rows, data, batch_size)
+        rounded = loses_by_rounding(module, _sample(data.examples, None, rows)[0], _dtype(module))
         classes = are_classes(outputs, y)
         if metrics is None:
             metrics = {"accuracy": _accuracy} if classes else {}
@@ -435,7 +436,7 @@ def from_torch(
     )
 
 
-def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) -> None:
+def _check_lone_rows(module: Any, x: Any, rows: int, data: FederatedData, batch_size: Any) -> None:
     # BatchNorm and the like cannot be trained on a batch of one example
     from fedsolve.pytorch.translation.arrays import copy_module, mode_setter
     from fedsolve.pytorch.translation.export import check_single_row
@@ -443,7 +444,7 @@ def _check_lone_rows(module: Any, x: Any, data: FederatedData, batch_size: Any) 
     for client in _with_a_lone_row(data.counts, batch_size)[:1]:
         where = f"a batch of {data.names[client]}"
         mode_setter(own := copy_module(module))(True)
-        check_single_row(own, x, _ROWS, where, "take another batch_size, or leave the row out")
+        check_single_row(own, x, rows, where, "take another batch_size, or leave the row out")
 
 
 def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
@@ -514,7 +515,7 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
     return Examples(*(jax.tree.map(convert, part) for part in data))
 
 
-def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def _sample(examples: Any, dtype: torch.dtype | None, rows: int) -> tuple[Any, Any]:
     # floating numbers in a type; None for their own
     from fedsolve.pytorch.translation.arrays import to_tensor
 
@@ -524,7 +525,7 @@ def _sample(examples: Any, dtype: torch.dtype | None) -> tuple[Any, Any]:
         )
 
     def tensor(a: np.ndarray) -> torch.Tensor:
-        spread = np.linspace(0, len(a) - 1, _ROWS).astype(int)
+        spread = np.linspace(0, len(a) - 1, rows).astype(int)
         return to_tensor(a[spread], dtype)
 
     return jax.tree.map(tensor, examples.x), jax.tree.map(tensor, examples.y)
