@@ -19,14 +19,16 @@ from fedsolve.pytorch.translation.arrays import preserve_attributes
 
 
 @contextmanager
-def preserve_state(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterator[None]:
+def preserve_state(
+    functions: Iterable[Any], data: Iterable[Any] = (), copied: nn.Module | None = None
+) -> Iterator[None]:
     # afterwards attributes, parameters with their gradients and buffers of `functions` that are modules are
     # as they were; generators that `data` (datasets, loaders) hold go on where they were, as do the global
-    # ones of PyTorch on the CPU, NumPy and Python
+    # ones of PyTorch on the CPU, NumPy and Python. copied: a copy of the first one, instead of another one
     modules = [f for f in functions if isinstance(f, nn.Module)]
-    every = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-    tensors = [t for t in every if not is_lazy(t) and not t.is_meta]
-    values = [t.detach().clone() for t in tensors]
+    tensors = [t for m in modules for t in _values(m)]
+    values = [] if copied is None else [t.detach() for t in _values(copied)]
+    values += [t.detach().clone() for t in tensors[len(values) :]]
     slopes = [(p, p.grad) for m in modules for p in m.parameters()]
     for parameter, _ in slopes:
         parameter.grad = None
@@ -47,6 +49,10 @@ def preserve_state(functions: Iterable[Any], data: Iterable[Any] = ()) -> Iterat
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002
         torch.set_rng_state(own)
+
+
+def _values(module: nn.Module) -> list[Tensor]:
+    return [t for t in (*module.parameters(), *module.buffers()) if not is_lazy(t) and not t.is_meta]
 
 
 def same_values(a: Any, b: Any) -> bool:

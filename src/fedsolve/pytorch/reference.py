@@ -53,15 +53,6 @@ def _dense(gradient: Tensor) -> Tensor:
     return (gradient.to_dense() if gradient.is_sparse else gradient).detach()
 
 
-def _own_array(gradient: Tensor) -> np.ndarray:
-    # of a tensor that nobody else writes to: its own memory
-    return (
-        tensor_to_array(gradient)
-        if gradient.dtype == torch.bfloat16
-        else gradient.cpu().resolve_conj().numpy()
-    )
-
-
 def refuse_late_hooks(module: nn.Module) -> None:
     # such a hook acts once the gradient is in `.grad`, which nobody reads here
     for name, p in module.named_parameters():
@@ -282,13 +273,11 @@ class Reference:
     `torch.autocast`, which leaves float64 as it is.
     """
 
-    def __init__(
-        self, module: nn.Module, loss: Function, dtype: torch.dtype, was_repeated: bool = False
-    ) -> None:
+    def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
         refuse_late_hooks(module)
         self.module, self.loss, self.dtype = module, loss, dtype
         self._name, self._set_mode = type(module).__name__, mode_setter(module)
-        self.draws, self.autocast, self._was_repeated = False, False, was_repeated
+        self.draws = self.autocast = self._was_repeated = False
 
     def results(
         self, functions: Mapping[str, Function], params: Values, buffers: Values, batch: Any
@@ -340,7 +329,7 @@ class Reference:
                 outputs, own, each = self.module(x), draws.coarsest, {}
                 for name, function in some.items():
                     draws.coarsest = own
-                    given = pytree.tree_map_only(Tensor, torch.clone, (outputs, y)) if len(some) > 1 else (outputs, y)
+                    given = pytree.tree_map_only(Tensor, torch.clone, (outputs, y))  # which it may write to
                     each[name] = float(mean_of(function(*given))), draws.coarsest
             return each
 
@@ -374,8 +363,10 @@ class Reference:
             after = {n: tensor_to_array(self.module.get_buffer(n)) for n in buffers}
             loss = float(value.detach())
             del value  # with what it was computed from
-        found = TrainingValues(loss, {n: _own_array(g) for n, g in slope.items()}, after, draws.coarsest)
-        return found, leaves
+        # in float32 they take half of the memory, and are far finer than what is compared
+        halves = is_large(self.module) and self.dtype == torch.float64
+        each = {n: as_array(slope.pop(n).float() if halves else slope.pop(n)) for n in list(slope)}
+        return TrainingValues(loss, each, after, draws.coarsest), leaves
 
     def _check_leaves(self, leaves: list[Tensor]) -> None:
         own = {id(p) for p in self.module.parameters()}

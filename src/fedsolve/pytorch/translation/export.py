@@ -26,13 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.batch_losses import global_states, row_of, seed_all
-from fedsolve.pytorch.translation.arrays import (
-    bytes_of,
-    check_weights,
-    copy_module,
-    mode_setter,
-    preserve_attributes,
-)
+from fedsolve.pytorch.translation.arrays import check_weights, copy_module, mode_setter, preserve_attributes
 from fedsolve.pytorch.translation.registry import where_raised
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
@@ -236,52 +230,52 @@ def _grows(node: Node) -> bool:
 
 
 class _Operations(TorchDispatchMode):
-    """Each operation of a pass with its arguments, tensors by the name of what they are or by when they were made."""
+    """Each operation of a pass with its arguments, tensors by name, by number as they are made, or by their values."""
 
-    def __init__(self, module: nn.Module, x: Any) -> None:
+    def __init__(self, named: dict[str, Tensor]) -> None:
         super().__init__()
-        own = (*module.named_parameters(), *module.named_buffers())
         self.found: list[Any] = []
-        self._names: dict[int, Any] = {id(t): name for name, t in own}
-        self._held = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]  # so that no name is given twice
-        self._names |= {id(t): i for i, t in enumerate(self._held)}
+        self._held = list(named.values())  # so that no `id` is given twice
+        self._names: dict[int, Any] = {id(t): name for name, t in named.items()}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = [self._name(value) for value in pytree.tree_leaves((args, kwargs))]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = self.names((args, kwargs))
         result = func(*args, **(kwargs or {}))
-        made = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
-        self._held += made
-        names = [self._names.setdefault(id(t), len(self._held) + i) for i, t in enumerate(made)]
-        self.found.append((str(func), given, names))
+        for t in pytree.tree_leaves(result):
+            self._names.setdefault(id(t), len(self._held))
+            self._held.append(t)
+        self.found.append((str(func), given, self.names(result)))
         return result
 
-    def _name(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return repr(value)
-        if id(value) not in self._names:  # made of numbers in Python
-            self._held.append(value)
-            self._names[id(value)] = str(value.dtype), tuple(value.shape), bytes_of(value.detach()).tobytes()
-        return self._names[id(value)]
+    def names(self, values: Any) -> list[Any]:
+        return [self._name(v) if isinstance(v, Tensor) else repr(v) for v in pytree.tree_leaves(values)]
+
+    def _name(self, t: Tensor) -> Any:
+        if id(t) not in self._names:  # made of numbers in Python
+            self._held.append(t)
+            self._names[id(t)] = str(t.dtype), tuple(t.shape), t.detach().double().numpy().tobytes()
+        return self._names[id(t)]
 
 
 def is_same_in_both_modes(module: nn.Module, x: Any) -> bool:
     # whether both compute by the same operations of the same tensors, so that one program is of both
-    own, rows = copy_module(module), _length(x)
+    own, rows, found = copy_module(module), _length(x), []
     set_mode, start = mode_setter(own), {name: b.detach().clone() for name, b in own.named_buffers()}
-    found = []
-    for training in (True, False):
-        set_mode(training)
-        for name, b in own.named_buffers():
-            b.detach().copy_(start[name])
-        inputs = pytree.tree_map_only(Tensor, lambda t: (t[:2] if t.ndim and len(t) == rows else t).clone(), x)
-        try:
-            with seed_all(0), _Operations(own, inputs) as seen:
-                outputs = own(inputs)
-        except Exception:  # whatever this mode or the user's code raises: each is exported
-            return False
-        found.append((seen.found, [seen._name(t) for t in pytree.tree_leaves(outputs)]))
+    few = pytree.tree_map_only(Tensor, lambda t: t[:2] if t.ndim and len(t) == rows else t, x)
+    try:
+        for training in (True, False):
+            set_mode(training)
+            for name, b in own.named_buffers():
+                b.detach().copy_(start[name])
+            inputs = pytree.tree_map_only(Tensor, torch.clone, few)
+            leaves = {
+                f"input {i}": t for i, t in enumerate(pytree.tree_leaves(inputs)) if isinstance(t, Tensor)
+            }
+            named = leaves | dict(own.named_parameters()) | dict(own.named_buffers())
+            with seed_all(0), _Operations(named) as seen:
+                found.append((seen.names(own(inputs)), seen.found))
+    except Exception:  # whatever this mode or the user's code raises: each is exported
+        return False
     return found[0] == found[1]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -13,7 +15,7 @@ from jaxtyping import Array
 from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.translation.arrays import buffer_tensors, check_weights, tensor_to_array, trainable
+from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, check_weights, trainable
 from fedsolve.pytorch.translation.export import exceeds_32_bits, export_module, is_same_in_both_modes
 from fedsolve.pytorch.translation.registry import NotTranslatable, why_not_exported
 from fedsolve.pytorch.translation.translate import Program
@@ -52,15 +54,16 @@ class Model:
                 f"remat = {remat!r}: {type(module).__name__} has no blocks, several children of one class in an "
                 "nn.ModuleList or nn.Sequential: leave remat out"
             )
-        values = {name: tensor_to_array(t) for name, t in everything.items() if self._first[name] == name}
+        # parameters are in the module's memory, which nobody writes to meanwhile
+        values = {name: as_array(t) for name, t in everything.items() if self._first[name] == name}
         held = list(values.values())
         written = {self._first[name] for name in self._training.written}
         for name in sorted(written - buffer_tensors(module).keys()):
             raise InvalidInput(f"the module writes to '{name}', which is not a buffer that it saves")
         self.params = {name: values.pop(name) for name in trainable(module)}
-        self.buffers = {name: values.pop(name) for name in sorted(written)}
+        self.buffers = {name: values.pop(name).copy() for name in sorted(written)}
         self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}
-        self._constants = values
+        self._constants = {name: value.copy() for name, value in values.items()}
         programs = self._training, self._evaluation
         draws = self._training.random or self._training.digest != self._evaluation.digest
         self.asks = ("key",) if draws else ()
@@ -122,7 +125,7 @@ class OnRows:
                 raise InvalidInput(
                     f"{name} has a parameter of its own ({tensor}), which would not be trained: move it into the module"
                 )
-        self._values = {n: tensor_to_array(t) for n, t in wrapped.state_dict().items()}
+        self._values = {n: as_array(t).copy() for n, t in wrapped.state_dict().items()}
         leaves = pytree.tree_leaves((outputs, targets))
         rows = _rows(outputs)
         self._axes = tuple(0 if isinstance(t, Tensor) and t.ndim and len(t) == rows else None for t in leaves)
@@ -198,7 +201,27 @@ def _is_bytes(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype == torch.uint8
 
 
+_PROGRAMS: dict[bytes, tuple[Any, bool]] = {}  # with whether they widen bytes
+
+
 def _exported_loss(applied: _Applied, outputs: Any, targets: Any) -> Any:
+    # PyTorch's own losses and the package's are exported once for the same shapes and types
+    kind = applied.function if isinstance(applied.function, FunctionType) else type(applied.function)
+    leaves, form = pytree.tree_flatten((outputs, targets))
+    shapes = [(t.shape, t.dtype) if isinstance(t, Tensor) else t for t in leaves]
+    try:
+        key = pickle.dumps((applied.function, str(form), shapes))
+    except Exception:  # a local function, a hook: whatever cannot be pickled
+        key = b""
+    if not key or not kind.__module__.startswith(("torch.nn.modules.loss", "fedsolve.")):
+        return _newly_exported(applied, outputs, targets)
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = _newly_exported(applied, outputs, targets), applied.widens
+    program, applied.widens = _PROGRAMS[key]
+    return program
+
+
+def _newly_exported(applied: _Applied, outputs: Any, targets: Any) -> Any:
     # with int64 in place of bytes where `torch.export` knows no bytes, though PyTorch takes them as labels
     try:
         return _exported(applied, (outputs, targets), False)

@@ -56,7 +56,7 @@ class Agreement:
     """PyTorch's numbers on a sample of all clients' examples, to compare others with; the module is then as it was.
 
     `functions` are the loss and metrics, of outputs and targets. `extremes`: rows are added that have the largest and
-    the smallest integers of all inputs at once. `was_repeated`: its calls have been repeated and compared before.
+    the smallest integers of all inputs at once.
     """
 
     def __init__(
@@ -66,13 +66,12 @@ class Agreement:
         examples: Examples,
         dtype: torch.dtype,
         extremes: bool = False,
-        was_repeated: bool = False,
     ) -> None:
         from fedsolve.pytorch.loss_analysis import informative_rows
         from fedsolve.pytorch.reference import Reference
-        from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, is_large, tensor_to_array, trainable
+        from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, is_large, trainable
 
-        self.reference = Reference(module, functions["loss"], dtype, was_repeated)
+        self.reference = Reference(module, functions["loss"], dtype)
         self._functions, self.dtype = functions, dtype
         self._is_large, self._extremes = is_large(module), extremes
         few = 2 if extremes else _ROWS_OF_LARGE
@@ -85,7 +84,7 @@ class Agreement:
         self.batch = Examples(*batch)
         own = as_array if self._is_large else lambda t: _to_float64(as_array(t))
         params = {n: own(p) for n, p in trainable(module).items()}
-        buffers = {n: _to_float64(tensor_to_array(b)) for n, b in buffer_tensors(module).items()}
+        buffers = {n: _to_float64(as_array(b)) for n, b in buffer_tensors(module).items()}
         self.start = Point(params, buffers, np.ones(len(rows), bool))
         first = self.results(self.start)
         self._first: Results | None = first
@@ -272,7 +271,8 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
             given = jax.tree.map(jnp.asarray, _floats(values, dtype))
             rows = len(point.counts)
             if rows not in programs:
-                programs[rows] = jax.jit(_all_of(functions)).lower(*given).compile(compiler_options=quickest())
+                lowered = jax.jit(_all_of(functions)).lower(*given)
+                programs[rows] = lowered.compile(compiler_options=quickest())
             (loss, after), slope, each = jax.device_get(programs[rows](*given))
             evaluation = {
                 name: EvaluationValue(_pooled(functions[name], point.counts, *pair))

@@ -143,7 +143,7 @@ class _PyTorchNumbers:
 
         for extremes in (True, False):
             try:
-                return Agreement(*self._given, torch.float32, extremes, was_repeated=True)
+                return Agreement(*self._given, torch.float32, extremes)
             except InvalidInput:  # of such integers, which no example may have together, or of the type
                 continue
         return None
@@ -305,7 +305,8 @@ _ROUNDED = (
     "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
     "them a constant that all clients share, or run in float64"
 )
-_ROWS, _FEW_ROWS = 31, 7  # of the batch that a module is traced with, a large one: numbers that hardly any axis has
+# of the batch that a module is traced with, and a large one: numbers that hardly any other axis has
+_ROWS, _FEW_ROWS = 31, 7
 
 
 def from_torch(
@@ -379,19 +380,21 @@ def from_torch(
     from fedsolve.pytorch.batch_losses import are_classes
     from fedsolve.pytorch.loss_analysis import analyse
     from fedsolve.pytorch.preserved_state import preserve_state
-    from fedsolve.pytorch.translation.arrays import copy_module, is_large, refuse_sparse, trained_copy, without_halves
+    from fedsolve.pytorch.translation import arrays
     from fedsolve.pytorch.translation.export import loses_by_rounding, outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
-    refuse_sparse(module)
-    given, module = module, without_halves(module)
+    arrays.refuse_sparse(module)
+    given, module = module, arrays.without_halves(module)
+    copied = arrays.copy_module(given)
+    same = copied if module is given else None  # but for numbers of 16 bits
     make_cores_devices()  # before the translation begins JAX
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
     held_out = None if test is None else _examples("test", test, drawn)
-    with preserve_state((module, loss, *(metrics or {}).values())):
-        rows = _FEW_ROWS if is_large(module) else _ROWS
+    with preserve_state((module, loss, *(metrics or {}).values()), copied=same):
+        rows = _FEW_ROWS if arrays.is_large(module) else _ROWS
         x, y = _sample(data.examples, _dtype(module), rows)
         outputs = outputs_of(module, x)
         _check_lone_rows(module, x, rows, data, batch_size)
@@ -407,6 +410,9 @@ def from_torch(
             if what not in from_sums:
                 functions[what] = analysed(f"metric {what}", metric, only_means=False)
         parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate, remat)
+    own = dict((module if same is None else same).named_parameters())
+    for held in (parts.params, parts.frozen):  # no longer in the memory of the user's module
+        held.update((name, arrays.as_array(own[name])) for name in list(held))
     assemble = _store(parts, given, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     notes += tuple(
@@ -430,7 +436,7 @@ def from_torch(
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
         assemble=assemble,
-        module=partial(trained_copy, copy_module(given)),
+        module=partial(arrays.trained_copy, copied),
         labels=likeliest if classes else None,
         notes=notes,
     )
