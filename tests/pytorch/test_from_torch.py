@@ -158,6 +158,57 @@ def test_methods_run_on_a_module_as_on_its_twin(method):
         np.testing.assert_allclose(ours.params[name], value, atol=1e-4, err_msg=name)
 
 
+class Weights(nn.Module):
+    """Other operands in training than in evaluation, in the same operations."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.first, self.second = kind, nn.Linear(4, 4), nn.Linear(4, 4)
+        self.held = [torch.zeros(2, 4), torch.ones(2, 4)]
+
+    def forward(self, x):
+        first, second = self.first(x), self.second(x)
+        return {
+            "layer": lambda: (self.first if self.training else self.second)(x),
+            "constant": lambda: first * torch.tensor(2.0 if self.training else 3.0),
+            "attribute": lambda: first[:2] + self.held[self.training],
+            "result": lambda: first if self.training else second,
+            "none": lambda: first * torch.tensor(2.0) + second,
+        }[self.kind]()
+
+
+@pytest.mark.parametrize("kind", ["layer", "constant", "attribute", "result", "none"])
+def test_modes_that_compute_the_same_have_one_program(kind):
+    from fedsolve.pytorch.translation.export import is_same_in_both_modes
+
+    assert is_same_in_both_modes(Weights(kind), torch.rand(5, 4)) == (kind == "none")
+    layers = {"layer": nn.BatchNorm1d(4), "constant": nn.Dropout(0.5), "none": nn.Dropout(0.0)}
+    module = nn.Sequential(nn.Linear(4, 4), layers.get(kind, nn.RReLU()))
+    before = copy.deepcopy(module.state_dict())
+    assert is_same_in_both_modes(module, torch.rand(5, 4)) == (kind == "none")
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_losses_that_are_equal_have_one_program(monkeypatch):
+    from fedsolve.pytorch.translation import model
+
+    exported, export = [], model.export_module
+    monkeypatch.setattr(model, "_PROGRAMS", {})
+    monkeypatch.setattr(model, "export_module", lambda *given: exported.append(1) or export(*given))
+    outputs, y = torch.rand(7, 3), torch.arange(7) % 3
+    for loss, count in (
+        (nn.CrossEntropyLoss(), 1),
+        (nn.CrossEntropyLoss(), 1),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), 2),
+        (nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0])), 3),
+        (nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 4.0])), 4),
+        (lambda outputs, y: F.cross_entropy(outputs, y), 5),
+    ):
+        made = model.OnRows("the loss", loss, outputs, y, torch.float32)
+        assert len(exported) == count
+        np.testing.assert_allclose(made.of_batch(outputs.numpy(), y.numpy()), loss(outputs, y), rtol=1e-6)
+
+
 @pytest.mark.full
 def test_a_module_is_swept():
     torch.manual_seed(0)

@@ -292,13 +292,10 @@ class Reference:
             first, leaves = self._once(values, buffers, batch)
             if not self._was_repeated:
                 self._check_repeated(first, leaves, values, buffers, batch)
-        if not first.coarsest:
-            return first
-        try:
-            with preserve_attributes(self.module, self.loss):
+        if first.coarsest:
+            with suppress(InvalidInput), preserve_attributes(self.module, self.loss):
                 return first._replace(exact=self._once(values, buffers, batch, rounding=False)[0])
-        except InvalidInput:
-            return first
+        return first
 
     def _check_repeated(
         self, first: TrainingValues, leaves: list[Tensor], values: Values, buffers: Sequence[str], batch: Any

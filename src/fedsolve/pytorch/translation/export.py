@@ -26,7 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.batch_losses import global_states, row_of, seed_all
-from fedsolve.pytorch.translation.arrays import check_weights, copy_module, mode_setter, preserve_attributes
+from fedsolve.pytorch.translation.arrays import (
+    check_weights,
+    copy_module,
+    is_large,
+    mode_setter,
+    preserve_attributes,
+)
 from fedsolve.pytorch.translation.registry import where_raised
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
@@ -46,8 +52,9 @@ def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) ->
     # Core ATen for batches of any size; `inputs` is a batch of at least 2 rows, and first axes of that length
     # are the batch
     modes = [(part, part.training) for part in module.modules()]
+    rows = next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
     named = inspect.signature(module.forward).bind(*inputs).arguments  # `*args` is one of them
-    dynamic = _axes(dict(named), _length(inputs))
+    dynamic = _axes(dict(named), rows)
     try:
         mode_setter(module)(training)
         kept = preserve_attributes(module)
@@ -66,10 +73,6 @@ def export_module(module: nn.Module, inputs: tuple[Any, ...], training: bool) ->
     finally:
         for part, mode in modes:
             part.training = mode
-
-
-def _length(inputs: Any) -> int:
-    return next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
 
 
 class _Everything(set[Any]):
@@ -257,17 +260,20 @@ class _Operations(TorchDispatchMode):
         return self._names[id(t)]
 
 
+def _first_rows(x: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda t: t[:2] if t.ndim else t, x)
+
+
 def is_same_in_both_modes(module: nn.Module, x: Any) -> bool:
     # whether both compute by the same operations of the same tensors, so that one program is of both
-    own, rows, found = copy_module(module), _length(x), []
+    own, found = copy_module(module), []
     set_mode, start = mode_setter(own), {name: b.detach().clone() for name, b in own.named_buffers()}
-    few = pytree.tree_map_only(Tensor, lambda t: t[:2] if t.ndim and len(t) == rows else t, x)
     try:
         for training in (True, False):
             set_mode(training)
             for name, b in own.named_buffers():
                 b.detach().copy_(start[name])
-            inputs = pytree.tree_map_only(Tensor, torch.clone, few)
+            inputs = pytree.tree_map_only(Tensor, torch.clone, _first_rows(x))
             leaves = {
                 f"input {i}": t for i, t in enumerate(pytree.tree_leaves(inputs)) if isinstance(t, Tensor)
             }
@@ -285,14 +291,15 @@ def is_same_in_both_modes(module: nn.Module, x: Any) -> bool:
 def outputs_of(module: nn.Module, x: Any) -> Any:
     # in evaluation mode, of a copy; both modes are tried, since what fails later fails inside a program
     check_weights(module)
-    _check_unwritten(module, x)
+    some = _first_rows(x) if is_large(module) else x  # to train on all takes twice the time and much memory
+    _check_unwritten(module, some)
     own = copy_module(module)
     set_mode = mode_setter(own)
     set_mode(False)
     with torch.no_grad():
         outputs = _twice(own, x, "evaluation")
     set_mode(True)
-    _twice(own, x, "training")
+    _twice(own, some, "training")
     _check_tensors(module, outputs)
     return outputs
 
