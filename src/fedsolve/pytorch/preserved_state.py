@@ -19,9 +19,7 @@ from fedsolve.pytorch.translation.arrays import preserve_attributes
 
 
 @contextmanager
-def preserve_state(
-    functions: Iterable[Any], data: Iterable[Any] = (), copied: nn.Module | None = None
-) -> Iterator[None]:
+def preserve_state(functions: Iterable[Any], data: Iterable[Any] = (), copied: Any = None) -> Iterator[None]:
     # afterwards attributes, parameters with their gradients and buffers of `functions` that are modules are
     # as they were; generators that `data` (datasets, loaders) hold go on where they were, as do the global
     # ones of PyTorch on the CPU, NumPy and Python. copied: a copy of the first one, instead of another one

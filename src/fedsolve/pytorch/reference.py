@@ -242,6 +242,7 @@ class FixedRandom:
 
 
 Function = Callable[[Any, Any], Any]
+Functions = Mapping[str, Function]
 Values = Mapping[str, Any]
 
 
@@ -280,7 +281,7 @@ class Reference:
         self.draws = self.autocast = self._was_repeated = False
 
     def results(
-        self, functions: Mapping[str, Function], params: Values, buffers: Values, batch: Any
+        self, functions: Functions, params: Values, buffers: Values, batch: Any
     ) -> tuple[TrainingValues, dict[str, EvaluationValue]]:
         # with fixed draws; parameters and buffers that are not given have the module's own values
         values = self._tensors(params, buffers)
@@ -291,36 +292,28 @@ class Reference:
         with preserve_attributes(self.module, self.loss):
             first, leaves = self._once(values, buffers, batch)
             if not self._was_repeated:
-                self._check_repeated(first, leaves, values, buffers, batch)
+                self._was_repeated, remembered = True, python_state(self.module, self.loss)
+                # the backward pass of a large module takes twice as long as the forward one
+                second, again = self._once(values, buffers, batch, slopes=not is_large(self.module))
+                self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
+                rounding = 1e-6 + 1e3 * first.coarsest
+                check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
+                self._check_remembered(remembered)
         if first.coarsest:
             with suppress(InvalidInput), preserve_attributes(self.module, self.loss):
                 return first._replace(exact=self._once(values, buffers, batch, rounding=False)[0])
         return first
 
-    def _check_repeated(
-        self, first: TrainingValues, leaves: list[Tensor], values: Values, buffers: Sequence[str], batch: Any
-    ) -> None:
-        self._was_repeated = True
-        remembered = python_state(self.module, self.loss)
-        # the backward pass of a large module takes twice as long as the forward one
-        second, again = self._once(values, buffers, batch, slopes=not is_large(self.module))
-        now = python_state(self.module, self.loss)
-        self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
-        rounding = 1e-6 + 1e3 * first.coarsest
-        check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
-        for name, value in now.items():
+    def _check_remembered(self, remembered: Mapping[str, Any]) -> None:
+        for name, value in python_state(self.module, self.loss).items():
             if name in remembered and value != remembered[name]:
                 raise InvalidInput(
                     f"{name} changes whenever {self._name} is called in training, which a run does not keep from step "
                     "to step: keep what it remembers in a buffer (register_buffer)"
                 )
 
-    def _evaluation(
-        self, functions: Mapping[str, Function], values: Values, batch: Any
-    ) -> dict[str, EvaluationValue]:
-        # each function's value on the whole batch
-
-        def found(some: Mapping[str, Function], rounding: bool) -> dict[str, tuple[float, float]]:
+    def _evaluation(self, functions: Functions, values: Values, batch: Any) -> dict[str, EvaluationValue]:
+        def found(some: Functions, rounding: bool) -> dict[str, tuple[float, float]]:
             kept, (x, y) = preserve_attributes(self.module, *some.values()), tensors_of(batch, self.dtype)
             with kept, self._with(values, False), torch.no_grad(), fixed_draws(rounding) as draws:
                 outputs, own, each = self.module(x), draws.coarsest, {}
@@ -332,8 +325,7 @@ class Reference:
 
         each = {name: EvaluationValue(*pair) for name, pair in found(functions, rounding=True).items()}
         for name in (name for name, value in each.items() if value.coarsest):
-            # unless it insists on the types that it converts to
-            with suppress(InvalidInput):
+            with suppress(InvalidInput):  # it insists on the types that it converts to
                 exact = found({name: functions[name]}, rounding=False)[name][0]
                 each[name] = each[name]._replace(exact=exact)
         return each

@@ -46,7 +46,6 @@ def compiler_options(on_one_core: bool = False) -> dict[str, Any]:
 
 def quickest() -> dict[str, Any]:
     """Options for a program that runs once or twice, and takes longer to compile than to run."""
-    # of a small network's loss and gradient on a CPU a sixth of the time, of a transformer's of 12 layers two fifths
     once = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
     if jax.default_backend() == "cpu":
         once |= {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}

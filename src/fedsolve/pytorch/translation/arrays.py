@@ -68,8 +68,7 @@ def as_traced(value: Any, traced: Any) -> Any:
     return value.astype(jax_dtype(torch.int64)) if wide else value
 
 
-def as_array(tensor: torch.Tensor) -> np.ndarray:
-    # of the tensor's own memory where it can be
+def as_array(tensor: torch.Tensor) -> np.ndarray:  # in the tensor's own memory where it can be
     tensor = tensor.detach().cpu().resolve_conj()
     return tensor.float().numpy().astype(jnp.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
@@ -92,7 +91,7 @@ def parameters(module: nn.Module) -> dict[str, np.ndarray]:
     """
     own = trainable(module)
     refuse_halves(module)
-    return {name: _copy(p) for name, p in own.items()}
+    return {name: tensor_to_array(p) for name, p in own.items()}
 
 
 def buffers(module: nn.Module) -> dict[str, np.ndarray]:
@@ -104,7 +103,7 @@ def buffers(module: nn.Module) -> dict[str, np.ndarray]:
     Returns:
         name -> array of the buffer's shape and type; empty if it keeps none.
     """
-    return {name: _copy(b) for name, b in buffer_tensors(module).items()}
+    return {name: tensor_to_array(b) for name, b in buffer_tensors(module).items()}
 
 
 def assign(
@@ -351,7 +350,3 @@ def preserve_attributes(*modules: Any) -> Iterator[None]:
 
 def _scripted(part: nn.Module) -> bool:
     return isinstance(part, torch.jit.ScriptModule)
-
-
-def _copy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy().copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -209,10 +210,9 @@ def _exported_loss(applied: _Applied, outputs: Any, targets: Any) -> Any:
     kind = applied.function if isinstance(applied.function, FunctionType) else type(applied.function)
     leaves, form = pytree.tree_flatten((outputs, targets))
     shapes = [(t.shape, t.dtype) if isinstance(t, Tensor) else t for t in leaves]
-    try:
+    key = b""
+    with suppress(Exception):  # a local function, a hook: whatever cannot be pickled
         key = pickle.dumps((applied.function, str(form), shapes))
-    except Exception:  # a local function, a hook: whatever cannot be pickled
-        key = b""
     if not key or not kind.__module__.startswith(("torch.nn.modules.loss", "fedsolve.")):
         return _newly_exported(applied, outputs, targets)
     if key not in _PROGRAMS:

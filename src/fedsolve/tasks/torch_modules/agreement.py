@@ -74,8 +74,7 @@ class Agreement:
         self.reference = Reference(module, functions["loss"], dtype)
         self._functions, self.dtype = functions, dtype
         self._is_large, self._extremes = is_large(module), extremes
-        few = 2 if extremes else _ROWS_OF_LARGE
-        sizes = (few, few) if self._is_large else (_LEAST, _MOST)
+        sizes = (_ROWS_OF_LARGE, _ROWS_OF_LARGE) if self._is_large else (_LEAST, _MOST)
         rows = informative_rows(*examples, *sizes)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
@@ -91,8 +90,7 @@ class Agreement:
         self._second = None if self._is_large else self._beside(first.training.buffers)
 
     def _points(self) -> Iterator[tuple[Point, Results]]:
-        # all rows at the start; then with padding, at weights beside it and with buffers that have moved, on which
-        # extreme integers do not depend
+        # all rows at the start; then, but for extremes, with padding, at weights beside it and with moved buffers
         from fedsolve.pytorch.translation.arrays import return_memory
 
         first = self._first or self.results(self.start)

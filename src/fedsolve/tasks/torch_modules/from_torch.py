@@ -305,8 +305,10 @@ _ROUNDED = (
     "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
     "them a constant that all clients share, or run in float64"
 )
-# of the batch that a module is traced with, and a large one: numbers that hardly any other axis has
-_ROWS, _FEW_ROWS = 31, 7
+_ROWS, _FEW_ROWS = (
+    31,
+    7,
+)  # of the batch that a module is traced with, a large one: hardly any other axis has them
 
 
 def from_torch(
@@ -394,9 +396,9 @@ def from_torch(
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
     held_out = None if test is None else _examples("test", test, drawn)
     with preserve_state((module, loss, *(metrics or {}).values()), copied=same):
-        rows = _FEW_ROWS if arrays.is_large(module) else _ROWS
+        rows = _FEW_ROWS if (is_large := arrays.is_large(module)) else _ROWS
         x, y = _sample(data.examples, _dtype(module), rows)
-        outputs = outputs_of(module, x)
+        outputs = outputs_of(module, x, is_large)
         _check_lone_rows(module, x, rows, data, batch_size)
         rounded = loses_by_rounding(module, _sample(data.examples, None, rows)[0], _dtype(module))
         classes = are_classes(outputs, y)
