@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
 from fedsolve.pytorch.batch_losses import global_states, row_of, seed_all
-from fedsolve.pytorch.translation.arrays import check_weights, copy_module, mode_setter, preserve_attributes
+from fedsolve.pytorch.translation.arrays import copy_module, mode_setter, preserve_attributes
 from fedsolve.pytorch.translation.registry import where_raised
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
@@ -284,7 +284,6 @@ def is_same_in_both_modes(module: nn.Module, x: Any) -> bool:
 
 def outputs_of(module: nn.Module, x: Any, is_large: bool = False) -> Any:
     # in evaluation mode, of a copy; both modes are tried, since what fails later fails inside a program
-    check_weights(module)
     some = _first_rows(x) if is_large else x  # to train on all takes twice the time and much memory
     _check_unwritten(module, some)
     own = copy_module(module)

@@ -389,37 +389,31 @@ def from_torch(
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an instance, not a class")
     arrays.refuse_sparse(module)
     given, module = module, arrays.without_halves(module)
-    copied = arrays.copy_module(given)
-    same = copied if module is given else None  # but for numbers of 16 bits
     make_cores_devices()  # before the translation begins JAX
     drawn: list[str] = []
     data = clients if isinstance(clients, FederatedData) else _federated(clients, drawn)
     held_out = None if test is None else _examples("test", test, drawn)
-    with preserve_state((module, loss, *(metrics or {}).values()), copied=same):
+    arrays.check_weights(module)  # some cannot be copied
+    copied, changed = arrays.copy_module(given), (module, loss, *(metrics or {}).values())
+    with preserve_state(changed, copied=copied if module is given else None):
         rows = _FEW_ROWS if (is_large := arrays.is_large(module)) else _ROWS
         x, y = _sample(data.examples, _dtype(module), rows)
         outputs = outputs_of(module, x, is_large)
         _check_lone_rows(module, x, rows, data, batch_size)
         rounded = loses_by_rounding(module, _sample(data.examples, None, rows)[0], _dtype(module))
         classes = are_classes(outputs, y)
-        if metrics is None:
-            metrics = {"accuracy": _accuracy} if classes else {}
+        metrics = metrics if metrics is not None else {"accuracy": _accuracy} if classes else {}
         from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
         refuse_weighted(from_sums)
         analysed = partial(analyse, outputs=outputs, targets=y, dtype=_dtype(module))
         functions = {"loss": analysed("the loss", loss, only_means=True, couples_examples=couples_examples)}
-        for what, metric in metrics.items():
-            if what not in from_sums:
-                functions[what] = analysed(f"metric {what}", metric, only_means=False)
+        others = {what: metric for what, metric in metrics.items() if what not in from_sums}
+        functions |= {what: analysed(f"metric {what}", f, only_means=False) for what, f in others.items()}
         parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate, remat)
-    own = dict((module if same is None else same).named_parameters())
-    for held in (parts.params, parts.frozen):  # no longer in the memory of the user's module
-        held.update((name, arrays.as_array(own[name])) for name in list(held))
-    assemble = _store(parts, given, frozen_dtype, notes)
+    assemble = _store(parts, given, copied if module is given else module, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
-    notes += tuple(
-        _WHOLE.format(name, f.not_a_mean_because) for name, f in functions.items() if f.not_a_mean_because
-    )
+    why = {name: f.not_a_mean_because for name, f in functions.items()}
+    notes += tuple(_WHOLE.format(*pair) for pair in why.items() if pair[1])
     notes += (_ROUNDED.format(str(_dtype(module))[6:]),) if rounded else ()
     notes += (_DRAWN.format(drawn[0]),) if drawn else ()
     return Task(
@@ -462,9 +456,16 @@ def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
     return np.flatnonzero((rest == 1) | (batch_size == 1))
 
 
-def _store(parts: Parts, module: nn.Module, to: str | None, notes: tuple[str, ...]) -> Callable[[Any], Any]:
-    # puts frozen parameters into the types that they are stored in; the task's `assemble`. notes: on the translation
-    from fedsolve.pytorch.translation.arrays import is_half
+def _store(
+    parts: Parts, module: nn.Module, copied: nn.Module, to: str | None, notes: tuple[str, ...]
+) -> Callable[[Any], Any]:
+    # puts frozen parameters into the types that they are stored in, all in a copy's memory in place of the module's;
+    # the task's `assemble`. notes: on the translation
+    from fedsolve.pytorch.translation.arrays import as_array, is_half
+
+    copies = dict(copied.named_parameters())
+    for held in (parts.params, parts.frozen):
+        held.update((name, as_array(copies[name])) for name in list(held))
 
     if to is not None and notes:
         raise InvalidInput(f"frozen_dtype = {shown(to)}: {notes[0]}; leave it out")
