@@ -119,10 +119,7 @@ def settings(study: Study) -> dict[str, Any]:
 def _options(problem: Problem) -> dict[str, Any]:
     data = {"data": "drawn anew for each seed"} if problem.data_by_seed else {}
     over = f"(mean of the last {problem.last} rounds)" if problem.last > 1 else "(last round)"
-    compared = {
-        "compared": f"{problem.metric} {over}",
-        "chosen by": problem.select,
-    }
+    compared = {"compared": f"{problem.metric} {over}", "chosen by": problem.select}
     tuning = {f"{name} while tuning": value for name, value in problem.tuning.items()}
     return {**problem.options, **compared, **data, **tuning}
 
