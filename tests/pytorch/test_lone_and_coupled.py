@@ -203,6 +203,22 @@ def test_a_module_of_one_type_runs_in_it_and_says_so_in_another():
     assert "\n" not in str(error.value)
 
 
+class Auxiliary(nn.Module):
+    """As GoogLeNet with its second output."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = linear()
+
+    def forward(self, x):
+        return self.last(x), (self.last(x) if self.training else None)
+
+
+def test_an_output_that_is_none_in_evaluation():
+    with pytest.raises(fs.InvalidInput, match="an output is a NoneType in evaluation: give tensors alone"):
+        fs.tasks.from_torch(Auxiliary(), lambda o, y: F.cross_entropy(o[0], y), [(X, Y)], translate=False)
+
+
 class Registering(nn.Module):
     def __init__(self, of):
         super().__init__()

@@ -210,6 +210,8 @@ class Outputs(_Evaluated):
         # shapes and types are read off the outputs of a sample batch of `rows` rows
         found = []
         for t in pytree.tree_leaves(outputs):
+            if not isinstance(t, Tensor):
+                raise InvalidInput(f"an output is {of_type(t)} in evaluation: give tensors alone")
             shape = tuple(t.shape[1:]) if t.ndim and len(t) == rows else None
             if shape is None and t.ndim:
                 raise NotTranslatable(

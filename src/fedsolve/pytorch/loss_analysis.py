@@ -165,8 +165,7 @@ def _is_average(loss: Any, outputs: Any, targets: Any, close: float) -> bool | N
         found = value_or_none(partial(_once, loss), *rows_of((outputs, targets), chosen, rows))
         return float("nan") if found is None else float(found)
 
-    every = np.arange(rows)
-    parts = np.array_split(every, rows // 2 if rows > 3 else rows)
+    every, parts = np.arange(rows), np.array_split(range(rows), rows // 2 if rows > 3 else rows)
     whole, each = value(every), np.array([value(part) for part in parts])
     near = lambda a, b: bool(abs(a - b) <= close * max(abs(b), np.abs(each).mean()))  # noqa: E731
     if not np.isfinite(whole) or near(np.average(each, weights=[len(part) for part in parts]), whole):

@@ -305,8 +305,7 @@ _ROUNDED = (
     "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
     "them a constant that all clients share, or run in float64"
 )
-_READ_AGAIN = 16  # items of a dataset: of a flip by chance some differ
-_MOST_TRIED = 64  # rows of a batch: what fails, fails of few
+_READ_AGAIN, _MOST_TRIED = 16, 64  # items of a dataset; rows of a batch: what fails, fails of few
 _ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
 
 
