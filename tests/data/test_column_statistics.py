@@ -303,7 +303,6 @@ def test_what_cannot_be_asked(columns, words):
         (np.full(20, np.inf), "a number of 2^64 or more, or one that is infinite"),
         (np.zeros((20, 2)), "it has shape (20, 2)"),
         (np.zeros(20, complex), "it is of type complex128"),
-        (np.ma.masked_less(np.arange(20.0), 5), "masked entries"),
         ([b"a"] * 20, "give numbers or text"),
         ([f"{i // 10}x" for i in range(1010)], "101 categories, more than 100"),
     ],

@@ -14,16 +14,18 @@ A list, `<area>.toml`, has one table a mutant:
     tests = ["tests/engine/test_reductions.py"]     what must notice, as pytest is told: files or single tests
     why = "a weighted mean counts clients alike"    what goes wrong, in one line
 
-The tests must pass on the tree as it is, else nothing follows from their failing: they are run on it first, which also
-fills the cache of compiled programs. They are run as the gate runs them: without what is `full` or `alone`.
+What caught a change must pass on the tree as it is, else nothing follows from its failing: it is run there at the end.
+Tests are run as the gate runs them: without what is `full` or `alone`. The test that caught a change last time, by
+`verdicts.md`, is run first, and the others only if it passes.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,14 +35,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+
+import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 # what a mutant may change or write beside; the rest of the tree is linked
 COPIED = ("src", "tests", "experiments")
 TIMEOUT = 600.0  # seconds: a change that makes a loop endless is noticed, too
+# imported once, by the process that the tests' processes are forked from: two thirds of a short run are these imports
+PRELOADED = ("jax", "jax.experimental", "optax", "pytest", "hypothesis", "scipy.stats", "torch")
 PASSED, FAILED = 0, 1  # pytest's exit codes; all others mean that no verdict was reached
 
 
@@ -133,20 +140,48 @@ def changed(tree: Path, mutant: Mutant) -> Iterator[None]:
 
 def run_tests(tree: Path, tests: Sequence[str], *options: str) -> tuple[int, str]:
     """Pytest's exit code on these tests in this tree, FAILED after the timeout, and what it said."""
-    command = [sys.executable, "-B", "-m", "pytest", *options, "-p", "no:cacheprovider", "-p", "no:randomly"]
-    command += ["-o", "addopts=--strict-markers", "-q", "--tb=line", "-m", "not full and not alone", *tests]
-    env = os.environ | {"PYTHONPATH": str(tree / "src")}
-    try:
-        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return FAILED, f"FAILED after {TIMEOUT:.0f} s"
-    return done.returncode, done.stdout + done.stderr
+    command = ["-q", "--tb=line", "-m", "not full and not alone", "-o", "addopts=--strict-markers", *options]
+    for plugin in ("cacheprovider", "randomly", "xdist"):
+        command += ["-p", f"no:{plugin}"]
+    command += tests
+    with tempfile.TemporaryDirectory(prefix="said-") as folder:
+        said = Path(folder) / "said"
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_pytest, args=(tree, command, said)
+        )
+        process.start()
+        process.join(TIMEOUT)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return FAILED, f"FAILED after {TIMEOUT:.0f} s"
+        return process.exitcode or 0, said.read_text(encoding="utf-8", errors="replace")
+
+
+def _pytest(tree: Path, command: list[str], said: Path) -> None:
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree / "src")
+    sys.path.insert(0, str(tree / "src"))
+    sys.dont_write_bytecode = True
+    out = os.open(said, os.O_WRONLY | os.O_CREAT)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    code = pytest.main(command)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def first_failure(output: str) -> str:
     """The test that failed first, as pytest's summary names it."""
     lines = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return lines[0].split(" ", 1)[1].partition(" - ")[0] if lines else "?"
+
+
+@cache
+def last_time() -> dict[str, str]:
+    """The test that caught each mutant when `verdicts.md` was written."""
+    text = (HERE / "verdicts.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| \S+ \| `([^`]+)` .* \| `([^`]+)` \|$", text, re.MULTILINE))
 
 
 def judge(tree: Path, mutant: Mutant) -> Verdict:
@@ -156,8 +191,11 @@ def judge(tree: Path, mutant: Mutant) -> Verdict:
         SystemExit: they could not be run, such as a change that Python cannot import.
     """
     start = time.monotonic()
+    first = [test for test in (last_time().get(mutant.name),) if test]
     with changed(tree, mutant):
-        code, output = run_tests(tree, mutant.tests, "-x")
+        code, output = run_tests(tree, first, "-x") if first else (PASSED, "")
+        if code != FAILED:  # it passes, or is gone
+            code, output = run_tests(tree, mutant.tests, "-x")
     if code not in (PASSED, FAILED):
         raise SystemExit(f"error: {mutant.name}: pytest ended with {code}\n{output[-3000:]}")
     return Verdict(mutant, code == FAILED, first_failure(output) if code else "", time.monotonic() - start)
@@ -195,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def all_verdicts(mutants: Sequence[Mutant], trees: SimpleQueue[Path], jobs: int) -> list[Verdict]:
-    """First the tests on the tree as it is, then each mutant; several trees at once."""
+    """Each mutant, then what caught them on the tree as it is; several trees at once."""
 
     def with_tree(work, *inputs):
         tree = trees.get()
@@ -210,16 +248,17 @@ def all_verdicts(mutants: Sequence[Mutant], trees: SimpleQueue[Path], jobs: int)
         print(f"{verdict.seconds:6.1f} s  {mutant.area}: {mutant.name}: {said}", flush=True)
         return verdict
 
-    files: dict[str, list[str]] = {}
-    for test in sorted({test for m in mutants for test in m.tests}):
-        files.setdefault(test.partition("::")[0], []).append(test)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
     with ThreadPoolExecutor(jobs) as pool:
-        for code, output in pool.map(lambda tests: with_tree(run_tests, tests), files.values()):
+        verdicts = list(pool.map(one, mutants))
+        files: dict[str, set[str]] = {}
+        for test in (v.by.partition("[")[0] for v in verdicts if v.caught):
+            files.setdefault(test.partition("::")[0], set()).add(test)
+        for code, output in pool.map(lambda tests: with_tree(run_tests, sorted(tests)), files.values()):
             if code != PASSED:
-                raise SystemExit(
-                    f"error: tests fail on the tree as it is (exit code {code})\n{output[-3000:]}"
-                )
-        return list(pool.map(one, mutants))
+                said = f"what caught a change fails without it (exit code {code})"
+                raise SystemExit(f"error: {said}\n{output[-3000:]}")
+    return verdicts
 
 
 def table(verdicts: Sequence[Verdict]) -> str:

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.loss_analysis import informative_rows  # noqa: E402
+from fedsolve.core.loss_checks import informative_rows  # noqa: E402
 from fedsolve.pytorch.translation import arrays  # noqa: E402
 
 COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
@@ -205,5 +205,8 @@ def test_rows_that_tell_something():
     assert len(rows) == 8
     assert {777, 333, 500, 501} <= set(rows.tolist())
     assert set(y[rows]) == {0, 1, 2, 9, -100}
+    x = np.random.default_rng(0).normal(size=(1000, 4))
+    x[200], x[300], x[400, 1:] = 0, 0.5, 0
+    assert {200, 300} <= set(informative_rows(x, np.arange(1000), 8, 16).tolist())  # beside as many classes
     assert len(informative_rows((np.zeros((3, 2)),), np.zeros(3), 8, 12)) == 8
     assert len(informative_rows((np.zeros((50, 2)),), np.arange(50), 8, 12)) == 12

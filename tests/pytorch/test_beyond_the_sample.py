@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.pytorch.loss_analysis import analyse, refuse_other_forms  # noqa: E402
+from fedsolve.pytorch.loss_analysis import analyse, refuse_coupled  # noqa: E402
 from fedsolve.tasks.inference import in_batches  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -262,7 +262,7 @@ CLASSES = [tuple(map(torch.as_tensor, CLIENTS[0]))]
             REAL,
             r"broadcasts outputs of shape \(6, 1\) against targets of shape \(6,\)",
         ),
-        (linear(3), summed, CLASSES, "of a batch of 6 it is the sum of their own values"),
+        (linear(3), summed, CLASSES, "of a batch of 6 it is .*, with each of them twice"),
         (
             linear(3).bfloat16(),
             F.cross_entropy,
@@ -414,5 +414,5 @@ def test_distances_of_all_pairs_are_no_mean_over_rows():
             "the loss", lambda o, y: (o - y).abs().mean(), outputs, targets, torch.float32, only_means=True
         )
     with pytest.raises(fs.InvalidInput, match="broadcasts"):
-        refuse_other_forms(lambda o, y: (o - y).abs().mean(), outputs, targets)
-    refuse_other_forms(lambda o, y: (o[:, 0] - y).abs().mean(), outputs, targets)
+        refuse_coupled(lambda o, y: (o - y).abs().mean(), outputs, targets, torch.float32)
+    refuse_coupled(lambda o, y: (o[:, 0] - y).abs().mean(), outputs, targets, torch.float32)

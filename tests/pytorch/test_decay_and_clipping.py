@@ -1,4 +1,4 @@
-"""Weight decay and clipping act on exactly the parameters that PyTorch's optimisers act on."""
+"""Weight decay and clipping, of clients and of the server, act on exactly the parameters of PyTorch's optimisers."""
 
 from __future__ import annotations
 
@@ -60,6 +60,47 @@ CASES = {
     ),
 }
 PULL = 0.7
+# the server's, whose gradient is the step that the clients took back; clipped before a PyTorch step
+SERVERS = {
+    "decay": (
+        lambda: fs.server.Optax(optax.adamw, learning_rate=RATE, weight_decay=DECAY),
+        lambda p: torch.optim.AdamW(p, RATE, weight_decay=DECAY),
+        None,
+    ),
+    "decay, momentum": (
+        lambda: fs.server.Optax(with_decay, learning_rate=RATE),
+        lambda p: torch.optim.SGD(p, RATE, weight_decay=DECAY),
+        None,
+    ),
+    "clipping": (
+        lambda: fs.server.Optax(with_clipping, learning_rate=1.0),
+        lambda p: torch.optim.SGD(p, 1.0),
+        BOUND,
+    ),
+}
+
+
+def with_decay(learning_rate):
+    return optax.chain(optax.add_decayed_weights(DECAY), optax.sgd(learning_rate))
+
+
+def with_clipping(learning_rate):
+    return optax.chain(optax.clip_by_global_norm(BOUND), optax.sgd(learning_rate))
+
+
+def after_server(module, make, bound):
+    """A step of the server's optimiser from the first model; buffers are the clients'."""
+    server = Tied().double()
+    for name, buffer in module.named_buffers():
+        server.get_buffer(name).copy_(buffer)
+    optimiser = make(server.parameters())
+    for p, own in zip(server.parameters(), module.parameters(), strict=True):
+        if p.requires_grad:
+            p.grad = (p - own).detach()
+    if bound is not None:
+        nn.utils.clip_grad_norm_(server.parameters(), bound)
+    optimiser.step()
+    return server
 
 
 def theirs(make, bound, pull):
@@ -89,11 +130,12 @@ def test_the_same_parameters_as_in_pytorch(name):
     )
     assert task.notes == ()
     pull = PULL if name == "pull to the start" else 0.0
-    method = (
-        fs.FedProx(RATE, mu=pull, weight_decay=DECAY) if pull else fs.FedOpt(solver(), fs.server.ServerSGD())
-    )
+    server, *step = SERVERS.get(name, (fs.server.ServerSGD,))
+    method = fs.FedProx(RATE, mu=pull, weight_decay=DECAY) if pull else fs.FedOpt(solver(), server())
     result = fs.run(method, task, rounds=1, dtype="float64", progress=False)
     wanted = theirs(make, bound, pull)
+    if step:
+        wanted = after_server(wanted, *step)
     own = result.module()
     for (name_of, ours), expected in zip(own.state_dict().items(), wanted.state_dict().values(), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-8, err_msg=name_of)

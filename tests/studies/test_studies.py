@@ -6,6 +6,7 @@ import inspect
 import json
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,16 @@ def made_up(values, metric="test_accuracy", grid=None, at=0, **problem):
     return Cells(
         study.problems, seeds, {("p", n): Cell(None, sweep(v, size), sweep(v, 1)) for n, v in values.items()}
     )
+
+
+def test_the_folder_of_what_has_not_ended_stays_until_all_has(tmp_path, monkeypatch):
+    """Another part may be about to make its own folder in it, on another worker."""
+    left = []
+    monkeypatch.setattr(
+        Path, "rmdir", lambda path: left.append((path.name, len(list((tmp_path / "parts").iterdir()))))
+    )
+    solve(STUDY, Context(tmp_path))
+    assert left == [("under-way", 4)]
 
 
 @pytest.mark.full

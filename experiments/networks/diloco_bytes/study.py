@@ -149,6 +149,7 @@ STUDY = Study(
     full={PROBLEM: _problem(8, 256, 8, 32, 2_000)},
     methods=METHODS,
     seeds=(0, 1, 2),
+    minutes=52.6,
     statements=(
         _ends("DiLoCo", "AdamW", f", with {H} times fewer bytes", "Douillard et al. 2023, abstract"),
         _ends("SparseLoCo", "DiLoCo", ", with a 64th of its entries sent in 2 bits",

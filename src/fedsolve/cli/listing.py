@@ -161,8 +161,7 @@ def complete_kind(incomplete: str) -> list[str]:
 
 def list_(
     kind: Annotated[
-        str,
-        typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_kind),
+        str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_kind)
     ],
     as_json: AsJson = False,
 ) -> None:

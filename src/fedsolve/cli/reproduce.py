@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
 
 Quick = Annotated[
-    bool,
-    typer.Option("--quick", help="Run only a few rounds as a check; the numbers are meaningless."),
+    bool, typer.Option("--quick", help="Run only a few rounds as a check; the numbers are meaningless.")
 ]
 Full = Annotated[
-    bool,
-    typer.Option("--full", help="Run at the paper's size; the default size is reduced for two cores."),
+    bool, typer.Option("--full", help="Run at the paper's size; the default size is reduced for two cores.")
 ]
 
 
@@ -177,12 +175,7 @@ def _run(
             + "".join(f" --trust {module}" for module in trust or ())
         ) from None
     if as_json:
-        document = {
-            "status": "ok",
-            "quick": quick,
-            "page": str(made.page),
-            "seconds": round(made.seconds, 1),
-        }
+        document = {"status": "ok", "quick": quick, "page": str(made.page), "seconds": round(made.seconds, 1)}
         emit_json(document | {"claims": claim_facts(made.outcome.claims, is_without_paper(name, experiment))})
         return
     if made.outcome.claims:

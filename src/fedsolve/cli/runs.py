@@ -32,12 +32,7 @@ from fedsolve.cli.folders import (
 )
 from fedsolve.cli.progress import open_display
 from fedsolve.cli.show import check_trackers, finish_method, follow, runs_of
-from fedsolve.cli.sweep_result import (
-    all_diverged,
-    print_sweep,
-    save_page,
-    sweep_page_meanwhile,
-)
+from fedsolve.cli.sweep_result import all_diverged, print_sweep, save_page, sweep_page_meanwhile
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.sharding import is_first

@@ -17,14 +17,7 @@ from fedsolve.core.building import Registry
 from fedsolve.core.errors import InvalidInput, check_integer, check_number
 from fedsolve.core.trees import as_array
 
-__all__ = [
-    "PROFILES",
-    "Fleet",
-    "Profile",
-    "Tasks",
-    "Timeline",
-    "profile",
-]
+__all__ = ["PROFILES", "Fleet", "Profile", "Tasks", "Timeline", "profile"]
 
 # A fleet as data: the speed of each device, its link, what both take, when it is there and how often it drops out.
 #
@@ -478,13 +471,7 @@ def asynchronous(
 class _Run:
     # where the clock stands: who is at work, whose messages lie in the buffer, who is idle
     def __init__(
-        self,
-        fleet: Fleet,
-        seconds: np.ndarray,
-        seed: int,
-        buffer: int,
-        concurrency: int,
-        joules: np.ndarray,
+        self, fleet: Fleet, seconds: np.ndarray, seed: int, buffer: int, concurrency: int, joules: np.ndarray
     ) -> None:
         self.fleet, self.random = fleet, _uniform(np.random.default_rng((seed, 0xB0FFE2)))
         self.normal = _normal(np.random.default_rng((seed, 0x71773)))

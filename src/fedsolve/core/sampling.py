@@ -20,14 +20,7 @@ from fedsolve.core.errors import InvalidInput, check_integer, check_range
 from fedsolve.core.trees import as_array, is_not_traced
 from fedsolve.core.types import Scalar, module, static
 
-__all__ = [
-    "Bernoulli",
-    "Sampling",
-    "Scheme",
-    "Trace",
-    "Uniform",
-    "Weighted",
-]
+__all__ = ["Bernoulli", "Sampling", "Scheme", "Trace", "Uniform", "Weighted"]
 
 # The interface of a sampling, who takes part in a round; random orders and draws, also of minibatches.
 #

@@ -20,18 +20,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import named_leaves
 from fedsolve.core.types import Params, module, static
 
-__all__ = [
-    "Index",
-    "Initial",
-    "OneOf",
-    "Packed",
-    "Ring",
-    "Variants",
-    "decode",
-    "encode",
-    "size",
-    "variants",
-]
+__all__ = ["Index", "Initial", "OneOf", "Packed", "Ring", "Variants", "decode", "encode", "size", "variants"]
 
 
 @module

@@ -169,8 +169,6 @@ def _reply_about(name: str, request: Request, columns: Mapping[str, Any], min_ro
 
 def as_column_values(column: Any) -> np.ndarray | list[str]:
     # float64, NaN where a number is missing, or texts, '' where one is missing
-    if isinstance(column, np.ma.MaskedArray) and np.ma.is_masked(column):  # arrays of pandas have masks, too
-        raise InvalidInput("it has masked entries: give NaN for a number that is missing, '' for a text")
     if isinstance(column, list | tuple):  # NumPy would make text of a NaN among texts
         column = np.fromiter(column, object, len(column))
     values = to_numpy("it", column)

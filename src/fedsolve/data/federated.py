@@ -35,7 +35,7 @@ class FederatedData:
     """Examples of all clients, packed client after client.
 
     Attributes:
-        examples: pytree of arrays of shape (total, ...), rows ordered by client.
+        examples: pytree of arrays of shape (total, ...), rows ordered by client; kept, not copied, so write to none.
         counts: examples of each client, shape (clients,), all at least 1.
         names: a name for each client.
         columns: the names of the columns of each array, in the order of `jax.tree.leaves`, None for one without; ()

@@ -158,12 +158,7 @@ def _check_names(name: str, columns: object, optional: bool) -> None:
 
 
 def _grouped(
-    table: Table,
-    client: str,
-    columns: Sequence[Columns],
-    ids: Sequence[Any],
-    sizes: np.ndarray,
-    room: _Room,
+    table: Table, client: str, columns: Sequence[Columns], ids: Sequence[Any], sizes: np.ndarray, room: _Room
 ) -> list[np.ndarray]:
     # an array for each of `columns` with all rows, client after client
     groups = [[group] if isinstance(group, str) else list(group) for group in columns]

@@ -9,15 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.column_replies import (
-    LARGEST,
-    MOST_BINS,
-    Measure,
-    Refused,
-    Replies,
-    Reply,
-    Request,
-)
+from fedsolve.data.column_replies import LARGEST, MOST_BINS, Measure, Refused, Replies, Reply, Request
 from fedsolve.deploy.message import Fact, Part, Payload
 from fedsolve.deploy.sanitize import sanitize
 from fedsolve.deploy.site_names import check_site

@@ -31,14 +31,7 @@ from fedsolve.geometry.blocks import Blocks
 from fedsolve.geometry.regularizer import check_start, require
 from fedsolve.tasks.task import Task
 
-__all__ = [
-    "Gradient",
-    "Solution",
-    "Value",
-    "alone",
-    "fista",
-    "frank_wolfe",
-]
+__all__ = ["Gradient", "Solution", "Value", "alone", "fista", "frank_wolfe"]
 
 _ROUNDING = 8  # units of rounding that a comparison of two values of F allows
 Value = Callable[[Params], Scalar]

@@ -21,7 +21,7 @@ from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.types import Params
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.checks.methods import divergence_hint, largest_value, rates
-from fedsolve.engine.checks.preflight import slope_is_finite
+from fedsolve.engine.checks.preflight import where_no_slope
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.compute.sharding import (
     broadcast_from_first,
@@ -388,8 +388,8 @@ class SimulationLoop(RecordedRounds):
         if "server_lr" not in known and "server_lr" in history.rounds:
             known["last server_lr"] = recorder.last("server_lr")
         start = float(history.evaluations["train_loss"][0])
-        fine = failed > 0 or slope_is_finite(run.task, run.packed)
-        why = divergence_hint(start, known, largest_value(run.packed.examples), self.label, fine)
+        no_slope = None if failed > 0 else where_no_slope(run.task, run.packed)
+        why = divergence_hint(start, known, largest_value(run.packed.examples), self.label, no_slope)
         where = self._checkpoints.where_is_last()
         raise Diverged(f"round {failed + 1}: {what.format(self.label)}{why}. {where}", history)
 

@@ -16,12 +16,13 @@ import numpy as np
 from fedsolve.core import gc_paused, trees
 from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
 from fedsolve.core.fleets import PROFILES
+from fedsolve.core.loss_checks import why_not_finite
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.core.xla.compiler import clear_caches_near_mapping_limit, use_compile_cache
 from fedsolve.data.stored import StoredData
 from fedsolve.engine.checks.methods import check_round, divergence_hint, largest_value, rates
-from fedsolve.engine.checks.preflight import on_solvers
+from fedsolve.engine.checks.preflight import on_solvers, where_no_slope
 from fedsolve.engine.checks.traffic import Traffic
 from fedsolve.engine.compute.casting import in_run, start_params
 from fedsolve.engine.compute.clients import PackedClients
@@ -163,7 +164,9 @@ class PreparedRun(RunEvaluation):
         if recorder.rounds.count and not recorder.any("participants"):
             lines.append(_NOBODY)
         if dropped := recorder.total("dropped"):
-            lines.append(f"{dropped} updates were not finite and left out")
+            where = where_no_slope(self.task, self.packed)
+            why = why_not_finite(0.0, where is None, where or "")
+            lines.append(f"{dropped} updates were not finite and left out{f': {why}' if why else ''}")
         lines += rate_changes(self.algorithm, recorder.evaluations.arrays())
         notes = getattr(getattr(self.task.loss, "loops", None), "notes", {})
         return (*lines, *(f"client {client}: {note}" for note, client in notes.items()))

@@ -144,10 +144,7 @@ def run(
                     Result(None, error.history, failure=str(error)).save(out)
                 raise
         else:
-            with (
-                open_units(executor, out) as units,
-                run_concurrently([method], task, given, units) as finish,
-            ):
+            with open_units(executor, out) as units, run_concurrently([method], task, given, units) as finish:
                 results = Seeds(finish(tell))
     save_results(results, out, f"{results.label} on {task.name}")
     return results

@@ -21,6 +21,7 @@ import jax
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput, shown
+from fedsolve.core.xla.host_calls import CALLS
 from fedsolve.data.stored import StoredData
 from fedsolve.engine.compute.casting import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
@@ -424,11 +425,9 @@ def run_or_failure(
         return Result(None, error.history, failure=str(error))
 
 
+@CALLS.failing_plainly()
 def run_single(
-    method: RunPlan,
-    task: Task,
-    options: RunOptions,
-    progress: Callable[[Progress], None] | None = None,
+    method: RunPlan, task: Task, options: RunOptions, progress: Callable[[Progress], None] | None = None
 ) -> Result:
     """The run with the seed of the options; of its folder it writes the checkpoints alone."""
     # of several processes the first one writes, tells and calls back

@@ -184,11 +184,7 @@ def _at_work(algorithm: Algorithm, sampling: Sampling, options: RunOptions) -> i
 
 
 def _scheduled(
-    timeline: Timeline,
-    algorithm: Algorithm,
-    sampling: Sampling,
-    population: int,
-    sent: Traffic,
+    timeline: Timeline, algorithm: Algorithm, sampling: Sampling, population: int, sent: Traffic
 ) -> Timed:
     # what a timeline of late messages makes of a run
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)

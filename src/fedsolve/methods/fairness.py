@@ -176,11 +176,7 @@ class Agnostic(Reweighted):
 
 @by_name("AFL")
 def AFL(
-    client_lr: Rate = 0.1,
-    *,
-    dual_lr: Rate = 0.01,
-    server_lr: Rate = 1.0,
-    **client: Unpack[ClientOptions],
+    client_lr: Rate = 0.1, *, dual_lr: Rate = 0.01, server_lr: Rate = 1.0, **client: Unpack[ClientOptions]
 ) -> Agnostic:
     """AFL (Mohri et al. 2019) minimises the loss of the worst mixture of clients, max over lambda of sum lambda_i f_i.
 
@@ -257,11 +253,7 @@ class SnapshotAgnostic(Agnostic):
 
 @by_name("DRFA")
 def DRFA(
-    client_lr: Rate = 0.1,
-    *,
-    dual_lr: Rate = 0.01,
-    server_lr: Rate = 1.0,
-    **client: Unpack[ClientOptions],
+    client_lr: Rate = 0.1, *, dual_lr: Rate = 0.01, server_lr: Rate = 1.0, **client: Unpack[ClientOptions]
 ) -> SnapshotAgnostic:
     """DRFA (Deng et al. 2020) minimises the loss of the worst mixture of clients, max over lambda of sum lambda_i f_i.
 

@@ -26,15 +26,7 @@ from fedsolve.core.wire import OneOf
 from fedsolve.geometry.diagnostics import Diagnostic, Feasibility, FrankWolfeGap
 from fedsolve.geometry.regularizer import WithLmo, check_start, require, with_lmo
 
-__all__ = [
-    "Convex",
-    "FrankWolfe",
-    "FrankWolfeSteps",
-    "NonConvex",
-    "OwnSteps",
-    "SplitSets",
-    "Stochastic",
-]
+__all__ = ["Convex", "FrankWolfe", "FrankWolfeSteps", "NonConvex", "OwnSteps", "SplitSets", "Stochastic"]
 
 # Step schedules of FedFW: the step eta_t, the penalty lambda_t and the averaging rho_t by round t = 1, 2, ...
 #

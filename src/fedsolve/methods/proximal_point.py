@@ -169,11 +169,7 @@ class DoublyRegularized(ControlledProximal):
 
 @by_name("FedRed")
 def FedRed(
-    client_lr: Rate = 0.1,
-    *,
-    lam: Scalar = 1.0,
-    p: Scalar = 0.25,
-    weighting: Weighting = "uniform",
+    client_lr: Rate = 0.1, *, lam: Scalar = 1.0, p: Scalar = 0.25, weighting: Weighting = "uniform"
 ) -> DoublyRegularized:
     """FedRed (Jiang, Rodomanov and Stich 2024): local steps with two regularisers and exact control variates.
 

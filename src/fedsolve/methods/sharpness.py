@@ -321,11 +321,7 @@ class SharpRegularization(Sharpness):
 
 @by_name("FedSpeed")
 def FedSpeed(
-    client_lr: Rate = 0.1,
-    *,
-    rho: Scalar = 0.1,
-    alpha: Scalar = 0.1,
-    **client: Unpack[ClientOptions],
+    client_lr: Rate = 0.1, *, rho: Scalar = 0.1, alpha: Scalar = 0.1, **client: Unpack[ClientOptions]
 ) -> SharpRegularization:
     """FedSpeed (Sun et al. 2023): a proximal term, its correction on each client, and sharpness-aware gradients.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
@@ -95,11 +95,26 @@ def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     return jax.tree.map(lambda a: to_tensor(a, dtype), (x, y))
 
 
-def row_of(tree: Any, i: int, rows: int) -> Any:
-    # as a batch of one row; what has no rows stays
+def rows_of(tree: Any, chosen: Sequence[int] | np.ndarray, rows: int) -> Any:
+    # some of so many rows, as a batch; what has no rows stays
     return pytree.tree_map(
-        lambda t: t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
+        lambda t: t[list(chosen)] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
     )
+
+
+def evaluated(module: Callable[[Any], Any], x: Any) -> Any:
+    # outputs in evaluation mode; a row alone is given twice, since `squeeze()` would drop the axis of examples
+    if next(len(t) for t in pytree.tree_leaves(x) if isinstance(t, Tensor) and t.ndim) > 1:
+        return module(x)
+    return rows_of(module(rows_of(x, [0, 0], 1)), [0], 2)
+
+
+def mean_of_rows(function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> Tensor:
+    # as `mean_of`; a row alone, of which the function fails, is given twice
+    try:
+        return mean_of(function(outputs, targets))
+    except Exception:  # whatever the user's code raises, which it raises again for more rows
+        return mean_of(function(*rows_of((outputs, targets), [0, 0], 1)))
 
 
 def mean_of(value: Any) -> Tensor:

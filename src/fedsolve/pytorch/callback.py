@@ -23,8 +23,17 @@ from torch.utils.data import default_collate
 
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.xla.host_calls import call_host
-from fedsolve.pytorch.batch_losses import mean_of, row_of, seed_all, seed_of, tensors_of, value_or_zero
-from fedsolve.pytorch.reference import are_fixed, gradients, refuse_late_hooks
+from fedsolve.pytorch.batch_losses import (
+    evaluated,
+    mean_of,
+    mean_of_rows,
+    rows_of,
+    seed_all,
+    seed_of,
+    tensors_of,
+    value_or_zero,
+)
+from fedsolve.pytorch.reference import are_fixed, fails, gradients, refuse_late_hooks
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
@@ -71,12 +80,12 @@ class Module:
             x, y = tensors_of(batch, dtype)
             function = _in_type(function, dtype)
             rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
-            outputs = None if self._alone else self._module(x)
+            outputs = None if self._alone else evaluated(self._module, x)
             each = []
             for i in range(rows):
                 with seed_all(0) if self._alone else nullcontext():
-                    own = self._module(row_of(x, i, rows)) if self._alone else row_of(outputs, i, rows)
-                    each.append(mean_of(function(own, row_of(y, i, rows))))
+                    own = self._module(rows_of(x, [i], rows)) if self._alone else rows_of(outputs, [i], rows)
+                    each.append(mean_of_rows(function, own, rows_of(y, [i], rows)))
             return torch.stack(each).to(dtype).numpy()
 
     def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
@@ -86,12 +95,12 @@ class Module:
     def _evaluated(self, x: Any) -> Any:
         # examples that run alone: their rows are concatenated, what has no rows is averaged
         if not self._alone:
-            return self._module(x)
+            return evaluated(self._module, x)
         rows = len(next(t for t in pytree.tree_leaves(x) if t.ndim))
         each = []
         for i in range(rows):
             with seed_all(0):
-                each.append(self._module(row_of(x, i, rows)))
+                each.append(self._module(rows_of(x, [i], rows)))
         return pytree.tree_map(lambda *t: torch.cat(t) if t[0].ndim else torch.stack(t).mean(), *each)
 
     def loss(
@@ -108,8 +117,10 @@ class Module:
         with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
             x, y = tensors_of(batch, dtype)
             function = _in_type(function, dtype)
-            outputs = self._module(x) if words is not None else self._evaluated(x)
-            value = value_or_zero(lambda *given: mean_of(function(*given)), outputs, y)
+            if words is not None:
+                value = value_or_zero(lambda *given: mean_of(function(*given)), self._module(x), y)
+            else:
+                value = value_or_zero(partial(mean_of_rows, function), self._evaluated(x), y)
             slope = {}
             if gradient:
                 slope = {n: g.numpy() for n, g in gradients(value, self._params).items()}
@@ -130,7 +141,10 @@ class Module:
         seed = 0 if are_fixed() else seed  # 0: what a comparison draws
         with self._lock, kept, substitute_tensors(self._module, tensors, values), seed_all(seed):
             self._set_mode(training)
-            yield dtype
+            try:
+                yield dtype
+            except Exception as error:  # whatever the user's code raises
+                raise fails(self._module, error) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +210,8 @@ class Outputs(_Evaluated):
         # shapes and types are read off the outputs of a sample batch of `rows` rows
         found = []
         for t in pytree.tree_leaves(outputs):
+            if not isinstance(t, Tensor):
+                raise InvalidInput(f"an output is {of_type(t)} in evaluation: give tensors alone")
             shape = tuple(t.shape[1:]) if t.ndim and len(t) == rows else None
             if shape is None and t.ndim:
                 raise NotTranslatable(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,17 +16,19 @@ from torch import Tensor
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
 from fedsolve.core.loss_checks import REMEMBERED, check_again, check_mean, check_value, fails, first_line
-from fedsolve.pytorch.batch_losses import mean_of, row_of, seed_all
+from fedsolve.pytorch.batch_losses import mean_of, mean_of_rows, rows_of, seed_all
 from fedsolve.pytorch.preserved_state import preserve_state
 from fedsolve.pytorch.reference import fixed_draws
+from fedsolve.pytorch.translation.arrays import preserve_attributes
 from fedsolve.pytorch.translation.batch_sums import NoMean, OnSums, to_float64
+from fedsolve.pytorch.translation.export import call_module, silence
 from fedsolve.pytorch.translation.model import OnRows
 from fedsolve.pytorch.translation.registry import NotTranslatable
 
 INSTEAD = (
     "give a mean over examples, or one sum over them divided by another, such as (values * mask).sum() / mask.sum(); "
-    "or each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none'); from_torch "
-    "takes couples_examples = True for others"
+    "or each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none'); or say "
+    "couples_examples = True of others"
 )
 
 
@@ -55,8 +58,9 @@ def analyse(
 ) -> LossAnalysis:
     # decided by the function's program and by its values on a sample batch; with `only_means` one that needs
     # whole sets is refused, as a loss is, unless its user says that it couples examples
-    with fixed_draws():
+    with fixed_draws() as draws:
         whole = value_of(name, function, outputs, targets)
+    rounding = _rounding(draws.coarsest, whole, outputs)
     rows, sums, not_translated_because = None, None, ""
     try:
         rows = OnRows(name, function, outputs, targets, dtype)
@@ -77,6 +81,12 @@ def analyse(
         own = sums if sums is not None and not sums.is_mean else None
         return LossAnalysis(function, rows, own, not_translated_because if rows is None else "")
     if only_means or not _has_rows(outputs, targets):
+        with fixed_draws():
+            if rounding > _CLOSE and _is_average(function, outputs, targets, rounding):
+                raise InvalidInput(
+                    f"{name} is computed in 16 bits, whose rounding hides whether it is a mean over examples: {seen}; "
+                    "convert the outputs first, such as outputs.float()"
+                )
         check_mean(name, f"of {_rows(outputs)} examples it is {seen}", INSTEAD)
     return LossAnalysis(function, rows, not_a_mean_because=seen)
 
@@ -118,30 +128,56 @@ def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidI
     return fails(name, f"on outputs {_described(outputs)} and targets {_described(targets)}", error, ranges)
 
 
-def refuse_other_forms(loss: Any, outputs: Any, targets: Any) -> None:
-    # of a loss that broadcasts outputs against targets, or adds examples up; one row tells nothing
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+def refuse_coupled(loss: Any, outputs: Any, targets: Any, dtype: torch.dtype) -> None:
+    # of a client with batches of its own: differences by rounding are none. One that is an average of its
+    # values on parts of the batch, which few losses are not, needs no program
+    sized = lambda tree: [t for t in pytree.tree_leaves(tree) if isinstance(t, Tensor) and t.ndim]  # noqa: E731
+    rows = len(sized(outputs)[0]) if sized(outputs) else 0
+    if rows < 2 or any(len(t) != rows for t in sized(targets)):
+        return  # one cannot tell
+    outputs, targets = rows_of((outputs, targets), range(min(rows, _MOST_ROWS)), rows)
+    with silence(), fixed_draws() as draws:
+        whole = _once(loss, outputs, targets)
+        close = _rounding(draws.coarsest, whole, outputs)
+        others = [_as_outputs(outputs, targets)] if _may_broadcast(outputs, targets) else []
+        known = [_is_average(loss, x, targets, close) for x in (outputs, _beside(outputs), *others)]
+    if all(known):
         return
-    if not outputs.ndim or len(outputs) < 2:
-        return
-    with torch.no_grad():
-        value = value_or_none(loss, outputs, targets)
-        if value is None or not torch.isfinite(value) or value == 0:
-            return
-        if _may_broadcast(outputs, targets):
-            # a mean over all pairs could by chance be that over rows, but not of other values too
-            probes = [
-                (value_or_none(loss, x, targets), value_or_none(loss, x.reshape(targets.shape), targets))
-                for x in (outputs, outputs.flip(0), _as_outputs(outputs, targets))
-            ]
-            if any(a is not None and b is not None and not torch.isclose(a, b, rtol=1e-5) for a, b in probes):
-                raise InvalidInput(
-                    f"the loss broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
-                    f"{tuple(targets.shape)}: give both one shape, such as outputs.squeeze(1)"
-                )
-        twice = value_or_none(loss, torch.cat([outputs, outputs]), torch.cat([targets, targets]))
-        if twice is not None and torch.isclose(twice, 2 * value, rtol=1e-4):
-            check_mean("the loss", f"of a batch of {len(outputs)} it is the sum of their own values", INSTEAD)
+    if others and value_or_none(loss, outputs.reshape(targets.shape), targets) is not None:
+        raise InvalidInput(
+            f"the loss broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
+            f"{tuple(targets.shape)}: give both one shape, such as outputs.squeeze(1)"
+        )
+    outputs, targets = pytree.tree_map_only(Tensor, Tensor.cpu, (outputs, targets))
+    if value_or_none(loss, outputs, targets) is None:
+        return  # it holds tensors of another device
+    kind = analyse("the loss", loss, outputs, targets, dtype, only_means=False)
+    if kind.not_a_mean_because and (kind.rows is not None or False in known):
+        check_mean("the loss", f"of a batch of {_rows(outputs)} it is {kind.not_a_mean_because}", INSTEAD)
+
+
+def _is_average(loss: Any, outputs: Any, targets: Any, close: float) -> bool | None:
+    # of its values on parts of the batch, each with one weight whatever stands beside it; None: one cannot tell
+    rows = _rows(outputs)
+
+    def value(*parts: np.ndarray) -> float:
+        chosen = np.sort(np.concatenate(parts))
+        found = value_or_none(partial(_once, loss), *rows_of((outputs, targets), chosen, rows))
+        return float("nan") if found is None else float(found)
+
+    every, parts = np.arange(rows), np.array_split(range(rows), rows // 2 if rows > 3 else rows)
+    whole, each = value(every), np.array([value(part) for part in parts])
+    near = lambda a, b: bool(abs(a - b) <= close * max(abs(b), np.abs(each).mean()))  # noqa: E731
+    if not np.isfinite(whole) or near(np.average(each, weights=[len(part) for part in parts]), whole):
+        return True
+    sets = (0,), (1,), (2,), (0, 1), (0, 2), (1, 2)
+    a, b, c, ab, ac, bc = np.array([value(*(every[i::3] for i in some)) for some in sets])
+    if rows < 6 or not np.isfinite([a, b, c]).all():
+        return None
+    with np.errstate(all="ignore"):  # the weights that the first two pairs have make the others
+        weights, own = np.array([1, (a - ab) / (ab - b), (a - ac) / (ac - c)]), np.array([a, b, c])
+        means = [weights[i:] @ own[i:] / weights[i:].sum() for i in (0, 1)]
+    return bool((weights > 0).all()) and near(means[0], whole) and near(means[1], bc)
 
 
 def value_or_none(loss: Any, outputs: Any, targets: Any) -> Any:
@@ -169,15 +205,55 @@ def _described(tree: Any) -> str:
     return " and ".join(parts)
 
 
+_CLOSE = 1e-3  # relative difference of two values that is none
+_MOST_ROWS = 31  # on which a loss of an oracle is tried
+_UNITS = 8  # rounding units of a type of 16 bits by which they may differ
+
+
+def _rounding(coarsest: float, value: Tensor, outputs: Any) -> float:
+    # relative; `coarsest` of the types that numbers are converted to
+    tensors = [
+        t for t in (value, *pytree.tree_leaves(outputs)) if isinstance(t, Tensor) and t.is_floating_point()
+    ]
+    return max(_CLOSE, _UNITS * max(coarsest, *(torch.finfo(t.dtype).eps for t in tensors)))
+
+
+def check_size(module: Any, loss: Any, x: Any, y: Any, size: int, where: str, remedy: str) -> None:
+    # a batch of so many of the rows of x and y in training mode (BatchNorm refuses one); buffers may change
+    rows = next(len(t) for t in pytree.tree_leaves(y) if isinstance(t, Tensor) and t.ndim)
+    inputs, targets = rows_of((x, y), np.arange(size) % rows, rows)
+    try:
+        with torch.enable_grad(), seed_all(0), preserve_attributes(module):
+            outputs = pytree.tree_map_only(Tensor, Tensor.detach, call_module(module, inputs, "training"))
+            value_of("the loss", loss, outputs, targets)
+    except InvalidInput as error:
+        examples = "one example" if size == 1 else f"{size} examples"
+        raise InvalidInput(f"{where} has {examples}: {error}: {remedy}") from error
+
+
 def _mean_difference(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | None:
-    # None if the value of the batch is the mean of its rows' values
+    # None if the value of the batch is the mean of its rows' values, also at other outputs
+    others = [_beside(outputs)]
+    if _may_broadcast(outputs, targets) and targets.is_floating_point():
+        others.append(_as_outputs(outputs, targets))
     seen = _apart(function, outputs, targets, whole)
-    if seen is None and _may_broadcast(outputs, targets) and targets.is_floating_point():
-        other = _as_outputs(outputs, targets)
+    for other in others:
         value = value_or_none(function, other, targets)
-        if value is not None and value_or_none(function, other[:1], targets[:1]) is not None:
+        first = rows_of((other, targets), [0], _rows(outputs))
+        if seen is None and value is not None and value_or_none(function, *first) is not None:
             seen = _apart(function, other, targets, value)
     return seen
+
+
+def _beside(outputs: Any) -> Any:
+    # numbers near them, and not all equal, as those of a layer that begins with zeros are
+    draw = torch.Generator().manual_seed(0)
+
+    def leaf(t: Tensor) -> Tensor:
+        by = 0.2 * torch.rand(t.shape, generator=draw).to(t) - 0.1
+        return torch.where(t == 0, by, t * (1 + by))
+
+    return pytree.tree_map_only(Tensor, lambda t: leaf(t) if t.is_floating_point() else t, outputs)
 
 
 def _may_broadcast(outputs: Any, targets: Any) -> bool:
@@ -195,13 +271,12 @@ def _as_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
 def _apart(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | None:
     rows = _rows(outputs)
     try:
-        with torch.no_grad():
-            lone = (row_of((outputs, targets), i, rows) for i in range(rows))
-            each = [_drawn(function, *row).double().mean() for row in lone]
+        lone = (rows_of((outputs, targets), [i], rows) for i in range(rows))
+        each = [_once(partial(mean_of_rows, function), *row).double() for row in lone]
     except Exception as error:  # whatever the user's code raises
         return f"{float(whole.double().mean()):.6g}, and on one of them alone it fails ({first_line(error)})"
     mean, value = float(torch.stack(each).mean()), float(whole.double().mean())
-    if not np.isfinite(value) or abs(mean - value) <= 1e-3 * max(abs(value), 1e-3):
+    if not np.isfinite(value) or abs(mean - value) <= _CLOSE * max(abs(value), 1e-3):
         return None
     return f"{value:.6g}, the mean of its values on each of them {mean:.6g}"
 
@@ -213,10 +288,10 @@ def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) ->
         each = np.asarray(sums(*to_float64(outputs, targets)))
         for chosen in (np.arange(rows), np.arange(0, rows, 2), np.arange(1, rows, 3)):
             with torch.no_grad():
-                some = pytree.tree_map(lambda t, c=chosen: _some(t, c, rows), (outputs, targets))
+                some = rows_of((outputs, targets), chosen, rows)
                 value = float(_drawn(function, *some))
             own = float(sums.of_sums(jnp.asarray(each[chosen].sum(0))))
-            if np.isfinite(value) and not abs(own - value) <= 1e-3 * max(abs(value), 1e-3):
+            if np.isfinite(value) and not abs(own - value) <= _CLOSE * max(abs(value), 1e-3):
                 return f"{value:.6g} where the sums over {len(chosen)} examples make {own:.6g}"
     return None
 
@@ -230,65 +305,3 @@ def _has_rows(outputs: Any, targets: Any) -> bool:
 
 def _rows(outputs: Any) -> int:
     return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
-
-
-def _some(t: Any, chosen: np.ndarray, rows: int) -> Any:
-    return t[torch.from_numpy(chosen)] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t
-
-
-# Which examples of a data set show the most of a module and its loss.
-
-_LOOK = 2**17  # rows of inputs that are looked at, evenly spaced; of targets 32 times as many
-
-
-def informative_rows(x: Any, y: Any, least: int, most: int) -> np.ndarray:
-    # which rows to try a module on, the most telling first, shape (least .. most,): those with each negative
-    # target (ignored ones are), with the most and the fewest of them, with every value of integer targets,
-    # the rarest first, with the greatest and smallest numbers, and the longest and shortest sequences as far
-    # as zeros and negative numbers fill them up; then rows evenly spaced
-    total = len(jax.tree.leaves(y)[0])
-    found = dict.fromkeys(int(row) for row in _row_keys(x, y))
-    chosen = list(found)[:most]
-    spread = np.linspace(0, total - 1, least).astype(int)
-    chosen += [int(row) for row in spread if row not in found]
-    chosen = chosen[: max(least, min(len(found), most))]
-    return np.resize(np.array(chosen), max(least, len(chosen)))
-
-
-def _row_keys(x: Any, y: Any) -> Iterator[int]:
-    for leaf in jax.tree.leaves(y):
-        yield from _of_leaf(np.asarray(leaf), 32 * _LOOK, every=True)
-    for leaf in jax.tree.leaves(x):
-        yield from _of_leaf(np.asarray(leaf), _LOOK, every=False)
-
-
-def _of_leaf(leaf: np.ndarray, look: int, every: bool) -> Iterator[int]:
-    # `every`: rows with every value of integers, too
-    at = np.arange(len(leaf)) if len(leaf) <= look else np.linspace(0, len(leaf) - 1, look).astype(int)
-    flat = np.asarray(leaf[at]).reshape(len(at), -1)
-    if not flat.shape[1]:
-        return
-    if np.issubdtype(flat.dtype, np.integer):
-        missing, zeros = np.sum(flat < 0, axis=1), np.sum(flat == 0, axis=1)
-        if every:
-            yield from at[_first_of_each(flat, flat < 0)]
-        for count in (missing, zeros):
-            yield from at[[np.argmax(count), np.argmin(count)]]
-        yield from at[[np.argmax(flat.max(1)), np.argmin(flat.min(1))]]
-        if every:
-            yield from at[_first_of_each(flat, flat >= 0)]
-    elif np.issubdtype(flat.dtype, np.floating):
-        yield from at[[np.nanargmax(flat.max(1)), np.nanargmin(flat.min(1))]]
-
-
-def _first_of_each(flat: np.ndarray, where: np.ndarray) -> list[int]:
-    # a row with each value, the rarest first, none for a value that such a row shows already
-    rows, columns = np.nonzero(where)
-    values, first, counts = np.unique(flat[rows, columns], return_index=True, return_counts=True)
-    chosen: list[int] = []
-    shown: set[int] = set()
-    for i in np.argsort(counts, kind="stable"):
-        if int(values[i]) not in shown:
-            chosen.append(int(rows[first[i]]))
-            shown |= set(flat[chosen[-1]].tolist())
-    return chosen

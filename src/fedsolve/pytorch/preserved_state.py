@@ -28,9 +28,10 @@ def preserve_state(functions: Iterable[Any], data: Iterable[Any] = (), copied: A
     values = [] if copied is None else [t.detach() for t in _values(copied)]
     values += [t.detach().clone() for t in tensors[len(values) :]]
     slopes = [(p, p.grad) for m in modules for p in m.parameters()]
+    hooks = [(p, dict(p._backward_hooks or {})) for p, _ in slopes]
     for parameter, _ in slopes:
         parameter.grad = None
-    python, legacy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    python, legacy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         with ExitStack() as stack:
             stack.enter_context(preserve_attributes(*modules))
@@ -44,9 +45,13 @@ def preserve_state(functions: Iterable[Any], data: Iterable[Any] = (), copied: A
                 tensor.data.copy_(value)
         for parameter, slope in slopes:
             parameter.grad = slope
+        for parameter, own in hooks:
+            if parameter._backward_hooks:
+                parameter._backward_hooks.clear()
+                parameter._backward_hooks.update(own)
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002
-        torch.set_rng_state(own)
+        torch.set_rng_state(torch_state)
 
 
 def _values(module: nn.Module) -> list[Tensor]:

@@ -63,6 +63,33 @@ def refuse_late_hooks(module: nn.Module) -> None:
             )
 
 
+def fails(module: nn.Module, error: Exception) -> InvalidInput:
+    # of what a user's code raises, and where
+    if isinstance(error, InvalidInput):
+        return error
+    why = first_line(error)
+    if "HigherOrderOperator" in why:
+        why = "no gradients are computed through torch.cond, while_loop and the like: use torch.where"
+    return InvalidInput(f"{type(module).__name__} or its loss fails: {why}{where_raised(error)}")
+
+
+def hooks_of(module: nn.Module) -> dict[str, int]:
+    """How many hooks parameters and modules have, by name."""
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks", "_backward_pre_hooks", "_forward_hooks")
+    parts = (*module.named_parameters(), *module.named_modules())
+    return {name: sum(len(getattr(part, kind, None) or ()) for kind in kinds) for name, part in parts}
+
+
+def check_hooks(module: nn.Module, before: Mapping[str, int]) -> None:
+    """Raise `InvalidInput` if the module has registered hooks since."""
+    for name, number in hooks_of(module).items():
+        if number > before.get(name, number):
+            raise InvalidInput(
+                f"{type(module).__name__} registers a hook on '{name}' whenever it is called, and each stays: register "
+                "it once, outside forward"
+            )
+
+
 class Graph:
     """What a value was computed from: the user's own `torch.autograd.Function`s, and leaves that require a gradient."""
 
@@ -290,7 +317,9 @@ class Reference:
     def _training(self, values: Values, buffers: Sequence[str], batch: Any) -> TrainingValues:
         # at first computed twice: a loss that is another then, or attributes that change in each call, are refused
         with preserve_attributes(self.module, self.loss):
+            hooks = hooks_of(self.module)
             first, leaves = self._once(values, buffers, batch)
+            check_hooks(self.module, hooks)
             if not self._was_repeated:
                 self._was_repeated, remembered = True, python_state(self.module, self.loss)
                 # the backward pass of a large module takes twice as long as the forward one
@@ -391,13 +420,8 @@ class Reference:
             try:
                 yield
                 self.draws |= global_states() != start
-            except InvalidInput:
-                raise
             except Exception as error:  # whatever the user's code raises
-                why = first_line(error)
-                if "HigherOrderOperator" in why:
-                    why = "no gradients are computed through torch.cond, while_loop and the like: use torch.where"
-                raise InvalidInput(f"{self._name} or its loss fails: {why}{where_raised(error)}") from error
+                raise fails(self.module, error) from error
 
     @contextmanager
     def _seeing_autocast(self) -> Iterator[None]:

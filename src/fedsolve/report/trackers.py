@@ -32,14 +32,7 @@ from fedsolve.results.callbacks import Evaluated
 from fedsolve.results.columns import dumps
 from fedsolve.results.history import Setting
 
-__all__ = [
-    "TRACKERS",
-    "MLflow",
-    "TensorBoard",
-    "Tracker",
-    "WandB",
-    "tracker",
-]
+__all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "WandB", "tracker"]
 
 # What every tracker does: it is a callback that sends on what is new, and the files of the result at the end.
 

@@ -274,12 +274,7 @@ class _Fit:
         raise InvalidInput(self._no_estimate(step))
 
     def _halved(
-        self,
-        question: GlmSums,
-        start: np.ndarray,
-        step: np.ndarray,
-        deviance: float,
-        most: int = _HALVINGS,
+        self, question: GlmSums, start: np.ndarray, step: np.ndarray, deviance: float, most: int = _HALVINGS
     ) -> tuple[np.ndarray, Sums]:
         # a step that keeps all means possible and does not raise the deviance, halved until it does so
         for halving in range(most):

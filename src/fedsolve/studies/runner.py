@@ -43,6 +43,8 @@ from fedsolve.tasks.task import Task
 
 # What a study was run with, in words, and its tables: methods as given and as tuned, beside the paper's numbers.
 
+UNDER_WAY = "under-way"  # below a study's folder: a folder for each sweep that has not ended
+
 
 def tables(cells: Cells) -> dict[str, ResultTable]:
     # one table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published
@@ -117,10 +119,7 @@ def settings(study: Study) -> dict[str, Any]:
 def _options(problem: Problem) -> dict[str, Any]:
     data = {"data": "drawn anew for each seed"} if problem.data_by_seed else {}
     over = f"(mean of the last {problem.last} rounds)" if problem.last > 1 else "(last round)"
-    compared = {
-        "compared": f"{problem.metric} {over}",
-        "chosen by": problem.select,
-    }
+    compared = {"compared": f"{problem.metric} {over}", "chosen by": problem.select}
     tuning = {f"{name} while tuning": value for name, value in problem.tuning.items()}
     return {**problem.options, **compared, **data, **tuning}
 
@@ -180,6 +179,8 @@ def solve(study: Study, context: Context) -> Cells:
         ready = (ready or list(left))[: None if context.units else 1]
         cells |= zip(ready, each_in_threads(cell, ready, threads), strict=True)
         left = {key: run for key, run in left.items() if key not in cells}
+    with contextlib.suppress(OSError):  # it never was; not before, as workers make folders in it
+        (context.folder / UNDER_WAY).rmdir()
     return Cells(study.problems, study.seeds, {key: cells[key] for key in order})
 
 
@@ -284,7 +285,7 @@ class _Run:
         # of every value in the methods; what is only read is taken from any
         reads = self.context.stored_only
         version = "" if reads else digest(describe(build_methods(self.method.make, axes)))
-        under_way = self.context.folder.absolute() / "under-way" / f"{part}-{digest(repr((known, version)))}"
+        under_way = self.context.folder.absolute() / UNDER_WAY / f"{part}-{digest(repr((known, version)))}"
 
         problem, make, label = self.problem, self.method.make, self.label  # what a worker is sent
 
@@ -313,8 +314,6 @@ class _Run:
 
         arrays = self.context.part(part, known, compute, version)
         shutil.rmtree(under_way, ignore_errors=True)
-        with contextlib.suppress(OSError):  # of other parts, or it never was
-            under_way.parent.rmdir()
         return unpacked(arrays, self.label, dict(axes), tuple(seeds), select, self.problem.title)
 
 

@@ -18,14 +18,7 @@ from fedsolve.core.loss_checks import check_wide
 from fedsolve.core.trees import dtype_of, matching, named_leaves
 from fedsolve.core.types import Batch, Params, module, replace
 from fedsolve.core.xla.narrow import is_narrow
-from fedsolve.tasks.leaf_types import (
-    assembled,
-    check_some_frozen,
-    given_again,
-    master,
-    narrowed,
-    widened,
-)
+from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, master, narrowed, widened
 from fedsolve.tasks.loss_arguments import asked
 
 _NEAR = 3  # paths that an error names

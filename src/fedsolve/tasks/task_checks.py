@@ -72,7 +72,8 @@ def as_held_out(name: str, examples: Any, data: FederatedData) -> Any:
         if row is not None:
             where = jax.tree_util.keystr(path) or "an example"
             raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
-    return arrays
+    # copies: a user may write to theirs, which those of clients are packed from. A file's are read from it
+    return jax.tree.map(lambda a: a if isinstance(a, np.memmap) else np.array(a), arrays)
 
 
 def check_forms(

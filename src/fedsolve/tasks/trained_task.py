@@ -27,14 +27,7 @@ from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.methods.trained import support, with_loop
 from fedsolve.tasks.task import Task
-from fedsolve.tasks.training_loops import (
-    UNMOVED,
-    Told,
-    Trainee,
-    TrainingLoop,
-    TrainingRound,
-    told_by,
-)
+from fedsolve.tasks.training_loops import UNMOVED, Told, Trainee, TrainingLoop, TrainingRound, told_by
 
 _RUNS = count(1)
 _MODELS = 3  # whose metrics are remembered

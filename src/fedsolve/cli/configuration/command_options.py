@@ -30,8 +30,7 @@ DataDir = Annotated[
     typer.Option(**FOLDER, help="Data folder, for tasks that read files (default: $FEDSOLVE_DATA)."),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option(**FOLDER, help="Output folder (default: the next free one in runs/)."),
+    Path | None, typer.Option(**FOLDER, help="Output folder (default: the next free one in runs/).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Track = Annotated[
@@ -192,8 +191,7 @@ class CompareRequest(Request):
     weighting: Annotated[
         str | None,
         typer.Option(
-            metavar="uniform|examples",
-            help="Client weighting for all methods (default: each method's).",
+            metavar="uniform|examples", help="Client weighting for all methods (default: each method's)."
         ),
     ] = None
     track: Track = None

@@ -20,11 +20,7 @@ from fedsolve.deploy.evaluation_job import ANALYSIS, ANALYSIS_FILE, EVALUATE, ST
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, read_reason
 from fedsolve.deploy.site_names import numbered
-from fedsolve.deploy.statistics_job import (
-    SCHEMA_FILE,
-    read_statistics,
-    statistics_lines,
-)
+from fedsolve.deploy.statistics_job import SCHEMA_FILE, read_statistics, statistics_lines
 from fedsolve.deploy.status import STATUS, ClientStatus, FederationStatus, read_status
 from fedsolve.folders.files import Interruptible, is_locked
 from fedsolve.folders.untrusted import read_user_toml

@@ -81,6 +81,9 @@ class HostCalls:
             raise self._failure from None
 
 
+CALLS = HostCalls()  # of functions that `call_host` takes
+
+
 def call_host(function: Callable[..., Any], results: Any, *arguments: Any, once: bool = False) -> Any:
     """What a function of the host gives, as part of a compiled program; side by side it is called one after another.
 
@@ -97,7 +100,11 @@ def call_host(function: Callable[..., Any], results: Any, *arguments: Any, once:
             np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
             for x, own in zip(sent, leaves, strict=True)
         ]
-        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        try:
+            found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        except Exception as error:
+            CALLS._failure = error
+            raise
         return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
 
     words, sent = [shape_of_words(s) for s in shapes], map(narrow, leaves)

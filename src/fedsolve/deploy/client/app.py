@@ -27,24 +27,13 @@ from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.codec import AnyRequest, record_to_request, to_record
 from fedsolve.deploy.column_records import ACTION
 from fedsolve.deploy.host import share_threads
-from fedsolve.deploy.message import (
-    EVALUATE,
-    PROTOCOL,
-    TRAIN,
-    EvaluateRequest,
-    Reply,
-    TrainRequest,
-)
+from fedsolve.deploy.message import EVALUATE, PROTOCOL, TRAIN, EvaluateRequest, Reply, TrainRequest
 from fedsolve.deploy.method_spec import trusted_parts
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, NodeContext, states_of
 from fedsolve.deploy.oracles.trained import TrainedClient
 from fedsolve.deploy.sanitize import about_request, sanitize
 from fedsolve.deploy.server.settings import named_arguments
-from fedsolve.deploy.signature import (
-    constant_digests,
-    other_constant,
-    signature,
-)
+from fedsolve.deploy.signature import constant_digests, other_constant, signature
 from fedsolve.deploy.site_names import numbered, site_of
 from fedsolve.deploy.statistics_job import AllowedColumns
 from fedsolve.deploy.status import RECORD as VERSIONS

@@ -129,8 +129,10 @@ def _why_not_finite_at_start(
         return None
     if buffers is not None:
         oracle = oracle.remembering(Memory(jax.tree.map(jnp.asarray, buffers)))
-    loss, gradient = oracle(*began)
-    return why_not_finite(float(loss), bool(trees.all_finite(gradient)))
+    for loss, gradient in (oracle(*began), oracle.full(began[0])):  # of the first batch, of all
+        if why := why_not_finite(float(loss), bool(trees.all_finite(gradient))):
+            return why
+    return None
 
 
 def _message(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any]:

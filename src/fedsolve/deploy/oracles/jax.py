@@ -41,7 +41,7 @@ from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of, sums_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.leaves import refuse_state, with_frozen
-from fedsolve.tasks.losses.weights import check_coupled
+from fedsolve.tasks.losses.weights import check_coupled, coupled
 from fedsolve.tasks.sum_metrics import SumMetric, on_model
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.task_checks import check_metrics as check_named
@@ -70,6 +70,8 @@ class JaxOracle(LocalProblem):
         validation: examples that the client holds out, of the fields of `examples`; None for none.
         microbatches: parts in which a local step works through its examples, as `fs.run` has them.
         matmul_dtype: "bfloat16" for products of local training as `fs.run` has them under that name.
+        couples_examples: whether the loss of an example depends on the others of its batch, as `Task.from_arrays` has
+            it: the examples are then a multiple of `batch_size`.
 
     Raises:
         InvalidInput: no example, fields of different lengths, numbers that are not finite, a number of steps
@@ -95,13 +97,16 @@ class JaxOracle(LocalProblem):
         validation: Batch | None = None,
         microbatches: int = 1,
         matmul_dtype: Literal["bfloat16"] | None = None,
+        couples_examples: bool = False,
     ) -> None:
         model = predict or getattr(loss, "model", None)
         named: Any = on_model({} if metrics is None else metrics, model, "JaxOracle(predict=f)")
         check_named(named, {})
         data = FederatedData.from_clients([examples], ["this client"])
         given: Any = {"batch_size": batch_size, "epochs": epochs, "local_steps": local_steps}
+        loss = coupled(couples_examples, loss, batch_size, data.counts)
         work, steps = local_work(data.counts, loss, **given, microbatches=microbatches)
+        check_coupled(loss, work.batch_size, data.counts)
         work = _with_products(work, matmul_dtype)
         held = None if validation is None else held_out(validation, data)
         check_targets(loss, lambda key: params, (), data, None, validation=held)

@@ -65,7 +65,7 @@ class TorchOracle(LocalProblem):
             nothing counts moves nothing.
         loader: a DataLoader or anything that can be iterated again and again for batches (inputs, targets), tensors of
             shape (examples, ...), or a function from a seeded `torch.Generator` to one pass. One without a length is
-            counted once.
+            counted once. Each pass reads it anew: what changes in it changes the training.
         epochs: passes over the loader in a round, >= 1; 1 unless `steps` are given; or
         steps: local steps of a round, >= 1, each on one batch.
         metrics: further ones, name -> (outputs, targets) -> tensor of shape (), which the client can measure a model by
@@ -75,11 +75,15 @@ class TorchOracle(LocalProblem):
         device: where the module computes, such as "cpu" or "cuda:1"; None for CUDA if there is one, else the CPU.
         exact_loss: False if losses at one step cannot be compared (a module with random numbers of its own); methods
             that search along a line then refuse this client.
+        couples_examples: whether the loss of an example depends on the others of its batch, as a contrastive or a Cox
+            loss. All batches of a loader then have one size (drop_last=True), and `full` and the metric `loss` are
+            means over these batches, as in the engine.
 
     Raises:
         InvalidInput: a loader that is empty, can be read only once or whose batches are no pairs, a loss that is no
-            number, a sum, another one when it is computed again or without a gradient, a module with nothing to train
-            or that writes to its own weights, epochs or steps below 1.
+            number, a sum, one that couples examples and does not say so, another one when it is computed again or
+            without a gradient, a module with nothing to train or that writes to its own weights, epochs or steps below
+            1.
     """
 
     framework = "torch"
@@ -96,10 +100,11 @@ class TorchOracle(LocalProblem):
         validation: Loader | None = None,
         device: str | torch.device | None = None,
         exact_loss: bool = True,
+        couples_examples: bool = False,
     ) -> None:
         self.params, self.exact_loss, self._own_module = parameters(module), exact_loss, module
         with preserve_generators(loader):
-            batches = Minibatches(loader)
+            batches = Minibatches(loader, couples_examples)
         self.notes = batches.notes
         self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
         self.steps = _steps(epochs, steps, batches.size.batches)
@@ -112,7 +117,7 @@ class TorchOracle(LocalProblem):
         self._loss, self._given_metrics = loss, metrics
         self._settings = settings(loss, "loss", bytes_of) | layer_settings(module)
         self._sets = {"train": batches} | (
-            {} if validation is None else {"validation": Minibatches(validation)}
+            {} if validation is None else {"validation": Minibatches(validation, couples_examples)}
         )
         self._host = Host({"step": self._module.step, "trial": self._module.trial, "full": self._module.full})
         self.failing_plainly = self._host.failing_plainly

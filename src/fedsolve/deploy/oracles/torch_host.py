@@ -28,6 +28,7 @@ from fedsolve.core.loss_checks import REMEMBERED, check_again, check_slope
 from fedsolve.deploy.message import Sums
 from fedsolve.pytorch.batch_losses import (
     are_classes,
+    evaluated,
     mean_of,
     preserve_generators,
     seed_all,
@@ -39,28 +40,25 @@ from fedsolve.pytorch.loss_analysis import (
     LossAnalysis,
     analyse,
     check_form,
+    check_size,
     failure,
-    refuse_other_forms,
+    refuse_coupled,
     value_or_none,
 )
 from fedsolve.pytorch.preserved_state import preserve_state
-from fedsolve.pytorch.reference import refuse_late_hooks
+from fedsolve.pytorch.reference import check_hooks, hooks_of, refuse_late_hooks
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
     check_weights,
     mode_setter,
     preserve_attributes,
+    refuse_sparse,
     substitute_tensors,
     trainable,
 )
 from fedsolve.pytorch.translation.batch_sums import to_float64
-from fedsolve.pytorch.translation.export import (
-    call_module,
-    check_single_row,
-    loses_by_rounding,
-    writes_to_parameter,
-)
+from fedsolve.pytorch.translation.export import call_module, loses_by_rounding, writes_to_parameter
 from fedsolve.tasks.sum_metrics import SumMetric
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
@@ -82,14 +80,19 @@ class Minibatches:
     order; going back starts the pass again.
     """
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, coupled: bool = False) -> None:
         if not callable(loader) and (hasattr(loader, "__next__") or not hasattr(loader, "__iter__")):
             raise InvalidInput(
                 f"the loader is {of_type(loader)}, which cannot be read again and again: "
                 "give a DataLoader, a list of batches or a function of a generator"
             )
-        self._loader = loader
+        self._loader, self.coupled = loader, coupled
         self.size = self._measure()
+        if coupled and self.size.smallest != self.size.largest:
+            raise InvalidInput(
+                f"couples_examples = True and the loader's batches have {self.size.largest} to {self.size.smallest} "
+                "examples: give drop_last=True"
+            )
         self._pass: tuple[bytes, int] | None = None
         self._batches: Iterator[Any] = iter(())
         self._drawn = 0
@@ -105,8 +108,8 @@ class Minibatches:
         return self._last
 
     def all(self, key: bytes) -> Iterator[Any]:
-        """The batches of one pass over all examples, the same at each call in a round."""
-        batches = self._start(seed_of(key, 3), everything=True)
+        """The batches of one pass over all examples, the same at each call in a round; `coupled`: as in training."""
+        batches = self._start(seed_of(key, 3), everything=not self.coupled)
         for index in count():
             batch = self._draw(batches, seed_of(key, 4, index))
             if batch is None:
@@ -253,18 +256,13 @@ class Evaluations:
     rounded to the type of its parameters.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        loss: Function,
-        batches: Minibatches,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, module: nn.Module, loss: Function, batches: Minibatches, device: torch.device) -> None:
         check_weights(module)
         refuse_late_hooks(module)
         self._module, self._loss, self._device = module.to(device), loss, device
         self._batches, self._set_mode = batches, mode_setter(module)
         self._params, self._buffers = trainable(module), buffer_tensors(module)
+        refuse_sparse(module, self._buffers)
         self.buffers = {name: b.clone() for name, b in self._buffers.items()}
         self.moving: set[str] = set()
         self._updated: Any = None
@@ -309,7 +307,7 @@ class Evaluations:
             with seed_all(seed_of(key, 5), self._device):
                 for batch in self._batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
-                    outputs, weight = self._module(x), num_examples(batch)
+                    outputs, weight = evaluated(self._module, x), num_examples(batch)
                     loss = self._value(outputs, x, y)
                     for name, g in self._gradient(loss).items():
                         gradient[name].add_(g, alpha=weight)
@@ -317,7 +315,7 @@ class Evaluations:
                     examples += weight
                     seen.append((pytree.tree_map_only(Tensor, Tensor.detach, outputs), y))
             mean, slopes = total / examples, {n: g / examples for n, g in gradient.items()}
-            value, by_outputs = loss_of_all(self._loss, seen)
+            value, by_outputs = (mean, []) if self._batches.coupled else loss_of_all(self._loss, seen)
             value = value.to(dtype)
             if not torch.isclose(mean, value, rtol=100 * torch.finfo(dtype).eps, atol=0):
                 # no mean over examples, such as one with weights: its gradient goes through the outputs of all
@@ -329,7 +327,7 @@ class Evaluations:
         gradient = {name: torch.zeros_like(p) for name, p in self._params.items()}
         with seed_all(seed_of(key, 5), self._device):
             for batch, slopes in zip(self._batches.all(key), by_outputs, strict=True):
-                outputs = self._module(to_device(batch, self._device, dtype)[0])
+                outputs = evaluated(self._module, to_device(batch, self._device, dtype)[0])
                 floats = [
                     t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()
                 ]
@@ -352,7 +350,7 @@ class Evaluations:
             with seed_all(seed_of(key, 5), self._device), torch.no_grad():
                 for batch in batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
-                    outputs, weight = self._module(x), num_examples(batch)
+                    outputs, weight = evaluated(self._module, x), num_examples(batch)
                     for name, function in functions.items():
                         if name not in measuring:
                             measuring[name] = (
@@ -367,7 +365,9 @@ class Evaluations:
     def _kind(self, name: str, function: Function, outputs: Any, y: Any) -> LossAnalysis:
         if name not in self._kinds:
             what = "the loss" if name == "loss" else f"metric {name}"
-            self._kinds[name] = kind_of(what, function, outputs, y, self._dtype)
+            coupled = name == "loss" and self._batches.coupled
+            kind = LossAnalysis(function, couples_examples=True) if coupled else None
+            self._kinds[name] = kind or kind_of(what, function, outputs, y, self._dtype)
         return self._kinds[name]
 
     def try_out(self, twice: bool) -> None:
@@ -379,15 +379,15 @@ class Evaluations:
         x, y = to_device(batch, self._device, self._dtype)
         self.rounded = loses_by_rounding(self._module, to_device(batch[0], self._device, None), self._dtype)
         outputs, loss = self._try(x, y)
-        with preserve_state((self._loss,)), torch.no_grad():
-            refuse_other_forms(self._loss, outputs, pytree.tree_map_only(Tensor, Tensor.clone, y))
+        if twice and not self._batches.coupled:
+            refuse_coupled(self._loss, outputs, y, self._dtype)
         if twice:
             rounding = 1e3 * torch.finfo(self._dtype).eps
             check_again("the loss", float(loss), float(self._try(x, y)[1]), rounding, REMEMBERED)
-        if self._batches.size.smallest == 1:
+        for size in sorted({self._batches.size.smallest, self._batches.size.largest} - {len(y)}):
             with self._trial():
-                where, remedy = "a batch of the loader", "take another batch size, or drop_last=True"
-                check_single_row(self._module, x, len(y), where, remedy)
+                remedy = "take another batch size, or drop_last=True"
+                check_size(self._module, self._loss, x, y, size, "a batch of the loader", remedy)
 
     def _try(self, x: Any, y: Any) -> tuple[Any, Tensor]:
         # Outputs and loss of a batch in training mode, whose gradient can be taken.
@@ -400,7 +400,9 @@ class Evaluations:
         ):
             # which they may write to: of a list of batches these are the user's own
             inputs, targets = pytree.tree_map_only(Tensor, Tensor.clone, (x, y))
+            hooks = hooks_of(self._module)
             outputs = call_module(self._module, inputs, "training")
+            check_hooks(self._module, hooks)
             same = self._copies(self._dtype)
             self.moving |= {n for n, b in self._buffers.items() if not torch.equal(b.data, same[n])}
             loss = self._value(outputs, inputs, targets)
@@ -541,7 +543,8 @@ class Measuring:
     def __init__(self, name: str, function: Function, kind: LossAnalysis) -> None:
         self._name, self._function, self._kind = name, function, kind
         # a function that cannot be exported may be a mean of some examples and none of others
-        self._by_batch = kind.sums is None and not kind.not_a_mean_because and kind.rows is not None
+        is_mean = kind.sums is None and not kind.not_a_mean_because and kind.rows is not None
+        self._by_batch = is_mean or kind.couples_examples
         self._examples, self._total = 0, 0.0
         self._sums: Any = 0.0
         self._batches: list[Any] = []

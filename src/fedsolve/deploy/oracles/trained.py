@@ -24,13 +24,7 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.compute.clients import own_key
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import loads, read_bytes
-from fedsolve.tasks.training_loops import (
-    TrainingLoop,
-    TrainingRound,
-    assign,
-    parameters,
-    told_by,
-)
+from fedsolve.tasks.training_loops import TrainingLoop, TrainingRound, assign, parameters, told_by
 
 _LAST = "returned.json"
 _MOST = 2**20  # bytes of it

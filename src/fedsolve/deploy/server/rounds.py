@@ -408,11 +408,7 @@ class FederationLoop(RecordedRounds):
 
 
 def _traffic(replies: Replies[Any]) -> dict[str, int]:
-    return {
-        "bytes_up": replies.bytes_up,
-        "bytes_down": replies.bytes_down,
-        "rejected": len(replies.rejected),
-    }
+    return {"bytes_up": replies.bytes_up, "bytes_down": replies.bytes_down, "rejected": len(replies.rejected)}
 
 
 def _round_entry(

@@ -38,9 +38,7 @@ class _ServerAppOf(Protocol[P]):
     ) -> ServerApp: ...
 
 
-def _with_options_of(
-    options: Callable[P, object],
-) -> Callable[[Callable[..., ServerApp]], _ServerAppOf[P]]:
+def _with_options_of(options: Callable[P, object]) -> Callable[[Callable[..., ServerApp]], _ServerAppOf[P]]:
     return shows_fields(options)
 
 

@@ -259,11 +259,12 @@ _LARGE = 1e4  # beyond it squares and products of the data leave little room in 
 
 
 def divergence_hint(
-    start: float, rates: Mapping[str, float], largest: float, method: str, slope_is_finite: bool = True
+    start: float, rates: Mapping[str, float], largest: float, method: str, no_slope: str | None = None
 ) -> str:
     """What to say after "... is not finite": why, and what to change.
 
-    `start` is the training loss of the initial model, `largest` the largest absolute value of the data.
+    `start` is the training loss of the initial model, `largest` the largest absolute value of the data, `no_slope`
+    where its gradient is not finite, None if nowhere.
 
     >>> divergence_hint(2.3, {"client_lr": 10.0, "server_lr": 1.0}, 1.0, "FedAvg")
     ' (client_lr 10, server_lr 1): lower the rates'
@@ -274,7 +275,7 @@ def divergence_hint(
         where = "look at the data, the loss and the initial model"
         reach = f", the data reach {largest:.2g}" if largest > _LARGE else ""
         return f": the training loss of the initial model is {start} already{reach}: {where}"
-    why = why_not_finite(start, slope_is_finite)
+    why = why_not_finite(start, no_slope is None, no_slope or "")
     if why is not None:
         return f": {why}"
     values = ", ".join(f"{name} {value:g}" for name, value in rates.items())

@@ -12,11 +12,11 @@ import numpy as np
 from jax.extend.core import Literal
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
-from fedsolve.core.loss_checks import check_mean, check_slope, check_value, fails
+from fedsolve.core.loss_checks import check_mean, check_slope, check_value, fails, informative_rows
 from fedsolve.core.trees import all_finite, dtype_of
 from fedsolve.core.types import Batch, Params
 from fedsolve.engine.checks.gathers import check_gathers
-from fedsolve.engine.checks.losses import built_in, check_frozen, few_rows, not_means, renew
+from fedsolve.engine.checks.losses import built_in, check_frozen, compile_options, few_rows, not_means, renew
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.tasks.leaves import refuse_state
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
@@ -90,7 +90,7 @@ def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -
 
 _ALONE = (
     "give the mean of a loss of each example alone (jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a "
-    "contrast in one example), or say couples_examples = True where the task is made"
+    "contrast in one example), or say couples_examples = True where the task or oracle is made"
 )
 
 
@@ -152,6 +152,7 @@ def _joined(train: Batch, test: Batch) -> Batch:
 
 
 Function = Callable[..., Any]
+_MOST_LOOKED_AT = 32  # examples
 
 
 def check_gradient(name: str, loss: Function, params: Params, batch: Batch) -> None:
@@ -181,13 +182,23 @@ def _depends(loss: Function, structure: Any, shapes: tuple[Any, ...]) -> bool:
     return any(np.any(np.asarray(g)) for g in jax.tree.leaves(gradient(*zeros, jax.random.key(0))))
 
 
-def slope_is_finite(task: Task, packed: PackedClients) -> bool:
-    """Whether the gradient of a task's loss is finite at its initial model, on a few of the examples."""
+def where_no_slope(task: Task, packed: PackedClients) -> str | None:
+    """On which of the most telling examples the gradient of a task's loss is not finite at its initial model."""
+    # None if it is on all; "" if it is on none. The numbers of examples are no data
+    if hasattr(task.loss, "training_loop") or hasattr(task.loss, "rows_together"):
+        return None  # no loss of one example
     params = packed.first_model(task.init(jax.random.key(0)), task.buffers)
     floating, rest = _parts(params)
-    rows = few_rows(task.data.examples, floating)
-    gradient = _gradient(task.loss)(floating, rest, on_device(rows, dtype_of(params)), jax.random.key(0))
-    return bool(all_finite(gradient))
+    rows, found = informative_rows(task.data.examples, (), 1, _MOST_LOOKED_AT), []
+    slope = jax.jit(_gradient(task.loss), compiler_options=compile_options())
+    for row in rows:
+        batch = on_device(jax.tree.map(lambda a, i=row: a[i : i + 1], task.data.examples), dtype_of(params))
+        if not all_finite(slope(floating, rest, batch, jax.random.key(0))):
+            found.append(row)
+    if not found or len(found) == len(rows):
+        return "" if found else None
+    client = int(np.searchsorted(task.data.offsets, found[0], side="right")) - 1
+    return f" on example {found[0] - task.data.offsets[client]} of {task.data.names[client]}"
 
 
 def described(batch: Batch) -> str:

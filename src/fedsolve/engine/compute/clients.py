@@ -449,12 +449,7 @@ class ClientOracle(Oracle):
         return value(sums), trees.scale(scale, gradient)
 
     def _mean(
-        self,
-        params: Params,
-        index: Array,
-        rows: Array,
-        key: Array | None = None,
-        buffers: Any = None,
+        self, params: Params, index: Array, rows: Array, key: Array | None = None, buffers: Any = None
     ) -> tuple[Scalar, Any]:
         # mean loss over the positions in the client's order that hold an example of it, and the new buffers
         params = self.packed.model(params)

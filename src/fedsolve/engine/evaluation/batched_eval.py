@@ -14,14 +14,7 @@ import numpy as np
 from fedsolve.core.types import Batch, Params, module, replace, static
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.clients import Loss, PackedClients, Window, pack
-from fedsolve.engine.streaming import (
-    WINDOW_BYTES,
-    Packer,
-    Population,
-    in_background,
-    padded,
-    row_bytes,
-)
+from fedsolve.engine.streaming import WINDOW_BYTES, Packer, Population, in_background, padded, row_bytes
 
 ROWS_AT_ONCE = 512
 """Examples that a small model sees at once."""

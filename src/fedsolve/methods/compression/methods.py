@@ -34,11 +34,7 @@ from fedsolve.methods.server.diloco import DiLoCo
 from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.server.muon import ServerMuon
 from fedsolve.methods.server.sgd import FedAvg
-from fedsolve.methods.wrappers.control_variates import (
-    ControlVariates,
-    ScaffoldBroadcast,
-    ScaffoldServer,
-)
+from fedsolve.methods.wrappers.control_variates import ControlVariates, ScaffoldBroadcast, ScaffoldServer
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 

@@ -9,10 +9,4 @@ from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
 from fedsolve.methods.privacy.central import DifferentialPrivacy
 from fedsolve.methods.privacy.local import LocalDifferentialPrivacy
 
-__all__ = [
-    "DifferentialPrivacy",
-    "LocalDifferentialPrivacy",
-    "accounting",
-    "epsilon",
-    "noise_multiplier_for",
-]
+__all__ = ["DifferentialPrivacy", "LocalDifferentialPrivacy", "accounting", "epsilon", "noise_multiplier_for"]

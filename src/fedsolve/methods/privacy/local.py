@@ -15,17 +15,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.building import class_by_name, number
 from fedsolve.core.errors import InvalidInput, check_range, is_plain_number
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import (
-    Params,
-    Privacy,
-    Scalar,
-    Traced,
-    module,
-    reductions,
-    replace,
-    reported,
-    static,
-)
+from fedsolve.core.types import Params, Privacy, Scalar, Traced, module, reductions, replace, reported, static
 from fedsolve.methods.privacy.accounting import gaussian_epsilon, gaussian_multiplier
 from fedsolve.methods.wrappers.wrapper import Wrapper
 

@@ -193,11 +193,7 @@ class PrimalAveraging(ServerOptimizer):
 
 @by_name("GPA")
 def GPA(
-    server_lr: Rate = 1e-3,
-    *,
-    mu_x: Scalar = 0.9967,
-    mu_y: Scalar = 0.7,
-    weight_decay: Scalar = 0.0,
+    server_lr: Rate = 1e-3, *, mu_x: Scalar = 0.9967, mu_y: Scalar = 0.7, weight_decay: Scalar = 0.0
 ) -> FedOpt:
     """GPA (Defazio et al. 2025): data-parallel AdamW whose iterates are averaged, DiLoCo's smoothing without its loop.
 

@@ -251,19 +251,11 @@ def _summed(x: Array, outer: int, window: list[int], steps: list[int], sides: li
         )
     ones = [1] * outer
     return lax.reduce_window(
-        x,
-        np.zeros((), x.dtype),
-        lax.add,
-        (*ones, *window),
-        (*ones, *steps),
-        [*[(0, 0)] * outer, *sides],
+        x, np.zeros((), x.dtype), lax.add, (*ones, *window), (*ones, *steps), [*[(0, 0)] * outer, *sides]
     )
 
 
-@operation(
-    "aten._adaptive_avg_pool2d.default",
-    "aten._adaptive_avg_pool3d.default",
-)
+@operation("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
 def adaptive_avg_pool(x: Array, output_size: Sequence[int]) -> Array:
     # windows of about equal length, as many along each of the last axes as `output_size` says
     for axis, out in enumerate(output_size, x.ndim - len(output_size)):

@@ -112,7 +112,7 @@ operations(
         "polar": lambda size, angle: lax.complex(size * jnp.cos(angle), size * jnp.sin(angle)),
         "view_as_complex": lambda x: lax.complex(x[..., 0], x[..., 1]),
         "view_as_real": lambda x: jnp.stack([x.real, x.imag], -1),
-    },
+    }
 )
 
 # Normalisation of each example by its means and variances, and of batches, with statistics of what was seen.

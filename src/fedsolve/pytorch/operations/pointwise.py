@@ -86,7 +86,7 @@ operations(
             else jnp.sign(x.astype(int)).astype(x.dtype)
         ),
         "where.self": lambda condition, x, other: jnp.where(condition, *promoted(x, other)),
-    },
+    }
 )
 operations(
     {

@@ -37,7 +37,7 @@ operations(
         "split_with_sizes": lambda x, sizes, dim=0: tuple(jnp.split(x, np.cumsum(sizes)[:-1].tolist(), dim)),
         "unsqueeze": jnp.expand_dims,
         "view": jnp.reshape,
-    },
+    }
 )
 
 

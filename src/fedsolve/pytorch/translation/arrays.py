@@ -289,9 +289,10 @@ def refuse_halves(module: nn.Module) -> None:
     check_wide("the module", types, "convert it by module.float()")
 
 
-def refuse_sparse(module: nn.Module) -> None:
-    # no array of NumPy's or JAX's is sparse
-    for name, x in (*module.named_parameters(), *module.named_buffers()):
+def refuse_sparse(module: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> None:
+    # no array of NumPy's or JAX's is sparse. tensors: those of the module that become arrays, None for all
+    every = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for name, x in (every if tensors is None else tensors).items():
         if not is_lazy(x) and x.layout != torch.strided:
             raise InvalidInput(
                 f"'{name}' of {type(module).__name__} is sparse ({str(x.layout)[6:]}): register it dense, or its "

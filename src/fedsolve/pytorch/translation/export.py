@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.loss_checks import first_line
-from fedsolve.pytorch.batch_losses import global_states, row_of, seed_all
+from fedsolve.pytorch.batch_losses import global_states, seed_all
 from fedsolve.pytorch.translation.arrays import copy_module, mode_setter, preserve_attributes
 from fedsolve.pytorch.translation.registry import where_raised
 
@@ -424,16 +424,6 @@ def call_module(module: nn.Module, x: Any, mode: str) -> Any:
             f"{type(module).__name__} fails in {mode} on inputs of shape {shapes}: "
             f"{first_line(error)}{where_raised(error)}"
         ) from error
-
-
-def check_single_row(module: nn.Module, x: Any, rows: int, where: str, remedy: str) -> None:
-    # a batch of one example in training mode (BatchNorm refuses it); `x` is a batch of `rows` examples,
-    # buffers may change
-    try:
-        with torch.no_grad():
-            call_module(module, pytree.tree_map_only(Tensor, Tensor.clone, row_of(x, 0, rows)), "training")
-    except InvalidInput as error:
-        raise InvalidInput(f"{where} has one example: {error}: {remedy}") from error
 
 
 def _with_known_container(outputs: Any) -> Any:

@@ -244,6 +244,9 @@ def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array
     if name not in OPERATIONS:
         return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  Python's own, on sizes
     known: Operation = OPERATIONS[name]
+    if name.startswith("aten.squeeze."):  # a batch of one example keeps its axis
+        shape, axes = node.args[0].meta["val"].shape, np.atleast_1d(args[1])  # pyright: ignore
+        args = args[0], [int(a) for a in axes if isinstance(shape[int(a)], int)]
     if known.random:
         kwargs = kwargs | {"key": key}
     if weights is not None and (mixed := _mixed(node, known)):

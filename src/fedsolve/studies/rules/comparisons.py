@@ -12,16 +12,7 @@ import numpy as np
 
 from fedsolve.results.intervals import FEW, Interval, interval
 from fedsolve.results.metrics import describe
-from fedsolve.studies.cells import (
-    Cells,
-    SettingKind,
-    alike,
-    around,
-    beyond,
-    chance,
-    decided,
-    elsewhere,
-)
+from fedsolve.studies.cells import Cells, SettingKind, alike, around, beyond, chance, decided, elsewhere
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.study import Decision
 

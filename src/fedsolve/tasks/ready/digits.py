@@ -24,10 +24,7 @@ DIRICHLET = Dirichlet(0.3)
 
 @by_name("digits")
 def digits(
-    num_clients: int = 100,
-    partition: Partition | Choice = DIRICHLET,
-    model: Any = "mlp",
-    seed: int = 0,
+    num_clients: int = 100, partition: Partition | Choice = DIRICHLET, model: Any = "mlp", seed: int = 0
 ) -> Task:
     """8x8 handwritten digits: ten classes, 1,797 examples, a fifth held out (Alpaydin and Kaynak 1998).
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.xla.compiler import quickest
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.task import Examples
@@ -67,7 +68,7 @@ class Agreement:
         dtype: torch.dtype,
         extremes: bool = False,
     ) -> None:
-        from fedsolve.pytorch.loss_analysis import informative_rows
+        from fedsolve.core.loss_checks import informative_rows
         from fedsolve.pytorch.reference import Reference
         from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, is_large, trainable
 
@@ -86,6 +87,12 @@ class Agreement:
         buffers = {n: _to_float64(as_array(b)) for n, b in buffer_tensors(module).items()}
         self.start = Point(params, buffers, np.ones(len(rows), bool))
         first = self.results(self.start)
+        if not _is_finite(first.training.gradient):  # beside which nothing else would be seen
+            counts = np.array([self._has_slope(i) for i in range(len(rows))])
+            counts |= not counts.any()
+            self.batch = jax.tree.map(lambda a: a[counts], self.batch)
+            self.start = Point(params, buffers, counts[counts])
+            first = self.results(self.start)
         self._first: Results | None = first
         self._second = None if self._is_large else self._beside(first.training.buffers)
 
@@ -115,6 +122,14 @@ class Agreement:
             second = self.results(moved)
         return moved, second
 
+    def _has_slope(self, row: int) -> bool:
+        one = jax.tree.map(lambda a: a[row : row + 1], self.batch)
+        try:
+            found, _ = self.reference.results({}, self.start.params, self.start.buffers, one)
+        except InvalidInput:  # of one row alone
+            return True
+        return _is_finite(found.gradient)
+
     @property
     def type(self) -> Any:
         from fedsolve.pytorch.translation.arrays import jax_dtype
@@ -135,6 +150,8 @@ class Agreement:
             words = self._first_difference(evaluate(point, self.batch), theirs)
             del theirs  # before the next ones are computed
             if words is not None:
+                if self.reference.autocast:
+                    otherwise = "torch.autocast rounds otherwise"
                 return f"{words}: {self._likely_cause(point, evaluate, mixing) or otherwise}"
         return None
 
@@ -199,6 +216,10 @@ class Agreement:
         ):
             return mixing
         return cause(self.reference, point.params, point.buffers, self.batch)
+
+
+def _is_finite(gradient: Mapping[str, np.ndarray]) -> bool:
+    return all(np.isfinite(g).all() for g in gradient.values())
 
 
 def _to_float64(a: np.ndarray) -> np.ndarray:

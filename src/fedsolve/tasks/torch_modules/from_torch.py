@@ -305,10 +305,9 @@ _ROUNDED = (
     "the module gives something else for its inputs rounded to {}, as a run in that type has them: subtract from "
     "them a constant that all clients share, or run in float64"
 )
-_ROWS, _FEW_ROWS = (
-    31,
-    7,
-)  # of the batch that a module is traced with, a large one: hardly any other axis has them
+# rows of the batch that a module is traced with, and a large one: numbers that hardly any other axis has
+_ROWS, _FEW_ROWS = 31, 7
+_READ_AGAIN, _MOST_TRIED = 16, 64  # items of a dataset; rows of a batch: what fails, fails of few
 
 
 def from_torch(
@@ -399,7 +398,6 @@ def from_torch(
         rows = _FEW_ROWS if (is_large := arrays.is_large(module)) else _ROWS
         x, y = _sample(data.examples, _dtype(module), rows)
         outputs = outputs_of(module, x, is_large)
-        _check_lone_rows(module, x, rows, data, batch_size)
         rounded = loses_by_rounding(module, _sample(data.examples, None, rows)[0], _dtype(module))
         classes = are_classes(outputs, y)
         metrics = metrics if metrics is not None else {"accuracy": _accuracy} if classes else {}
@@ -409,6 +407,7 @@ def from_torch(
         functions = {"loss": analysed("the loss", loss, only_means=True, couples_examples=couples_examples)}
         others = {what: metric for what, metric in metrics.items() if what not in from_sums}
         functions |= {what: analysed(f"metric {what}", f, only_means=False) for what, f in others.items()}
+        _check_sizes(module, loss, x, y, data, batch_size)
         parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate, remat)
     assemble = _store(parts, given, copied if module is given else module, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
@@ -438,22 +437,21 @@ def from_torch(
     )
 
 
-def _check_lone_rows(module: Any, x: Any, rows: int, data: FederatedData, batch_size: Any) -> None:
-    # BatchNorm and the like cannot be trained on a batch of one example
-    from fedsolve.pytorch.translation.arrays import copy_module, mode_setter
-    from fedsolve.pytorch.translation.export import check_single_row
+def _check_sizes(module: Any, loss: Any, x: Any, y: Any, data: FederatedData, batch_size: Any) -> None:
+    # of each batch that some client has: BatchNorm and the like cannot be trained on one example
+    from fedsolve.pytorch.loss_analysis import check_size
+    from fedsolve.pytorch.translation.arrays import copy_module, is_large, mode_setter
 
-    for client in _with_a_lone_row(data.counts, batch_size)[:1]:
-        where = f"a batch of {data.names[client]}"
-        mode_setter(own := copy_module(module))(True)
-        check_single_row(own, x, rows, where, "take another batch_size, or leave the row out")
-
-
-def _with_a_lone_row(counts: np.ndarray, batch_size: Any) -> np.ndarray:
-    # clients by number
     sized = isinstance(batch_size, int) and batch_size > 0  # else all are one batch, or it is refused below
-    rest = counts % batch_size if sized else counts
-    return np.flatnonzero((rest == 1) | (batch_size == 1))
+    full, rest = (
+        (np.minimum(data.counts, batch_size), data.counts % batch_size) if sized else (data.counts,) * 2
+    )
+    sizes, first = np.unique(np.append(full, rest), return_index=True)
+    known = [(int(size), int(i)) for size, i in zip(sizes, first, strict=True) if 0 < size <= _MOST_TRIED]
+    mode_setter(own := copy_module(module))(True)
+    for size, i in known[: 1 if is_large(module) else None]:
+        where = f"a batch of {data.names[i % len(data.counts)]}"
+        check_size(own, loss, x, y, size, where, "take another batch_size, or leave rows out")
 
 
 def _store(
@@ -512,10 +510,18 @@ def _examples(who: str, data: Any, drawn: list[str]) -> Examples:
         )
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         with preserve_state((), (data,)):
-            once = data[0] if len(data) else None  # pyright: ignore[reportArgumentType]
-            if len(data) and not same_values(once, data[0]):  # pyright: ignore[reportArgumentType]
+            items, first = [], []
+            for i in range(len(data)):  # pyright: ignore[reportArgumentType]
+                items.append(data[i])
+                first = first or [np.asarray(leaf).copy() for leaf in jax.tree.leaves(items[0])]
+            if items and not same_values(first, jax.tree.leaves(items[0])):
+                raise InvalidInput(
+                    f"the dataset of {who} writes to the items that it gave before: give a copy of each"
+                )
+            again = range(0, len(items), max(1, len(items) // _READ_AGAIN))
+            if not all(same_values(items[i], data[i]) for i in again):
                 drawn.append(who)
-            data = collate(who, [data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+            data = collate(who, items)
     if not isinstance(data, tuple | list) or len(data) != 2:
         what = f"{of_type(data)}{f' of {len(data)}' if isinstance(data, tuple | list) else ''}"
         raise InvalidInput(f"{who} is {what}: give a pair (inputs, targets), or a data set of pairs")

@@ -128,11 +128,7 @@ def _weighted(each: Array, weights: Array) -> Array:
 
 
 def one_by_one(
-    model: Model,
-    rows: Callable[[Any, Any], Array],
-    params: Values,
-    buffers: Values,
-    batch: Examples,
+    model: Model, rows: Callable[[Any, Any], Array], params: Values, buffers: Values, batch: Examples
 ) -> Array:
     # each example in a batch of its own, in evaluation mode, of a module that mixes examples then too
 
@@ -240,11 +236,7 @@ class SumsBehind(_OfSums):
         return self.sums(self.outputs(params, batch, buffers), batch.y)
 
     def __call__(
-        self,
-        params: Values,
-        batch: Examples,
-        weights: Array | None = None,
-        buffers: Values | None = None,
+        self, params: Values, batch: Examples, weights: Array | None = None, buffers: Values | None = None
     ) -> Array:
         return of_batch(self, self.each(params, batch, buffers), weights)
 
