@@ -87,7 +87,7 @@ def test_every_gradient(name):
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "red", "blue"]
 
 
-def saved(folder):
+def saved(folder, dtype):
     """A folder with a Llama and a tokenizer of few words."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -98,7 +98,7 @@ def saved(folder):
         tokenizer_object=words, pad_token="<pad>", unk_token="<unk>", eos_token="</s>"
     )
     torch.manual_seed(0)
-    made("LlamaForCausalLM", LLAMA | {"vocab_size": len(vocabulary)}).save_pretrained(folder)
+    made("LlamaForCausalLM", LLAMA | {"vocab_size": len(vocabulary)}).to(dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return tokenizer
 
@@ -107,10 +107,12 @@ def said(*sizes):
     return [" ".join(RNG.choice(WORDS, n)) for n in sizes]
 
 
-def test_from_a_folder_to_an_adapter_in_peft(tmp_path):
-    """Perplexity of the merged model is the run's; a loaded adapter is where training goes on."""
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-3)])
+def test_from_a_folder_to_an_adapter_in_peft(tmp_path, dtype, close):
+    """Perplexity of the model with its adapter, and of the merged one, is the run's; a loaded adapter is where training
+    goes on. Merged by result.module() or by PEFT."""
     peft = pytest.importorskip("peft", reason="PEFT is not installed")
-    tokenizer = saved(tmp_path / "model")
+    tokenizer = saved(tmp_path / "model", dtype)
     test = {"text": said(5, 9)}  # one sequence of 16 holds both
     task = fs.tasks.from_hugging_face(
         tmp_path / "model",
@@ -122,18 +124,28 @@ def test_from_a_folder_to_an_adapter_in_peft(tmp_path):
     result = fs.run(fs.FedAvg(1.0), task, rounds=2, eval_every=2)
     result.save_adapter(tmp_path / "adapter")
     base = type(result.module().get_base_model()).from_pretrained(tmp_path / "model")
+    assert base.dtype == dtype
     loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
     again = fs.tasks.from_hugging_face(loaded, [said(4)], length=16, tokenizer=tokenizer, translate=False)
     assert sorted(again.init(None)) == sorted(task.init(None))
     for name, value in again.init(None).items():
         assert np.array_equal(value, result.params[name])
-    merged, losses = loaded.merge_and_unload().eval(), []
-    with torch.no_grad():
-        for text in test["text"]:
-            ids = torch.tensor([*tokenizer(text)["input_ids"], tokenizer.eos_token_id])
-            losses += F.cross_entropy(merged(ids[None, :-1]).logits[0], ids[1:], reduction="none").tolist()
-    wanted = np.exp(np.mean(losses))
-    assert result.final("test_perplexity") == pytest.approx(wanted, rel=1e-5)
+
+    def perplexity(model):
+        losses = []
+        with torch.no_grad():
+            for text in test["text"]:
+                ids = torch.tensor([*tokenizer(text)["input_ids"], tokenizer.eos_token_id])
+                logits = model(ids[None, :-1]).logits[0].float()
+                losses += F.cross_entropy(logits, ids[1:], reduction="none").tolist()
+        return np.exp(np.mean(losses))
+
+    result.module().merge_and_unload().save_pretrained(tmp_path / "merged")
+    ours = type(base).from_pretrained(tmp_path / "merged")
+    wanted = perplexity(loaded.eval())
+    assert result.final("test_perplexity") == pytest.approx(wanted, rel=close)
+    assert perplexity(ours.eval()) == pytest.approx(wanted, rel=close)
+    assert perplexity(loaded.merge_and_unload().eval()) == pytest.approx(wanted, rel=close)
 
 
 def test_low_rank_results_in_peft(tmp_path):
