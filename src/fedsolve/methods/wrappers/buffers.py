@@ -81,8 +81,8 @@ class KeepsBuffers(Wrapper):
     def __post_init__(self) -> None:
         if self.inner.traits.privacy or self.inner.traits.secure_sums:
             raise InvalidInput(
-                f"{name_of(self.inner)} protects the parameters, not the buffers: take a task without "
-                "buffers, such as a model with GroupNorm in place of BatchNorm"
+                f"{name_of(self.inner)} protects the parameters, not the buffers: take GroupNorm in place of "
+                "BatchNorm, and in a module that runs in PyTorch attributes in place of buffers that stay the same"
             )
         super().__post_init__()
 
