@@ -15,8 +15,8 @@ run: .venv/.run      ## compare twelve methods on handwritten digits; table, plo
 federate: .venv/.federate  ## run a federation on this machine: Flower, three nodes, PyTorch clients
 	@$(BIN)/fedsolve federate demo
 
-test: .venv/.dev     ## run the test suite; 12 minutes the first time
-	@echo "running the tests: about 12 minutes on 2 cores the first time, less when compiled programs are cached"
+test: .venv/.dev     ## run the test suite; 8 minutes the first time
+	@echo "running the tests: about 6 minutes on 2 cores the first time, less when compiled programs are cached"
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto -m "not alone and not full"
 
 test-all: .venv/.dev .venv/.docs .venv/.families  ## run all tests with production compilation, federations with faults and quick experiments

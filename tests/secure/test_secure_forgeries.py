@@ -65,13 +65,22 @@ def played(tmp_path_factory):
         into["answer"] = small.node(0).unmask(into["request"])
         others = {member: small.answer(sums, member) for member in (1, 2)}
     messages |= {"hello": small.node(0).hello(), "roster": small.roster}
-    states = {"files": files, "masked": masked, "before": before, "without": without, "closed": closed}
+    last = small.secrets(0).read_bytes()  # with the keys of its hello
+    states = {
+        "files": files,
+        "masked": masked,
+        "before": before,
+        "without": without,
+        "closed": closed,
+        "last": last,
+    }
     return small, messages | {"old": old}, states, others
 
 
 def deliver(name, forged, small, states, others):
     """Give a message to whom it is for; the sum that follows from it, or None if it was refused."""
     server = SecureServer.from_bytes(small.server.to_bytes())
+    small.secrets(0).write_bytes(states[{"order": "files", "request": "masked"}.get(name, "last")])
     if name == "hello":
         server.refresh(forged)
         key = server.begin("train", 9, [1, 2, 3], N32, N64, ASKED) and server._next_key(0)
@@ -82,13 +91,11 @@ def deliver(name, forged, small, states, others):
     elif name == "roster":
         small.node(0).enrol(forged)
     elif name == "order":
-        small.secrets(0).write_bytes(states["files"])
         sums = server.restore(states["without"])
         sums.add(0, small.node(0).mask(forged, message_of(sums, words(0))))
     elif name == "reply":
         server.restore(states["without"]).add(0, forged)
     elif name == "request":
-        small.secrets(0).write_bytes(states["masked"])
         return small.node(0).unmask(forged)
     else:
         sums = server.restore(states["closed"])
