@@ -99,6 +99,8 @@ def faults(mutants: Sequence[Mutant], root: Path = ROOT) -> Iterator[str]:
             yield f"{m.name}: there is no {path.relative_to(root).as_posix()}"
         elif text.count(m.old) != 1:
             yield f"{m.name}: its old text occurs {text.count(m.old)} times in {m.file}, not once"
+        elif path.suffix == ".py" and not _is_python(text.replace(m.old, m.new)):
+            yield f"{m.name}: {m.file} with its change is no Python"
         if m.old == m.new:
             yield f"{m.name}: old and new are the same"
         if not m.tests:
@@ -111,6 +113,14 @@ def faults(mutants: Sequence[Mutant], root: Path = ROOT) -> Iterator[str]:
                 encoding="utf-8"
             ):
                 yield f"{m.name}: {file} has no {names[0]}"
+
+
+def _is_python(text: str) -> bool:
+    try:
+        compile(text, "", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
 
 
 def copy_tree(into: Path) -> Path:

@@ -27,6 +27,7 @@ GOOD = {
         ({"old": "a = 3"}, "occurs 0 times"),
         ({"old": "1"}, "occurs 2 times"),
         ({"new": "a = 1"}, "the same"),
+        ({"new": "a = ("}, "no Python"),
         ({"tests": ()}, "no test"),
         ({"tests": ("tests/test_b.py",)}, "there is no tests/test_b.py"),
         ({"tests": ("tests/test_a.py::test_b",)}, "has no test_b"),
