@@ -150,6 +150,8 @@ STUDY = Study(
     methods=METHODS,
     seeds=(0, 1, 2),
     minutes=52.6,
+    cost="The full form was not run. Reckoned from the 52.6 minutes of processor time of this one, with 8 times the "
+    "weights, 8 times the sequences of a batch and twice the roles: 112 hours.",
     statements=(
         _ends("DiLoCo", "AdamW", f", with {H} times fewer bytes", "Douillard et al. 2023, abstract"),
         _ends("SparseLoCo", "DiLoCo", ", with a 64th of its entries sent in 2 bits",
