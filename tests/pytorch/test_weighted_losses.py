@@ -210,7 +210,6 @@ def test_a_language_models_round_and_metrics_are_pytorchs(translated):
             assert result.metrics[f"client_{metric}_mean"][-1] == pytest.approx(mean, abs=1e-12)
 
 
-@pytest.mark.full_rows("True")
 @pytest.mark.parametrize("translate", [True, False])
 def test_a_batch_in_which_nothing_counts_moves_nothing(translate):
     """PyTorch's mean is 0 / 0 there; a client of such batches alone has no loss of its own, and spoils no one's."""
