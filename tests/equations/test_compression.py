@@ -284,7 +284,6 @@ HARD = {  # of d entries
 UNBIASED = [QSGD(2), QSGD(8), EDEN(1), EDEN(2), EDEN(4), RandomK(0.2)]
 
 
-@pytest.mark.full_rows("EDEN(bits=1)-300")
 @pytest.mark.parametrize(
     ("code", "size"),
     crossed(product(UNBIASED, (6, 300)), [(EDEN(1), 6), (EDEN(1), 300), (QSGD(2), 300)]),
