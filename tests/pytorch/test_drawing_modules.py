@@ -65,7 +65,6 @@ def some(x):
     return x * torch.multinomial(x.softmax(1), 1)
 
 
-@pytest.mark.full_rows("<lambda>-True")
 @pytest.mark.parametrize(
     ("noise", "translated"),
     [
