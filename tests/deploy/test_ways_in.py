@@ -339,6 +339,26 @@ TABLE: dict[str, tuple[Any, dict[str, Any]]] = {
         )
         | {"SklearnOracle": OWN},
     ),
+    "a gradient that is not finite on the last example": (
+        given(
+            lambda o, y: torch.sqrt(y * (1 + o[:, 0] ** 2)).mean(),
+            lambda o, y: jnp.mean(jnp.sqrt(y * (1 + o[:, 0] ** 2))),
+            y=np.append(np.ones(len(REAL) - 1, np.float32), np.float32(0)),
+            outputs=1,
+        ),
+        {
+            "from_torch": InRound(
+                f"the gradient of the loss is not finite on example {len(REAL) - 1} of client 0 at"
+            ),
+            "TorchOracle": InRound(
+                "the gradient of the loss is not finite at the model that the steps begin from: look"
+            ),
+            "JaxOracle": InRound(
+                "the gradient of the loss is not finite at the model that the steps begin from: look"
+            ),
+            "SklearnOracle": OWN,
+        },
+    ),
     "numbers of 16 bits": (
         given(
             module=lambda m: m.bfloat16(),

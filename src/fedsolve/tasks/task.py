@@ -332,10 +332,9 @@ class Task:
         leaves = split_leaves(params, freeze, frozen_dtype)
         outputs, labels = predicted_by(loss) if predict is None else (predict, None)
         named: Any = on_model(metrics, predict or getattr(loss, "model", None), _PREDICT)
-        trained, wrap = (
-            jax.tree.map(lambda a: np.array(a) if isinstance(a, np.ndarray) else a, leaves.trained),
-            leaves.wrap,
-        )
+        wrap = leaves.wrap
+        # copies: a user may write to theirs
+        trained = jax.tree.map(lambda a: np.array(a) if isinstance(a, np.ndarray) else a, leaves.trained)
         return cls(
             name=name,
             init=lambda key: trained,

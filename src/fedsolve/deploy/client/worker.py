@@ -129,7 +129,8 @@ def _why_not_finite_at_start(
         return None
     if buffers is not None:
         oracle = oracle.remembering(Memory(jax.tree.map(jnp.asarray, buffers)))
-    for loss, gradient in (oracle(*began), oracle.full(began[0])):  # of the first batch, of all
+    for computed in (lambda: oracle(*began), lambda: oracle.full(began[0])):  # of the first batch, of all
+        loss, gradient = computed()
         if why := why_not_finite(float(loss), bool(trees.all_finite(gradient))):
             return why
     return None

@@ -203,9 +203,8 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
             with jax.enable_x64(True):
                 wide = _floats((params, rows), np.float64)
                 if all(_traces(f, *wide) is None for f in by_name.values()):
-                    with suppress(
-                        jax.errors.JaxRuntimeError
-                    ):  # a module in PyTorch that takes its own type alone
+                    # a module that runs in PyTorch may take its own type alone
+                    with suppress(jax.errors.JaxRuntimeError):
                         return _compared(by_name, *wide) | _doubled(by_name, *wide)
         return _compared(by_name, *narrow) | _doubled(by_name, *narrow)
 

@@ -26,7 +26,7 @@ PADDING = "it mixes examples, and padding would count"
 _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
 # of a large module (`is_large`): fewer rows, nothing is held for a second look, and weights keep the module's own type
 # until they are computed with
-_ROWS_OF_LARGE, _PADDING_OF_LARGE = 4, 1
+_LEAST_OF_LARGE, _MOST_OF_LARGE, _PADDING_OF_LARGE = 6, 8, 2
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
 # of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
@@ -74,8 +74,8 @@ class Agreement:
 
         self.reference = Reference(module, functions["loss"], dtype)
         self._functions, self.dtype = functions, dtype
-        self._is_large, self._extremes = is_large(module), extremes
-        sizes = (_ROWS_OF_LARGE, _ROWS_OF_LARGE) if self._is_large else (_LEAST, _MOST)
+        self._is_large = is_large(module)
+        sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self._is_large else (_LEAST, _MOST)
         rows = informative_rows(*examples, *sizes)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
@@ -97,7 +97,7 @@ class Agreement:
         self._second = None if self._is_large else self._beside(first.training.buffers)
 
     def _points(self) -> Iterator[tuple[Point, Results]]:
-        # all rows at the start; then, but for extremes, with padding, at weights beside it and with moved buffers
+        # all rows at the start; then with padding, at weights beside it and with buffers that have moved
         from fedsolve.pytorch.translation.arrays import return_memory
 
         first = self._first or self.results(self.start)
@@ -107,8 +107,6 @@ class Agreement:
         del first
         if self._is_large:
             return_memory()
-            if self._extremes:
-                return
         yield self._second or self._beside(moved_buffers)
 
     def _beside(self, buffers: Mapping[str, np.ndarray]) -> tuple[Point, Results]:
