@@ -267,12 +267,17 @@ def test_a_loss_that_is_not_translated_and_where():
         fs.tasks.from_torch(nn.Linear(4, 3), middle, CLIENTS, translate=True)
 
 
-@pytest.mark.full
-def test_what_a_way_raises_that_is_not_taken(caplog):
-    """BatchNorm refuses a batch of one example, which JAX would print."""
-    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
+def test_a_module_that_draws_in_evaluation_and_refuses_one_example(caplog):
+    """Its difference from PyTorch was said to be "None"."""
+
+    class Noisy(Base):
+        def forward(self, x):
+            centred = nn.functional.batch_norm(x, None, None, training=True)
+            return self.last(nn.functional.dropout(centred, 0.5, True))
+
     with pytest.raises(
-        fs.InvalidInput, match="outputs for an example depend on the others of the batch in evaluation"
+        fs.InvalidInput,
+        match=r"one example at a time, since it draws in evaluation: Noisy or its loss fails: ValueError: Expe",
     ):
-        fs.tasks.from_torch(module, nn.CrossEntropyLoss(), CLIENTS)
+        fs.tasks.from_torch(Noisy(), nn.CrossEntropyLoss(), CLIENTS)
     assert not [r for r in caplog.records if r.levelname == "ERROR"]

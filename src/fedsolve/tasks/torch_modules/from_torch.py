@@ -14,6 +14,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, of_type, require, shown, unknown
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.xla.compiler import make_cores_devices
+from fedsolve.core.xla.host_calls import CALLS
 from fedsolve.data.columns import check_list
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.leaf_types import assembled, check_some_frozen, given_again, narrowed
@@ -216,7 +217,7 @@ def _in_pytorch(
     # else; evaluated by sums that JAX takes, or by PyTorch's values of examples, where the loss refers to
     # what trains; in batches, or each example by itself, as one that draws then
     from fedsolve.pytorch.callback import Module, Outputs
-    from fedsolve.pytorch.translation.export import draws_in_evaluation, silence
+    from fedsolve.pytorch.translation.export import draws_in_evaluation
     from fedsolve.tasks.torch_modules.agreement import of_called
 
     difference = None
@@ -226,13 +227,15 @@ def _in_pytorch(
         own = Module(module, copied, alone)
         made = _called(own, functions, outputs, y, by_sums)
         try:
-            with silence():  # JAX prints what a callback raises
+            with CALLS.failing_plainly():
                 found = theirs.own.difference(
                     of_called(_by_batch(made), theirs.own.type), _unknown(outputs), _MIXING
                 )
-        except Exception:  # what the user's code raises of one example alone
+        except Exception as error:  # what the user's code raises of one example alone
             if not alone:
                 raise
+            why = "it is called with one example at a time" + ", since it draws in evaluation" * draws
+            difference = difference or f"{why}: {error}"
             continue
         if found is None:
             return Parts(
