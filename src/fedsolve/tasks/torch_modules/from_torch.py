@@ -217,7 +217,7 @@ def _in_pytorch(
     # else; evaluated by sums that JAX takes, or by PyTorch's values of examples, where the loss refers to
     # what trains; in batches, or each example by itself, as one that draws then
     from fedsolve.pytorch.callback import Module, Outputs
-    from fedsolve.pytorch.translation.export import draws_in_evaluation
+    from fedsolve.pytorch.translation.export import draws_in_evaluation, silence
     from fedsolve.tasks.torch_modules.agreement import of_called
 
     difference = None
@@ -227,7 +227,7 @@ def _in_pytorch(
         own = Module(module, copied, alone)
         made = _called(own, functions, outputs, y, by_sums)
         try:
-            with CALLS.failing_plainly():
+            with CALLS.failing_plainly(), silence():  # warnings of ways that are not taken
                 found = theirs.own.difference(
                     of_called(_by_batch(made), theirs.own.type), _unknown(outputs), _MIXING
                 )
