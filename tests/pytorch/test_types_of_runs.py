@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
+from fedsolve.pytorch.translation.model import Model  # noqa: E402
 from fedsolve.tasks.task import Examples  # noqa: E402
 from fedsolve.tasks.torch_modules.agreement import Agreement  # noqa: E402
 
@@ -103,6 +104,44 @@ def test_what_needs_64_bits_is_not_translated(made, x):
         fs.InvalidInput, match=r"in 32 bits, as runs in float32 compute, .*leave translate=True out"
     ):
         fs.tasks.from_torch(made(), F.cross_entropy, data, translate=True)
+
+
+def both(x):
+    return x[:, 0] + x[:, 1]
+
+
+BOUNDS = [  # (a number of two integers, the largest of them, whether 32 bits hold it)
+    (both, 2**30 - 1, True),
+    (both, 2**30, False),
+    (lambda x: x[:, 0] + x[:, 0] - 2, 2**30 - 1, False),
+    (lambda x: torch.add(x[:, 0], x[:, 1], alpha=3), 7, False),
+    (lambda x: x[:, 0] * x[:, 0], 46_340, True),
+    (lambda x: x[:, 0] * x[:, 0], 46_341, False),
+    (lambda x: 5 - x[:, 0], 2**31 - 6, True),
+    (lambda x: 5 - x[:, 0], 2**31 - 1, False),
+    (lambda x: x[:, :1].clamp(max=9)[:, 0] * 2**20, 2**11, False),
+    (lambda x: x.cumsum(1)[:, 1], 2**30 - 1, True),
+    (lambda x: x.cumsum(1)[:, 1], 2**30, False),
+    (lambda x: x.sum(0)[None, 0] + 0 * x[:, 0], 127, True),
+    (lambda x: x.sum(0)[None, 0] + 0 * x[:, 0], 128, False),
+    (lambda x: (x > 3).sum() + 0 * x[:, 0], 5, True),
+    (lambda x: (x[:, :1].repeat(1, 128) > 3).sum() + 9 + 0 * x[:, 0], 5, False),
+    (lambda x: (x != x[:, :1]).cumsum(-1)[:, 1] + 9, 2**31 - 1, True),
+    (lambda x: (x[:, 0] | x[:, 1]) + 1, 4, False),  # 5 of 1 and 4
+    (lambda x: x.argmax(1) + 1, 4, False),
+    (lambda x: (x[:, 0] * 0.5).long(), 4, False),
+    (lambda x: x[:, 0] ** 3, 4, False),
+    (lambda x: x[:, 0] + torch.arange(2)[x[:, 1]], 1, False),
+    (lambda x: torch.where(x[:, 0] > 1, x[:, 0], 2**30) * 2, 4, False),
+    (lambda x: torch.nn.functional.pad(x, (1, 0), value=2**30).sum(1), 4, False),
+]
+
+
+@pytest.mark.parametrize(("number", "largest", "fits"), BOUNDS)
+def test_how_large_integers_may_become(number, largest, fits):
+    module = Hashed(lambda x, _: number(x))
+    model = Model(module, torch.ones((5, 2), dtype=torch.int64), largest=largest)
+    assert model.wide is not fits
 
 
 class Clock(nn.Module):

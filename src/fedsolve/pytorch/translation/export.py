@@ -6,8 +6,9 @@ import contextlib
 import inspect
 import io
 import logging
+import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 from unittest import mock
@@ -173,31 +174,61 @@ def _table() -> dict[Any, Any]:
 
 
 _LARGEST = 2**31 - 1
+_MOST_ROWS = 2**24  # of a batch
 _GROWING = frozenset(
     """
     add sub rsub mul pow sum prod cumsum cumprod bitwise_left_shift __lshift__ mm bmm addmm dot mv matmul
     scatter_add scatter_reduce index_add index_put
     """.split()  # noqa: SIM905
 )
+# the results are some of the numbers that are given, or no larger
+_KEEPING = frozenset(
+    """
+    _to_copy abs alias amax amin cat clamp clamp_max clamp_min clone constant_pad_nd detach div expand flip fmod
+    full_like gather index index_select lift_fresh_copy masked_fill maximum minimum neg ones_like permute remainder
+    repeat roll select slice squeeze unsqueeze view where
+    """.split()  # noqa: SIM905
+)
 _ENDS = frozenset(("slice", "slice_scatter"))  # to which the largest integer means the end of an axis
 
 
-def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype) -> bool:
-    # may results depend on numbers having 64 bits? So they may where integers are computed from data (the
-    # placeholders `inputs`) or from literals of more than 32 bits, and where numbers are converted to a type
-    # wider than `dtype`
-    of_data = set(inputs)
+def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype, largest: float) -> bool:
+    # may results depend on numbers having 64 bits? So they may where integers computed from data (the
+    # placeholders `inputs`, none beyond `largest`) or literals exceed 32 bits, and where numbers are converted to a
+    # type wider than `dtype`
+    bounds: dict[Node, float] = {node: 1 if _type(node) == torch.bool else largest for node in inputs}
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        if any(n in of_data for n in node.all_input_nodes):
-            of_data.add(node)
         own = _type(node)
         if (own == torch.float64 and dtype == torch.float32) or _has_long_literal(node):
             return True
-        if own == torch.int64 and node in of_data and _grows(node):
-            return True
+        if any(n in bounds for n in node.all_input_nodes):
+            bounds[node] = 1 if own == torch.bool else _bound(node, bounds)
+            if own == torch.int64 and bounds[node] > _LARGEST:
+                return True
     return False
+
+
+def _bound(node: Node, bounds: Mapping[Node, float]) -> float:
+    # of integers computed from such, the largest size; of others beside them none is known
+    name, floating = _name(node), any(getattr(_type(n), "is_floating_point", False) for n in node.all_input_nodes)
+    parts = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) or type(a) in (int, float)]
+    sizes = [bounds.get(a, _LARGEST) if isinstance(a, Node) else abs(a) for a in parts]
+    if name in _KEEPING and not (floating and name == "_to_copy"):
+        nodes = [bounds.get(n, _LARGEST) for n in node.all_input_nodes]
+        return max(1, *nodes, *(() if name in _ENDS else sizes))
+    if name in ("add", "sub", "rsub") and not node.kwargs:
+        return sum(sizes)
+    if name == "mul":
+        return math.prod(sizes)
+    if name in ("sum", "cumsum"):
+        shape = parts[0].meta["val"].shape
+        axes = node.args[1] if len(node.args) > 1 else None
+        along = shape if axes in (None, []) else [shape[i] for i in np.atleast_1d(axes)]
+        total = sizes[0] * math.prod(n if isinstance(n, int) else _MOST_ROWS for n in along)
+        return min(total, _LARGEST) if _type(parts[0]) == torch.bool else total
+    return np.inf if name in _GROWING or name == "_to_copy" else _LARGEST
 
 
 def exceeds_32_bits(array: np.ndarray) -> bool:
@@ -217,13 +248,6 @@ def _name(node: Node) -> str:
 def _has_long_literal(node: Node) -> bool:
     numbers = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, int)]
     return _name(node) not in _ENDS and any(abs(n) > _LARGEST for n in numbers)
-
-
-def _grows(node: Node) -> bool:
-    # may it give larger integers than it is given? A count of truths stays small
-    given = {_type(n) for n in node.all_input_nodes} - {None, torch.bool}
-    floating = any(t.is_floating_point for t in given if t is not None)
-    return bool(given) and (_name(node) in _GROWING or (_name(node) == "_to_copy" and floating))
 
 
 class _Operations(TorchDispatchMode):

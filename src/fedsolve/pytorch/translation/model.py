@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from jaxtyping import Array
@@ -31,10 +32,12 @@ class Model:
     called with both; `buffers` are what training writes to, such as running statistics. `asks` are its arguments beside
     parameters and inputs: a key, if training mode draws or differs from evaluation mode. `mixing` and
     `mixing_evaluated` tell whether an example's outputs depend on others of its batch, `wide` whether it computes in 64
-    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows; `remat` as `Program` has it.
+    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows; `remat` and `largest` as `Program` has them.
     """
 
-    def __init__(self, module: nn.Module, x: Any, remat: str | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, x: Any, remat: str | None = None, largest: float = np.inf
+    ) -> None:
         check_weights(module)
         self.dtype = next(iter(trainable(module).values())).dtype
         everything = dict(module.named_parameters(remove_duplicate=False)) | dict(
@@ -44,12 +47,12 @@ class Model:
         # shared weights
         self._first = {name: first.setdefault(id(t), name) for name, t in everything.items()}
         exported = _exported(module, (x,), True)
-        self._training = self._evaluation = Program(exported, self.dtype, remat)
+        self._training = self._evaluation = Program(exported, self.dtype, remat, largest)
         if not is_same_in_both_modes(module, x):
             evaluated = _exported(module, (x,), False)
             if _form(exported) != _form(evaluated):
                 raise NotTranslatable("its outputs have another structure in training than in evaluation")
-            self._evaluation = Program(evaluated, self.dtype, remat)
+            self._evaluation = Program(evaluated, self.dtype, remat, largest)
         if remat is not None and not (self._training.blocks and self._evaluation.blocks):
             raise InvalidInput(
                 f"remat = {remat!r}: {type(module).__name__} has no blocks, several children of one class in an "

@@ -107,11 +107,15 @@ class Program:
     buffers by `names`, and writes the buffers `written`. `mixing`: padding would count without weights (BatchNorm in
     training); `wide`: it computes in 64 bits what a run in float32 has in 32; `digest` is a short name of what it
     does, the same in every process. `remat`: what a gradient keeps of the repeated `blocks` (`blocks.POLICIES`), None
-    for everything.
+    for everything. `largest`: of the size of integers among the inputs.
     """
 
     def __init__(
-        self, exported: torch.export.ExportedProgram, dtype: torch.dtype, remat: str | None = None
+        self,
+        exported: torch.export.ExportedProgram,
+        dtype: torch.dtype,
+        remat: str | None = None,
+        largest: float = np.inf,
     ) -> None:
         self._dtype, self._graph = dtype, exported.graph
         self._constants: dict[str, np.ndarray] = {}
@@ -134,7 +138,7 @@ class Program:
         known = [(n, OPERATIONS[name_of(n)]) for n in self._graph.nodes if name_of(n) in OPERATIONS]
         self.random = any(o.draws(n.args, n.kwargs) for n, o in known)
         self.mixing = sizes_computed_with(self._graph.nodes) or any(_mixed(n, o) for n, o in known)
-        self.wide = computes_in_64_bits(self._graph, self.inputs, dtype) or any(
+        self.wide = computes_in_64_bits(self._graph, self.inputs, dtype, largest) or any(
             map(exceeds_32_bits, self._constants.values())
         )
         self.digest = self._digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from fedsolve.pytorch.callback import Module
     from fedsolve.pytorch.loss_analysis import LossAnalysis
+    from fedsolve.pytorch.translation.model import Model
 
 # What a task is made of that trains a PyTorch module: its translation, or calls of it, with PyTorch's own numbers.
 
@@ -66,7 +67,7 @@ class Parts(NamedTuple):
 def build_parts(
     module: nn.Module,
     functions: Mapping[str, LossAnalysis],
-    examples: Examples,
+    examples: tuple[Examples, Examples | None],
     x: Any,
     outputs: Any,
     y: Any,
@@ -74,16 +75,18 @@ def build_parts(
     remat: str | None = None,
 ) -> tuple[Parts, tuple[str, ...]]:
     # translated, or called where the module cannot or shall not be, and the notes on that. examples: of all
-    # clients; x, outputs, y: a batch, as tensors; translate: None decides; remat: as `Program` has it
+    # clients, and those held out; x, outputs, y: a batch, as tensors; translate: None decides; remat: as `Program`
+    # has it
     from fedsolve.pytorch.translation.arrays import is_large, return_memory
     from fedsolve.pytorch.translation.blocks import POLICIES
+    from fedsolve.pytorch.translation.model import Model
     from fedsolve.pytorch.translation.registry import NotTranslatable
 
     if remat is not None and remat not in POLICIES:
         raise unknown("remat", remat, POLICIES)
     if is_large(module):
         return_memory()
-    theirs = _PyTorchNumbers(module, functions, examples)
+    theirs = _PyTorchNumbers(module, functions, examples[0])
     together = functions["loss"].couples_examples
     if together and translate is False:
         raise InvalidInput("translate = False runs a loss that couples examples by no batches: leave it out")
@@ -92,7 +95,7 @@ def build_parts(
         _check_no_remat(remat, why)
         return _in_pytorch(module, functions, x, outputs, y, theirs), (why,)
     try:
-        return _translated(module, functions, x, outputs, y, theirs, remat), ()
+        return _translated(Model(module, x, remat, _largest(examples)), functions, outputs, y, theirs), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
         if translate or together:
@@ -150,20 +153,20 @@ class _PyTorchNumbers:
         return None
 
 
+def _largest(examples: Iterable[Examples | None]) -> float:
+    # of the size of integers among inputs, and as many times more as a module is called with later
+    inputs = [np.asarray(a) for some in examples if some is not None for a in jax.tree.leaves(some.x)]
+    sizes = [max(abs(int(a.min())), abs(int(a.max()))) for a in inputs if a.dtype.kind in "iu" and a.size]
+    return _LATER * max(sizes, default=1)
+
+
 def _translated(
-    module: nn.Module,
-    functions: Mapping[str, LossAnalysis],
-    x: Any,
-    outputs: Any,
-    y: Any,
-    theirs: _PyTorchNumbers,
-    remat: str | None,
+    model: Model, functions: Mapping[str, LossAnalysis], outputs: Any, y: Any, theirs: _PyTorchNumbers
 ) -> Parts:
-    from fedsolve.pytorch.translation.model import Model
     from fedsolve.pytorch.translation.registry import NotTranslatable
     from fedsolve.tasks.torch_modules.agreement import of_translated
 
-    model, made = Model(module, x, remat), {}
+    made: dict[str, Any] = {}
     merged = partial(Merged, merge=Complete(model.frozen)) if model.frozen else _identity
     for name, f in functions.items():
         if f.not_a_mean_because:
@@ -311,6 +314,7 @@ _ROUNDED = (
 # rows of the batch that a module is traced with, and a large one: numbers that hardly any other axis has
 _ROWS, _FEW_ROWS = 31, 7
 _READ_AGAIN, _MOST_TRIED = 16, 64  # items of a dataset; rows of a batch: what fails, fails of few
+_LATER = 16  # times the largest integer of the data
 
 
 def from_torch(
@@ -411,7 +415,7 @@ def from_torch(
         others = {what: metric for what, metric in metrics.items() if what not in from_sums}
         functions |= {what: analysed(f"metric {what}", f, only_means=False) for what, f in others.items()}
         _check_sizes(module, loss, x, y, data, batch_size)
-        parts, notes = build_parts(module, functions, data.examples, x, outputs, y, translate, remat)
+        parts, notes = build_parts(module, functions, (data.examples, held_out), x, outputs, y, translate, remat)
     assemble = _store(parts, given, copied if module is given else module, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     why = {name: f.not_a_mean_because for name, f in functions.items()}
