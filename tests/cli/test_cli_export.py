@@ -190,6 +190,37 @@ def test_an_onnx_graph_computes_what_the_module_does(call, nets, tmp_path):
 
 
 @pytest.mark.full
+def test_a_module_of_16_bits_keeps_its_types_and_has_a_graph_in_32(call, tmp_path, monkeypatch):
+    """onnxruntime has no products in 16 bits, and said so in a traceback."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    (tmp_path / "halves.py").write_text(
+        "import torch\n\n\ndef net():\n    torch.manual_seed(0)\n    return torch.nn.Linear(4, 3).bfloat16()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import torch
+    from halves import net
+    from safetensors.torch import load_file as load_tensors
+
+    rows = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+    task = fs.tasks.from_torch(net(), torch.nn.functional.cross_entropy, [(rows, np.arange(12) % 3)] * 2)
+    result = fs.run(fs.FedAvg(0.1), task, rounds=2)
+    result.save("run")
+    np.savez("rows.npz", x=rows)
+    assert call("export", "run", "--to", "safetensors", "--out", "m.safetensors").code == 0
+    given = ("--module", "halves:net")
+    assert call("export", "run", "--to", "torch", "--out", "m.pt", *given).code == 0
+    for found in (load_tensors("m.safetensors"), torch.load("m.pt")):
+        for name, p in result.module().state_dict().items():
+            assert found[name].dtype == torch.bfloat16
+            assert torch.equal(found[name], p)
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="fedsolve[onnx] is not installed")
+    ended = call("export", "run", "--to", "onnx", "--out", "m.onnx", *given, "--input", "rows.npz", "--json")
+    assert ended.code == 0, ended.err
+    assert "in float32" in Path("m.onnx.md").read_text()
+
+
+@pytest.mark.full
 def test_a_graph_that_computes_something_else_is_refused(nets, monkeypatch):
     pytest.importorskip("onnxruntime", reason="fedsolve[onnx] is not installed")
     from fedsolve.cli import weight_files as onnx_file

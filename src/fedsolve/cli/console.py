@@ -97,12 +97,11 @@ def out_of_memory(error: Exception) -> str:
 
 def usage(error: Any) -> str:
     # what click says of wrong arguments, on one line
-    context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
-    if option and error.possibilities:  # click's include `--out` for `--gpu`
-        near = difflib.get_close_matches(
-            option.lstrip("-"), [p.lstrip("-") for p in error.possibilities], cutoff=0.5
-        )
-        error.possibilities = [p for p in error.possibilities if p.lstrip("-") in near]
+    context, possible = getattr(error, "ctx", None), getattr(error, "possibilities", None)
+    option = "" if possible is None else error.option_name  # one that is not known
+    if possible:  # click's include `--out` for `--gpu`
+        near = difflib.get_close_matches(option.lstrip("-"), [p.lstrip("-") for p in possible], cutoff=0.5)
+        error.possibilities = [p for p in possible if p.lstrip("-") in near]
     text, *hints = error.format_message().split(" Did you mean", 1)
     text += "".join(f" Did you mean{hint.split('?')[0]}?" for hint in hints)
     former = next((old for old in _RENAMED if f"option: {old}" in text), None)

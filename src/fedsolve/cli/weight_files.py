@@ -20,6 +20,7 @@ import numpy as np
 from fedsolve.config.references import load_object, user_code_error
 from fedsolve.core import __version__
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, require
+from fedsolve.core.loss_checks import first_line
 from fedsolve.engine.results import Result
 from fedsolve.engine.stored_task import StoredTask
 from fedsolve.results.history import History
@@ -276,6 +277,8 @@ def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
     for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
         require(package, "--to onnx needs", "onnx,torch")
     module = trained_module(result, folder).cpu().eval()
+    if halves := [p for p in module.state_dict().values() if p.is_floating_point() and p.element_size() == 2]:
+        module = module.float()  # onnxruntime computes little in 16 bits, and nothing is rounded so
     inputs = _tensors(module, result, rows)
     content = _graph(module, inputs)
     difference, largest, count = _difference(module, content, inputs)
@@ -286,7 +289,8 @@ def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
         )
     return Exported(
         content,
-        "ONNX, a graph: any number of rows to the model's outputs (of a classification: scores)",
+        "ONNX, a graph: any number of rows to the model's outputs (of a classification: scores)"
+        + ", in float32" * bool(halves),
         "onnx",
         sum(p.numel() for p in module.parameters()),
         sum(b.numel() for b in module.buffers()),
@@ -349,14 +353,19 @@ def _difference(module: nn.Module, content: bytes, inputs: Any) -> tuple[float, 
     import torch
     from torch.utils import _pytree as pytree
 
-    session = importlib.import_module("onnxruntime").InferenceSession(
-        content, providers=["CPUExecutionProvider"]
-    )
     leaves = pytree.tree_leaves(inputs)
-    given = {taken.name: x.numpy() for taken, x in zip(session.get_inputs(), leaves, strict=True)}
     with torch.no_grad():
         wanted = [x.numpy() for x in pytree.tree_leaves(module(inputs)) if isinstance(x, torch.Tensor)]
-    computed: list[Any] = [*session.run(None, given)]
+    try:
+        session = importlib.import_module("onnxruntime").InferenceSession(
+            content, providers=["CPUExecutionProvider"]
+        )
+        given = {taken.name: x.numpy() for taken, x in zip(session.get_inputs(), leaves, strict=True)}
+        computed: list[Any] = [*session.run(None, given)]
+    except Exception as error:  # of onnxruntime: any
+        raise InvalidInput(
+            f"onnxruntime cannot run the ONNX graph of {type(module).__name__}: {first_line(error)}; give --to torch"
+        ) from None
     if [x.shape for x in computed] != [x.shape for x in wanted]:
         return float("inf"), 0.0, len(leaves[0])
     apart = [np.max(np.abs(x.astype(float) - y), initial=0.0) for x, y in zip(computed, wanted, strict=True)]

@@ -281,7 +281,8 @@ class TrainingValues(NamedTuple):
     buffers: Mapping[str, np.ndarray]  # their values afterwards, by name
     # the largest rounding unit of a type to which the module or the loss converts numbers
     coarsest: float = 0.0
-    # what they give where such conversions do not round; None where nothing is converted, or it fails so
+    # what they give where such conversions do not round (`Reference.exact`); None where nothing is converted, it fails
+    # so, or nobody asked
     exact: TrainingValues | None = None
 
 
@@ -312,7 +313,31 @@ class Reference:
     ) -> tuple[TrainingValues, dict[str, EvaluationValue]]:
         # with fixed draws; parameters and buffers that are not given have the module's own values
         values = self._tensors(params, buffers)
-        return self._training(values, tuple(buffers), batch), self._evaluation(functions, values, batch)
+        return self._training(values, tuple(buffers), batch), {
+            name: EvaluationValue(*pair) for name, pair in self._evaluation(functions, values, batch).items()
+        }
+
+    def exact(
+        self,
+        found: tuple[TrainingValues, Mapping[str, EvaluationValue]],
+        functions: Functions,
+        params: Values,
+        buffers: Values,
+        batch: Any,
+    ) -> tuple[TrainingValues, dict[str, EvaluationValue]]:
+        # `results`, with what they are where no conversion rounds
+        training, evaluation = found[0], dict(found[1])
+        values = self._tensors(params, buffers)
+        if training.coarsest:
+            with suppress(InvalidInput), preserve_attributes(self.module, self.loss):
+                training = training._replace(
+                    exact=self._once(values, tuple(buffers), batch, rounding=False)[0]
+                )
+        for name in (name for name, value in found[1].items() if value.coarsest):
+            with suppress(InvalidInput):  # it insists on the types that it converts to
+                exact = self._evaluation({name: functions[name]}, values, batch, rounding=False)[name][0]
+                evaluation[name] = evaluation[name]._replace(exact=exact)
+        return training, evaluation
 
     def _training(self, values: Values, buffers: Sequence[str], batch: Any) -> TrainingValues:
         # at first computed twice: a loss that is another then, or attributes that change in each call, are refused
@@ -328,9 +353,6 @@ class Reference:
                 rounding = 1e-6 + 1e3 * first.coarsest
                 check_again(f"the loss of {self._name}", first.loss, second.loss, rounding, REMEMBERED)
                 self._check_remembered(remembered)
-        if first.coarsest:
-            with suppress(InvalidInput), preserve_attributes(self.module, self.loss):
-                return first._replace(exact=self._once(values, buffers, batch, rounding=False)[0])
         return first
 
     def _check_remembered(self, remembered: Mapping[str, Any]) -> None:
@@ -341,22 +363,17 @@ class Reference:
                     "to step: keep what it remembers in a buffer (register_buffer)"
                 )
 
-    def _evaluation(self, functions: Functions, values: Values, batch: Any) -> dict[str, EvaluationValue]:
-        def found(some: Functions, rounding: bool) -> dict[str, tuple[float, float]]:
-            kept, (x, y) = preserve_attributes(self.module, *some.values()), tensors_of(batch, self.dtype)
-            with kept, self._with(values, False), torch.no_grad(), fixed_draws(rounding) as draws:
-                outputs, own, each = self.module(x), draws.coarsest, {}
-                for name, function in some.items():
-                    draws.coarsest = own
-                    given = pytree.tree_map_only(Tensor, torch.clone, (outputs, y))  # which it may write to
-                    each[name] = float(mean_of(function(*given))), draws.coarsest
-            return each
-
-        each = {name: EvaluationValue(*pair) for name, pair in found(functions, rounding=True).items()}
-        for name in (name for name, value in each.items() if value.coarsest):
-            with suppress(InvalidInput):  # it insists on the types that it converts to
-                exact = found({name: functions[name]}, rounding=False)[name][0]
-                each[name] = each[name]._replace(exact=exact)
+    def _evaluation(
+        self, functions: Functions, values: Values, batch: Any, rounding: bool = True
+    ) -> dict[str, tuple[float, float]]:
+        # each value, and the largest rounding unit of a type that it passes
+        kept, (x, y) = preserve_attributes(self.module, *functions.values()), tensors_of(batch, self.dtype)
+        with kept, self._with(values, False), torch.no_grad(), fixed_draws(rounding) as draws:
+            outputs, own, each = self.module(x), draws.coarsest, {}
+            for name, function in functions.items():
+                draws.coarsest = own
+                given = pytree.tree_map_only(Tensor, torch.clone, (outputs, y))  # which it may write to
+                each[name] = float(mean_of(function(*given))), draws.coarsest
         return each
 
     def graphs(self, params: Values, buffers: Values, batch: Any) -> tuple[Graph, Graph, bool]:

@@ -212,7 +212,10 @@ def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype, la
 
 def _bound(node: Node, bounds: Mapping[Node, float]) -> float:
     # of integers computed from such, the largest size; of others beside them none is known
-    name, floating = _name(node), any(getattr(_type(n), "is_floating_point", False) for n in node.all_input_nodes)
+    name, floating = (
+        _name(node),
+        any(getattr(_type(n), "is_floating_point", False) for n in node.all_input_nodes),
+    )
     parts = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) or type(a) in (int, float)]
     sizes = [bounds.get(a, _LARGEST) if isinstance(a, Node) else abs(a) for a in parts]
     if name in _KEEPING and not (floating and name == "_to_copy"):

@@ -32,12 +32,11 @@ class Model:
     called with both; `buffers` are what training writes to, such as running statistics. `asks` are its arguments beside
     parameters and inputs: a key, if training mode draws or differs from evaluation mode. `mixing` and
     `mixing_evaluated` tell whether an example's outputs depend on others of its batch, `wide` whether it computes in 64
-    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows; `remat` and `largest` as `Program` has them.
+    bits what a run in float32 has in 32. `x` is an example batch of at least 2 rows; `remat` and `largest` as `Program`
+    has them.
     """
 
-    def __init__(
-        self, module: nn.Module, x: Any, remat: str | None = None, largest: float = np.inf
-    ) -> None:
+    def __init__(self, module: nn.Module, x: Any, remat: str | None = None, largest: float = np.inf) -> None:
         check_weights(module)
         self.dtype = next(iter(trainable(module).values())).dtype
         everything = dict(module.named_parameters(remove_duplicate=False)) | dict(

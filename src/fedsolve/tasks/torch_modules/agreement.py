@@ -27,6 +27,10 @@ _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them 
 # of a large module (`is_large`): fewer rows, nothing is held for a second look, and weights keep the module's own type
 # until they are computed with
 _LEAST_OF_LARGE, _MOST_OF_LARGE, _PADDING_OF_LARGE = 6, 8, 2
+_LONG, _OF_LONG = (
+    64,
+    4,
+)  # integers of an example, beyond which it is a text with a loss at each, and so many rows
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
 # of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
@@ -76,6 +80,8 @@ class Agreement:
         self._functions, self.dtype = functions, dtype
         self._is_large = is_large(module)
         sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self._is_large else (_LEAST, _MOST)
+        if self._is_large and any(_of_text(np.asarray(a)) > _LONG for a in jax.tree.leaves(examples)):
+            sizes = _OF_LONG, _OF_LONG
         rows = informative_rows(*examples, *sizes)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
         if extremes:
@@ -145,7 +151,7 @@ class Agreement:
         # None if no number differs from PyTorch's. `otherwise` is said where no cause is found, `mixing` of a
         # module that mixes examples
         for point, theirs in self._points():
-            words = self._first_difference(evaluate(point, self.batch), theirs)
+            words = self._first_difference(evaluate(point, self.batch), theirs, point)
             del theirs  # before the next ones are computed
             if words is not None:
                 if self.reference.autocast:
@@ -173,7 +179,18 @@ class Agreement:
         coarse = max(_CHANGES * change, _COARSE * coarsest) if change else 0.0
         return max(own, min(coarse, _MOST_APART))
 
-    def _first_difference(self, ours: Results, theirs: Results) -> str | None:
+    def _first_difference(self, ours: Results, theirs: Results, point: Point) -> str | None:
+        # what conversions change is computed only where something is beyond the limit without them
+        training, evaluation = theirs
+        fine = {name: value._replace(coarsest=0.0) for name, value in evaluation.items()}
+        words = self._beyond(ours, Results(training._replace(coarsest=0.0), fine))
+        if words is None or not (training.coarsest or any(v.coarsest for v in evaluation.values())):
+            return words
+        rows = jax.tree.map(lambda a: a[point.counts], self.batch)
+        exact = self.reference.exact(theirs, self._functions, point.params, point.buffers, rows)
+        return self._beyond(ours, Results(*exact))
+
+    def _beyond(self, ours: Results, theirs: Results) -> str | None:
         for name, (value, coarsest, exact) in theirs.evaluation.items():
             smooth = exact if name == "loss" else None  # an accuracy jumps
             limit = self._limit(value, smooth, coarsest, 1e-3)
@@ -210,7 +227,7 @@ class Agreement:
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if (
             not point.counts.all()
-            and self._first_difference(evaluate(every, self.batch), self.results(every)) is None
+            and self._first_difference(evaluate(every, self.batch), self.results(every), every) is None
         ):
             return mixing
         return cause(self.reference, point.params, point.buffers, self.batch)
@@ -246,20 +263,29 @@ def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
+def _of_text(a: np.ndarray) -> int:
+    # integers of an example; those of pictures have a byte
+    return a[0].size if a.dtype.kind in "iu" and a.dtype.itemsize > 1 else 0
+
+
 def _size(a: Any) -> float:
-    return float(np.abs(np.asarray(a, np.float64)).max(initial=0))
+    a = np.asarray(a)
+    return max(abs(float(a.max())), abs(float(a.min()))) if a.size else 0.0
 
 
 def _relative(ours: Any, theirs: Any, small: float) -> float:
     # the largest difference of entries, over the largest entry or `small`; infinite where one is no number
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
     if ours.shape != theirs.shape:
         return np.inf
-    finite = np.isfinite(theirs)
-    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
-        return np.inf
-    apart = _size(ours[finite] - theirs[finite])
-    return apart and (apart / max(_size(theirs[finite]), small, 1e-300) if np.isfinite(apart) else np.inf)
+    with np.errstate(invalid="ignore"):  # of infinite entries
+        apart = _size(np.subtract(ours, theirs, dtype=np.float64))
+    if not np.isfinite(apart):
+        finite = np.isfinite(theirs)
+        if finite.all() or not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+            return np.inf
+        return _relative(ours[finite], theirs[finite], small)
+    return apart and apart / max(_size(theirs), small, 1e-300)
 
 
 # A task's loss and metrics of a PyTorch module on a few rows, as training and evaluation compute them.

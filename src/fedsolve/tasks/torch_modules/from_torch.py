@@ -415,7 +415,9 @@ def from_torch(
         others = {what: metric for what, metric in metrics.items() if what not in from_sums}
         functions |= {what: analysed(f"metric {what}", f, only_means=False) for what, f in others.items()}
         _check_sizes(module, loss, x, y, data, batch_size)
-        parts, notes = build_parts(module, functions, (data.examples, held_out), x, outputs, y, translate, remat)
+        parts, notes = build_parts(
+            module, functions, (data.examples, held_out), x, outputs, y, translate, remat
+        )
     assemble = _store(parts, given, copied if module is given else module, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
     why = {name: f.not_a_mean_because for name, f in functions.items()}
