@@ -219,6 +219,9 @@ def test_a_module_of_16_bits_is_compared_widened_and_comes_back_in_its_types(
     for name, tensor in after.items():
         assert tensor.dtype == module.state_dict()[name].dtype
         torch.testing.assert_close(tensor.float(), other[name].to(tensor.dtype).float(), rtol=1e-3, atol=1e-6)
+    sent = {name: a for name, a in found.params.items() if name not in made.frozen}
+    for name, tensor in made.module(sent).state_dict().items():  # as a server has them
+        assert torch.equal(tensor, after[name])
     assert types(found.params) == [body] * 4
     for loaded in (fs.load(tmp_path / "0", made), fs.load(tmp_path / "0", module=module)):
         np.testing.assert_array_equal(loaded.predict(X, scores=True), found.predict(X, scores=True))

@@ -440,7 +440,7 @@ def from_torch(
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
         assemble=assemble,
-        module=partial(arrays.trained_copy, copied),
+        module=partial(_trained_copy, copied, assemble, frozenset(parts.frozen)),
         labels=likeliest if classes else None,
         notes=notes,
     )
@@ -482,6 +482,19 @@ def _store(
     parts.frozen.update(narrowed(stored, to))
     complete = Complete(parts.frozen, own) if parts.frozen else _identity
     return assembled(complete, [own.get(name, x.dtype) for name, x in sorted(parts.params.items())])
+
+
+def _trained_copy(
+    module: nn.Module,
+    assemble: Callable[[Any], Any],
+    frozen: frozenset[str],
+    params: Mapping[str, Any],
+    buffers: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    # frozen parameters are as they are given or, as a deployed server has none, as they were trained with
+    from fedsolve.pytorch.translation.arrays import trained_copy
+
+    return trained_copy(module, params if frozen <= params.keys() else assemble(params), buffers)
 
 
 class _Start:
