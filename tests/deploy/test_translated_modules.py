@@ -55,4 +55,4 @@ def test_a_deployed_module_is_the_simulated_one(tmp_path, frozen_dtype):
         before = module.state_dict()[name]
         assert (deployed[name].dtype, value.dtype) == (before.dtype, before.dtype)
         moved = (value.double() - before.double()).abs().max()
-        assert (moved > 0.008 * before.double().abs().max()) == (name != frozen), name
+        assert (moved > 0.008 * before.double().abs().max()) == (name not in ("0.bias", frozen)), name
