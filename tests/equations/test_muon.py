@@ -351,11 +351,21 @@ def test_fedmuon_has_no_number_that_does_nothing():
     assert fields - {"lr"} == inspect.signature(fs.FedMuon).parameters.keys() - {"client_lr"}
 
 
-def ef21_muon(fed, x, beta, down):
-    """Models, W and every G_i: gradients at W, their momenta and the model sent as changes; AdamW for the bias."""
+def oracle(ball, g):
+    """-argmin <g, Z> over a unit ball: of the model, or of the matrix, and 0.3 of the bias' largest entry."""
+    if ball == "euclidean":
+        return g / np.linalg.norm(g)
+    u = np.empty_like(g)
+    u[WEIGHT] = np.sqrt(FEATURES / CLASSES) * of_weight(exact, g)
+    u[BIAS] = 0.3 * np.sign(g[BIAS])
+    return u
+
+
+def ef21_muon(fed, x, beta, down, ball):
+    """Models, W and every G_i: gradients at W, their momenta and the model sent as changes."""
     w, n = x, len(fed.clients)
     momenta, known, g = np.zeros((n, len(x))), np.zeros((n, len(x))), np.zeros(len(x))
-    rule, iterates = Muon(len(x), exact), [x]
+    iterates = [x]
     for t, cohort in enumerate(fed.cohorts):
         assert len(cohort) == n
         w = w + down(x - w)
@@ -365,28 +375,30 @@ def ef21_muon(fed, x, beta, down):
             change = top(momenta[i] - known[i])
             known[i] += change
             g = g + change / n
-        u = rule(x, g)
-        # of matrices the oracle of the estimate itself, without another momentum or a decay
-        u[WEIGHT] = np.sqrt(FEATURES / CLASSES) * of_weight(exact, g)
-        u[BIAS] = (u[BIAS] - SCALE * DECAY * x[BIAS]) * (0.1 / SCALE)
-        x = x - RATE * u
+        x = x - RATE * oracle(ball, g)
         iterates.append(x)
     return np.stack(iterates), w, known, g
 
 
 @pytest.mark.parametrize(
-    ("both", "by"),
-    [(True, play), (False, play), pytest.param(True, engine, marks=pytest.mark.full)],
+    ("both", "by", "ball"),
+    [
+        (True, play, "spectral"),
+        (False, play, "euclidean"),
+        pytest.param(True, engine, "spectral", marks=pytest.mark.full),
+    ],
     ids=["both ways", "up alone", "engine"],
 )
-def test_ef21_muon(both, by):
+def test_ef21_muon(both, by, ball):
     """40 % of the entries of changes; without a code down W is the model. G stays the mean of all G_i."""
     clients, code = make_clients(), fs.compression.TopK(SHARE)
     down = code if both else None
-    method = fs.EF21Muon(code, RATE, down=down, momentum=0.3, newton_schulz=0, smallest=1)
+    method = fs.EF21Muon(
+        code, RATE, down=down, momentum=0.3, newton_schulz=0, smallest=1, ball=ball, vector_scale=0.3
+    )
     run = by(method, make_task(clients), FULL, ROUNDS)
     fed = federation(run, clients)
-    iterates, w, known, g = ef21_muon(fed, run.iterates[0], 0.3, top if both else lambda change: change)
+    iterates, w, known, g = ef21_muon(fed, run.iterates[0], 0.3, top if both else lambda change: change, ball)
     assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < CLOSE
     ours = np.concatenate([x.reshape(5, -1) for x in run.state.clients.memory], axis=1)
     np.testing.assert_allclose(ours, -known, rtol=0, atol=CLOSE)
@@ -402,7 +414,7 @@ def test_ef21_muon_without_codes_is_muon_on_the_mean_momentum():
     """TopK(1.0) both ways and beta = 1: Muon on the server with mean gradients."""
     code = fs.compression.TopK(1.0)
     first = fs.EF21Muon(code, RATE, down=code, momentum=1.0, newton_schulz=0, smallest=1)
-    rule = fs.server.Muon(RATE, momentum=0.0, newton_schulz=0)
+    rule = fs.server.LMO(RATE, newton_schulz=0)
     same(first, fs.FedOpt(fs.client.Gradient(), rule, weighting="uniform"), sampling=FULL)
 
 

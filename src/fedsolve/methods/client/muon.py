@@ -73,13 +73,11 @@ class MuonRule:
 
     def matrices(self, params: Params) -> list[bool]:
         """Whether each leaf is a matrix: it has two axes or more, and no pattern of `vectors` matches it."""
-        paths, leaves = named_leaves(params)
-        excluded = all_matching("vectors", paths, self.vectors)
-        chosen = [jnp.ndim(x) > 1 and i not in excluded for i, x in enumerate(leaves)]
+        chosen = matrices_of(params, self.vectors)
         if not any(chosen):
             found = ", ".join(
-                f"{path} (shape {jnp.shape(x)}{', excluded by vectors' if i in excluded else ''})"
-                for i, (path, x) in enumerate(zip(paths, leaves, strict=True))
+                f"{path} (shape {jnp.shape(x)}{', excluded by vectors' if jnp.ndim(x) > 1 else ''})"
+                for path, x in zip(*named_leaves(params), strict=True)
             )
             raise InvalidInput(
                 f"Muon is for matrices, and no leaf of the model is one: {found} would all step by AdamW; take "
@@ -118,7 +116,7 @@ class MuonRule:
             m = (beta * m + (1 - beta) * g).astype(m.dtype)
             if is_matrix:
                 # Nesterov's look-ahead before the polar factor, as in the public code
-                u = _shape_factor(w) * polar_of(beta * m + (1 - beta) * g, self.newton_schulz)
+                u = shape_factor(w) * polar_of(beta * m + (1 - beta) * g, self.newton_schulz)
                 u = u + self.weight_decay * w
             else:
                 v = (_BETA2 * next(second) + (1 - _BETA2) * g * g).astype(m.dtype)
@@ -129,6 +127,13 @@ class MuonRule:
             along.append(u.astype(w.dtype))
             means.append(m)
         return structure.unflatten(along), MuonState(structure.unflatten(means), tuple(squares), k)
+
+
+def matrices_of(params: Params, vectors: tuple[str, ...]) -> list[bool]:
+    """Whether each leaf has two axes or more, and none of the patterns `vectors` matches its path."""
+    paths, leaves = named_leaves(params)
+    excluded = all_matching("vectors", paths, vectors)
+    return [jnp.ndim(x) > 1 and i not in excluded for i, x in enumerate(leaves)]
 
 
 def paths_of(params: Params, leaves: Sequence[int]) -> str:
@@ -149,7 +154,8 @@ def polar_of(g: Float[Array, ...], newton_schulz: int) -> Float[Array, ...]:
     return polar_factor(matrix, newton_schulz).reshape(g.shape)
 
 
-def _shape_factor(w: Array) -> float:
+def shape_factor(w: Array) -> float:
+    """s of `MuonRule`."""
     return max(1.0, w.shape[0] / w.shape[1]) ** 0.5 if w.ndim == 2 else 1.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from fedsolve.methods.compression.compressors import (
 )
 from fedsolve.methods.server.diloco import DiLoCo
 from fedsolve.methods.server.fedopt import FedOpt
-from fedsolve.methods.server.muon import ServerMuon
+from fedsolve.methods.server.muon import ServerLMO
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.control_variates import ControlVariates, ScaffoldBroadcast, ScaffoldServer
 from fedsolve.methods.wrappers.wrapper import Wrapper
@@ -375,6 +375,8 @@ def EF21Muon(
     *,
     down: Compressor | None = None,
     momentum: Scalar = 0.1,
+    ball: Literal["spectral", "euclidean"] = "spectral",
+    vector_scale: Scalar = 0.1,
     newton_schulz: int = 5,
     vectors: str | tuple[str, ...] = (),
     smallest: int = 256,
@@ -383,11 +385,11 @@ def EF21Muon(
 
         server:  S = Q(w - W),   W <- W + S on the server and on all clients
         client:  M_i <- (1 - beta) M_i + beta g_i(W),   R_i = Q_i(M_i - G_i),   G_i <- G_i + R_i
-        server:  G <- G + 1/N sum_i R_i,   w <- w - eta_g s polar(G)    (polar(G) = U V' for G = U S V')
+        server:  G <- G + 1/N sum_i R_i,   w <- w + eta_g LMO(G)    (a linear minimisation oracle of a unit ball)
 
-    g_i is the mean gradient of the client's minibatches: `local_steps=1` is the paper's. -polar is the linear
-    minimisation oracle of the spectral ball, s the factor of `server.Muon`; leaves that are no matrices step by AdamW
-    along G, where the paper has an oracle for each leaf. All memories start at 0, and W at w.
+    g_i is the mean gradient of the client's minibatches: `local_steps=1` is the paper's. The oracle is that of
+    `server.LMO`: -s polar(G) of a matrix, -vector_scale sign(G) of another leaf, or -G / |G| of the whole model,
+    which is EF21-SGDM with normalised steps. All memories start at 0, and W at w.
 
     Up: R_i (a code) and the mean loss. Down: S (a code), or w. Kept: M_i, G_i, W on each client, G and W on the server.
 
@@ -396,19 +398,23 @@ def EF21Muon(
         server_lr: eta_g > 0, in units of the spectral norm of a step, a number or a schedule by round.
         down: Q such as `TopK(0.1)`: all take part in each round. None sends w; `Cast`, `QSGD` and `EDEN` send Q(w).
         momentum: beta in (0, 1]; 0.1 is where to begin.
+        ball: `spectral`, a ball for each leaf, or `euclidean`, one for the model.
+        vector_scale: radius of the balls of leaves that are no matrices, in units of eta_g, > 0.
         newton_schulz: iterations, 5 (Muon's); 0 is exact.
-        vectors: further leaves that step by AdamW, by patterns of their paths, such as embeddings.
+        vectors: further leaves that count as no matrices, by patterns of their paths, such as embeddings.
         smallest: leaves with fewer entries are sent as they are.
 
     Returns:
-        A `Compressed(FedOpt(client.Gradient(), server.Muon(...)), compressor, memory="ef21", ...)`.
+        A `Compressed(FedOpt(client.Gradient(), server.LMO(...)), compressor, memory="ef21", ...)`.
 
     Raises:
-        InvalidInput: a number out of its range, no compressor. When a run begins: no matrix, no large leaf.
+        InvalidInput: a number out of its range, no compressor. When a run begins: no large leaf.
 
     Reference: Gruntkowska, Gaponov, Tovmasyan and Richtarik, "Error Feedback for Muon and Friends", ICLR 2026
     (arXiv:2510.00643), as two notes on it have the update.
     """
-    rule = ServerMuon(server_lr, momentum=0.0, newton_schulz=newton_schulz, vectors=vectors)
+    rule = ServerLMO(
+        server_lr, ball=ball, vector_scale=vector_scale, newton_schulz=newton_schulz, vectors=vectors
+    )
     inner, given = FedOpt(Gradient(), rule, weighting="uniform"), {"momentum": momentum, "smallest": smallest}
     return Compressed(inner, compressor, memory="ef21", down=down, named="EF21Muon", **given)

@@ -7,6 +7,7 @@ from fedsolve.methods.server.distance import DAdaptation, DoG, Prodigy
 from fedsolve.methods.server.dua import DoublyAdaptive, Extrapolated, GradientDiversity, LargestStep
 from fedsolve.methods.server.fednova import NormalizedAveraging
 from fedsolve.methods.server.mirror import MirrorDescent
+from fedsolve.methods.server.muon import ServerLMO as LMO
 from fedsolve.methods.server.muon import ServerMuon as Muon
 from fedsolve.methods.server.optax import Optax, OptaxRule
 from fedsolve.methods.server.polyak import EnvelopePolyak, Polyak
@@ -14,6 +15,7 @@ from fedsolve.methods.server.server_optimizer import ServerOptimizer
 from fedsolve.methods.server.sgd import ServerSGD
 
 __all__ = [
+    "LMO",
     "Adaptive",
     "DAdaptation",
     "DeepFrankWolfe",
