@@ -173,7 +173,7 @@ def _table() -> dict[Any, Any]:
     return table
 
 
-_LARGEST = 2**31 - 1
+LARGEST = 2**31 - 1  # of 32 bits
 _MOST_ROWS = 2**24  # of a batch
 _GROWING = frozenset(
     """
@@ -205,7 +205,7 @@ def computes_in_64_bits(graph: Graph, inputs: list[Node], dtype: torch.dtype, la
             return True
         if any(n in bounds for n in node.all_input_nodes):
             bounds[node] = 1 if own == torch.bool else _bound(node, bounds)
-            if own == torch.int64 and bounds[node] > _LARGEST:
+            if own == torch.int64 and bounds[node] > LARGEST:
                 return True
     return False
 
@@ -217,9 +217,9 @@ def _bound(node: Node, bounds: Mapping[Node, float]) -> float:
         any(getattr(_type(n), "is_floating_point", False) for n in node.all_input_nodes),
     )
     parts = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) or type(a) in (int, float)]
-    sizes = [bounds.get(a, _LARGEST) if isinstance(a, Node) else abs(a) for a in parts]
+    sizes = [bounds.get(a, LARGEST) if isinstance(a, Node) else abs(a) for a in parts]
     if name in _KEEPING and not (floating and name == "_to_copy"):
-        nodes = [bounds.get(n, _LARGEST) for n in node.all_input_nodes]
+        nodes = [bounds.get(n, LARGEST) for n in node.all_input_nodes]
         return max(1, *nodes, *(() if name in _ENDS else sizes))
     if name in ("add", "sub", "rsub") and not node.kwargs:
         return sum(sizes)
@@ -230,12 +230,12 @@ def _bound(node: Node, bounds: Mapping[Node, float]) -> float:
         axes = node.args[1] if len(node.args) > 1 else None
         along = shape if axes in (None, []) else [shape[i] for i in np.atleast_1d(axes)]
         total = sizes[0] * math.prod(n if isinstance(n, int) else _MOST_ROWS for n in along)
-        return min(total, _LARGEST) if _type(parts[0]) == torch.bool else total
-    return np.inf if name in _GROWING or name == "_to_copy" else _LARGEST
+        return min(total, LARGEST) if _type(parts[0]) == torch.bool else total
+    return np.inf if name in _GROWING or name == "_to_copy" else LARGEST
 
 
 def exceeds_32_bits(array: np.ndarray) -> bool:
-    return array.dtype.kind in "iu" and array.size > 0 and max(-int(array.min()), int(array.max())) > _LARGEST
+    return array.dtype.kind in "iu" and array.size > 0 and max(-int(array.min()), int(array.max())) > LARGEST
 
 
 def _type(node: Any) -> torch.dtype | None:
@@ -250,7 +250,7 @@ def _name(node: Node) -> str:
 
 def _has_long_literal(node: Node) -> bool:
     numbers = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, int)]
-    return _name(node) not in _ENDS and any(abs(n) > _LARGEST for n in numbers)
+    return _name(node) not in _ENDS and any(abs(n) > LARGEST for n in numbers)
 
 
 class _Operations(TorchDispatchMode):

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from jaxtyping import Array
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.translation.arrays import as_array, buffer_tensors, check_weights, trainable
-from fedsolve.pytorch.translation.export import exceeds_32_bits, export_module, is_same_in_both_modes
+from fedsolve.pytorch.translation.export import LARGEST, exceeds_32_bits, export_module, is_same_in_both_modes
 from fedsolve.pytorch.translation.registry import NotTranslatable, why_not_exported
 from fedsolve.pytorch.translation.translate import Program
 
@@ -36,7 +35,7 @@ class Model:
     has them.
     """
 
-    def __init__(self, module: nn.Module, x: Any, remat: str | None = None, largest: float = np.inf) -> None:
+    def __init__(self, module: nn.Module, x: Any, remat: str | None = None, largest: float = LARGEST) -> None:
         check_weights(module)
         self.dtype = next(iter(trainable(module).values())).dtype
         everything = dict(module.named_parameters(remove_duplicate=False)) | dict(

@@ -21,7 +21,7 @@ from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.shapes import fits_a_mask
 from fedsolve.pytorch.translation.arrays import as_traced, in_run_dtype, tensor_to_array
 from fedsolve.pytorch.translation.blocks import POLICIES, steps_of
-from fedsolve.pytorch.translation.export import computes_in_64_bits, exceeds_32_bits
+from fedsolve.pytorch.translation.export import LARGEST, computes_in_64_bits, exceeds_32_bits
 from fedsolve.pytorch.translation.registry import NotTranslatable, Operation, where
 
 _NUMBERS = ("add", "sub", "mul", "div", "pow", "rsub", "full", "scalar_tensor", "remainder")
@@ -115,7 +115,7 @@ class Program:
         exported: torch.export.ExportedProgram,
         dtype: torch.dtype,
         remat: str | None = None,
-        largest: float = np.inf,
+        largest: float = LARGEST,
     ) -> None:
         self._dtype, self._graph = dtype, exported.graph
         self._constants: dict[str, np.ndarray] = {}

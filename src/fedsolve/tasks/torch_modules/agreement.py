@@ -78,9 +78,9 @@ class Agreement:
 
         self.reference = Reference(module, functions["loss"], dtype)
         self._functions, self.dtype = functions, dtype
-        self._is_large = is_large(module)
-        sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self._is_large else (_LEAST, _MOST)
-        if self._is_large and any(_of_text(np.asarray(a)) > _LONG for a in jax.tree.leaves(examples)):
+        self.is_large = is_large(module)
+        sizes = (_LEAST_OF_LARGE, _MOST_OF_LARGE) if self.is_large else (_LEAST, _MOST)
+        if self.is_large and any(_of_text(np.asarray(a)) > _LONG for a in jax.tree.leaves(examples)):
             sizes = _OF_LONG, _OF_LONG
         rows = informative_rows(*examples, *sizes)
         batch = jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples))
@@ -88,7 +88,7 @@ class Agreement:
             rows = np.append(rows, rows[:2])
             batch = jax.tree.map(_with_extremes, batch[0], examples.x), jax.tree.map(_repeat_rows, batch[1])
         self.batch = Examples(*batch)
-        own = as_array if self._is_large else lambda t: _to_float64(as_array(t))
+        own = as_array if self.is_large else lambda t: _to_float64(as_array(t))
         params = {n: own(p) for n, p in trainable(module).items()}
         buffers = {n: _to_float64(as_array(b)) for n, b in buffer_tensors(module).items()}
         self.start = Point(params, buffers, np.ones(len(rows), bool))
@@ -100,7 +100,7 @@ class Agreement:
             self.start = Point(params, buffers, counts[counts])
             first = self.results(self.start)
         self._first: Results | None = first
-        self._second = None if self._is_large else self._beside(first.training.buffers)
+        self._second = None if self.is_large else self._beside(first.training.buffers)
 
     def _points(self) -> Iterator[tuple[Point, Results]]:
         # all rows at the start; then with padding, at weights beside it and with buffers that have moved
@@ -108,16 +108,16 @@ class Agreement:
 
         first = self._first or self.results(self.start)
         moved_buffers = first.training.buffers
-        self._first = None if self._is_large else first
+        self._first = None if self.is_large else first
         yield self.start, first
         del first
-        if self._is_large:
+        if self.is_large:
             return_memory()
         yield self._second or self._beside(moved_buffers)
 
     def _beside(self, buffers: Mapping[str, np.ndarray]) -> tuple[Point, Results]:
         padded = self.start.counts.copy()
-        number = _PADDING_OF_LARGE if self._is_large else _PADDING
+        number = _PADDING_OF_LARGE if self.is_large else _PADDING
         padded[np.linspace(0, len(padded) - 1, number).astype(int)] = False
         moved = Point(_perturbed(self.start.params), buffers, padded)
         second = self.results(moved)
@@ -163,7 +163,7 @@ class Agreement:
         # also what the sample does not show
         from fedsolve.pytorch.reference import cause
 
-        few = jax.tree.map(lambda a: a[:2], self.batch) if self._is_large else self.batch
+        few = jax.tree.map(lambda a: a[:2], self.batch) if self.is_large else self.batch
         return cause(self.reference, self.start.params, self.start.buffers, few)
 
     def _limit(self, value: Any, exact: Any, coarsest: float, small: float) -> float:
@@ -293,11 +293,12 @@ def _relative(ours: Any, theirs: Any, small: float) -> float:
 Functions = Mapping[str, Callable[..., Any]]
 
 
-def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) -> Evaluate:
-    # of functions that compile: one program for all points
+def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreement) -> Evaluate:
+    # of functions that compile, in the type of what they are compared with: one program for all points
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
 
     programs: dict[int, Any] = {}  # by the number of rows
+    dtype = like.type
     whole = isinstance(getattr(functions["loss"], "function", functions["loss"]), OfBatch)
 
     def evaluate(point: Point, batch: Examples) -> Results:
@@ -315,7 +316,7 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], dtype: Any) 
             rows = len(point.counts)
             if rows not in programs:
                 lowered = jax.jit(_all_of(functions)).lower(*given)
-                programs[rows] = lowered.compile(compiler_options=quickest())
+                programs[rows] = lowered.compile(compiler_options=quickest(like.is_large))
             (loss, after), slope, each = jax.device_get(programs[rows](*given))
             evaluation = {
                 name: EvaluationValue(_pooled(functions[name], point.counts, *pair))

@@ -182,7 +182,7 @@ def _translated(
             kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
             made[name] = merged(kind(model, f.rows))
     by_batch = _by_batch(made)
-    evaluate = of_translated(by_batch, model.buffers, theirs.wide.type)
+    evaluate = of_translated(by_batch, model.buffers, theirs.wide)
     difference = theirs.wide.difference(evaluate, _unknown(outputs))
     if difference := difference or theirs.wide.left_out():  # what acts on other values than the sample's, too
         raise NotTranslatable(difference)
@@ -200,7 +200,7 @@ def _check_narrow(made: Mapping[str, Any], buffers: Mapping[str, Any], theirs: _
         return
     try:
         difference = theirs.narrow.difference(
-            of_translated(made, buffers, theirs.narrow.type), "it needs the 64 bits of its own types"
+            of_translated(made, buffers, theirs.narrow), "it needs the 64 bits of its own types"
         )
     except OverflowError as error:  # of a literal
         difference = str(error)
@@ -415,13 +415,12 @@ def from_torch(
         others = {what: metric for what, metric in metrics.items() if what not in from_sums}
         functions |= {what: analysed(f"metric {what}", f, only_means=False) for what, f in others.items()}
         _check_sizes(module, loss, x, y, data, batch_size)
-        parts, notes = build_parts(
-            module, functions, (data.examples, held_out), x, outputs, y, translate, remat
-        )
+        examples = data.examples, held_out
+        parts, notes = build_parts(module, functions, examples, x, outputs, y, translate, remat)
     assemble = _store(parts, given, copied if module is given else module, frozen_dtype, notes)
     notes += (_STORED.format(frozen_dtype),) if frozen_dtype else ()
-    why = {name: f.not_a_mean_because for name, f in functions.items()}
-    notes += tuple(_WHOLE.format(*pair) for pair in why.items() if pair[1])
+    why = {name: f.not_a_mean_because for name, f in functions.items() if f.not_a_mean_because}
+    notes += tuple(_WHOLE.format(*pair) for pair in why.items())
     notes += (_ROUNDED.format(str(_dtype(module))[6:]),) if rounded else ()
     notes += (_DRAWN.format(drawn[0]),) if drawn else ()
     return Task(
