@@ -104,15 +104,11 @@ class Agreement:
 
     def _points(self) -> Iterator[tuple[Point, Results]]:
         # all rows at the start; then with padding, at weights beside it and with buffers that have moved
-        from fedsolve.pytorch.translation.arrays import return_memory
-
         first = self._first or self.results(self.start)
         moved_buffers = first.training.buffers
         self._first = None if self.is_large else first
         yield self.start, first
         del first
-        if self.is_large:
-            return_memory()
         yield self._second or self._beside(moved_buffers)
 
     def _beside(self, buffers: Mapping[str, np.ndarray]) -> tuple[Point, Results]:
@@ -142,8 +138,13 @@ class Agreement:
             return jax_dtype(self.dtype)
 
     def results(self, point: Point) -> Results:
+        from fedsolve.pytorch.translation.arrays import return_memory
+
         rows = jax.tree.map(lambda a: a[point.counts], self.batch)
-        return Results(*self.reference.results(self._functions, point.params, point.buffers, rows))
+        found = Results(*self.reference.results(self._functions, point.params, point.buffers, rows))
+        if self.is_large:
+            return_memory()
+        return found
 
     def difference(
         self, evaluate: Evaluate, otherwise: str = "the cause is not known", mixing: str = PADDING
@@ -296,6 +297,7 @@ Functions = Mapping[str, Callable[..., Any]]
 def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreement) -> Evaluate:
     # of functions that compile, in the type of what they are compared with: one program for all points
     from fedsolve.pytorch.reference import EvaluationValue, TrainingValues, fixed_draws
+    from fedsolve.pytorch.translation.arrays import return_memory
 
     programs: dict[int, Any] = {}  # by the number of rows
     dtype = like.type
@@ -312,11 +314,17 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreem
             jax.default_matmul_precision("highest"),
             fixed_draws(),
         ):
-            given = jax.tree.map(jnp.asarray, _floats(values, dtype))
+            # the program itself widens the weights of a large module, and rounds gradients as PyTorch's are held
+            params, *others = values
+            given = jax.tree.map(
+                jnp.asarray, (params if like.is_large else _floats(params, dtype), *_floats(others, dtype))
+            )
             rows = len(point.counts)
             if rows not in programs:
-                lowered = jax.jit(_all_of(functions)).lower(*given)
+                lowered = jax.jit(_all_of(functions, dtype, like.is_large)).lower(*given)
                 programs[rows] = lowered.compile(compiler_options=quickest(like.is_large))
+                if like.is_large:
+                    return_memory()
             (loss, after), slope, each = jax.device_get(programs[rows](*given))
             evaluation = {
                 name: EvaluationValue(_pooled(functions[name], point.counts, *pair))
@@ -327,16 +335,16 @@ def of_translated(functions: Functions, buffers: Mapping[str, Any], like: Agreem
     return evaluate
 
 
-def _all_of(functions: Functions) -> Callable[..., Any]:
+def _all_of(functions: Functions, dtype: Any, is_large: bool) -> Callable[..., Any]:
     def run(params: Any, buffers: Any, batch: Any, weights: Any) -> Any:
-        rows = Examples(*batch)
+        rows, params = Examples(*batch), jax.tree.map(lambda a: a.astype(dtype), params)
 
         def loss(params: Any) -> Any:
             return _training(functions["loss"], params, buffers, rows, weights)
 
         value, slope = jax.value_and_grad(loss, has_aux=True)(params)
         each = {name: _each(f, params, buffers, rows) for name, f in functions.items()}
-        return value, slope, each
+        return value, jax.tree.map(lambda g: g.astype(jnp.float32), slope) if is_large else slope, each
 
     return run
 
