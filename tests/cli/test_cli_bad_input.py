@@ -99,6 +99,7 @@ CALLS = [
     ((*RUN[:2], "FedAvg+FedAdam"), "FedAvg wraps no method: a wrapper comes before it, as in SCAFFOLD+FedAvg"),
     ((*RUN, "--num-clients", "9"), "is an option of the task: give --task-set num_clients=VALUE"),
     ((*RUN, "--gpu"), "error: No such option: --gpu (see `fedsolve run --help`)\n"),
+    ((*RUN, "--target", "nan"), "error: target = nan must be finite\n"),
     ((*RUN, "--out"), "error: Option '--out' requires an argument (see `fedsolve --help`)\n"),
     ((*RUN, "--json=3"), "error: Option '--json' does not take a value (see `fedsolve --help`)\n"),
     ((*RUN, "--clients", "9"), "Did you mean --clients-per-round?"),

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_origin, get_type_hints
 import typer
 
 from fedsolve.cli.console import complete_algorithm, complete_task
+from fedsolve.core.errors import check_range
 from fedsolve.engine.options import WrittenOption, written_options
 
 
@@ -142,10 +143,18 @@ Metrics = Annotated[
         help="Metrics whose final values the table shows, such as auc,f1 (default: the main ones).",
     ),
 ]
+
+
+def _finite(target: float | None) -> float | None:
+    check_range("target", target, optional=True)  # before anything runs
+    return target
+
+
 Target = Annotated[
     float | None,
     typer.Option(
-        help="Show the rounds until the main metric, or the first of --metrics, reaches this value (default: none)."
+        callback=_finite,
+        help="Show the rounds until the main metric, or the first of --metrics, reaches this value (default: none).",
     ),
 ]
 
