@@ -12,6 +12,8 @@ from torch.nn import functional as F  # noqa: E402
 import fedsolve as fs  # noqa: E402
 from fedsolve.core.loss_checks import informative_rows  # noqa: E402
 from fedsolve.pytorch.translation import arrays  # noqa: E402
+from fedsolve.tasks.task import Examples  # noqa: E402
+from fedsolve.tasks.torch_modules.agreement import Agreement  # noqa: E402
 
 COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
 
@@ -186,6 +188,18 @@ def test_a_large_module_is_compared_with_fewer_rows(monkeypatch):
         task_of(Signs(), translate=True)
     with pytest.raises(fs.InvalidInput, match="mixes examples, and padding would count"):
         task_of(Ordered(), translate=True)
+
+
+@pytest.mark.parametrize(("length", "rows"), [(16, 6), (17, 4)])
+def test_rows_of_a_large_module_with_adapters(monkeypatch, length, rows):
+    """Its frozen parameters count as well, which the comparison of such a one took 5 GB for; texts have fewer rows."""
+    monkeypatch.setattr(arrays, "_LARGE", 40)
+    body, head = nn.Embedding(9, 8), nn.Linear(8, 3)
+    module = nn.Sequential(body.requires_grad_(False), nn.AvgPool2d((length, 1)), nn.Flatten(), head)
+    text = np.random.default_rng(0).integers(0, 9, (20, length))
+    examples = Examples(text, np.zeros(20, np.float32))
+    found = Agreement(module, {"loss": lambda o, y: (o.sum(1) - y).square().mean()}, examples, torch.float64)
+    assert len(found.start.counts) == rows
 
 
 @pytest.mark.full

@@ -243,7 +243,7 @@ _LARGE = 4_000_000
 def is_large(module: nn.Module) -> bool:
     # whether what is tried on it is worth its time and memory: with 27 million parameters a comparison of 24 rows took
     # half a minute and 5 GB
-    return sum(p.numel() for p in trainable(module).values()) > _LARGE
+    return sum(p.numel() for p in module.parameters()) > _LARGE
 
 
 def return_memory() -> None:

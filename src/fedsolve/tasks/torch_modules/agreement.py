@@ -27,10 +27,8 @@ _LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them 
 # of a large module (`is_large`): fewer rows, nothing is held for a second look, and weights keep the module's own type
 # until they are computed with
 _LEAST_OF_LARGE, _MOST_OF_LARGE, _PADDING_OF_LARGE = 6, 8, 2
-_LONG, _OF_LONG = (
-    64,
-    4,
-)  # integers of an example, beyond which it is a text with a loss at each, and so many rows
+# integers of an example, beyond which it is a text with a loss at each of them; rows of such texts
+_LONG, _OF_LONG = 16, 4
 _STEP = 0.1  # of the weights' size, to a point where no weight has a special value
 _CLOSE, _UNITS = 1e-6, 1e4  # relative difference that is none, at least so many rounding units
 # of what a conversion to a coarser type changes: so many times that change, and so many of its units; at most a tenth
