@@ -46,6 +46,7 @@ ROOT = HERE.parent.parent
 # what a mutant may change or write beside; the rest of the tree is linked
 COPIED = ("src", "tests", "experiments")
 TIMEOUT = 600.0  # seconds: a change that makes a loop endless is noticed, too
+LATE = f"after {TIMEOUT:.0f} s"
 # imported once, by the process that the tests' processes are forked from: two thirds of a short run are these imports
 PRELOADED = ("jax", "jax.experimental", "optax", "pytest", "hypothesis", "scipy.stats", "torch")
 PASSED, FAILED = 0, 1  # pytest's exit codes; all others mean that no verdict was reached
@@ -164,7 +165,7 @@ def run_tests(tree: Path, tests: Sequence[str], *options: str) -> tuple[int, str
         if process.is_alive():
             process.kill()
             process.join()
-            return FAILED, f"FAILED after {TIMEOUT:.0f} s"
+            return FAILED, f"FAILED {LATE}"
         return process.exitcode or 0, said.read_text(encoding="utf-8", errors="replace")
 
 
@@ -260,7 +261,8 @@ def all_verdicts(mutants: Sequence[Mutant], trees: SimpleQueue[Path], jobs: int)
     with ThreadPoolExecutor(jobs) as pool:
         verdicts = list(pool.map(one, mutants))
         files: dict[str, set[str]] = {}
-        for test in (v.by.partition("[")[0] for v in verdicts if v.caught):
+        # a timeout names no test
+        for test in (v.by.partition("[")[0] for v in verdicts if v.caught and v.by != LATE):
             files.setdefault(test.partition("::")[0], set()).add(test)
         for code, output in pool.map(lambda tests: with_tree(run_tests, sorted(tests)), files.values()):
             if code != PASSED:
