@@ -119,16 +119,9 @@ def open_display(labels: Sequence[str], rounds: int | None) -> Lines:
 
 
 class PartsProgress(ExitStack):
-    """Called with each part that has come further. It holds the folder from the first call on, which comes only once it
-    is known that the experiment can run.
+    """Called with each part that has come further; raises `Interrupted` once a file in the folder asks to stop.
 
-    Args:
-        folder: of the experiment's results.
-        title: the experiment's.
-        takes: about how long it takes, in words; "" where that is not known.
-
-    Raises:
-        Interrupted: when called, if the folder holds a file that asks to stop.
+    It holds the folder from the first call on, which comes only once it is known that the experiment can run.
     """
 
     def __init__(self, folder: Path, title: str, takes: str) -> None:

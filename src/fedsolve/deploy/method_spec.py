@@ -258,9 +258,8 @@ _DIMENSIONS = 8
 def to_spec(value: Any) -> Any:
     """A method, or anything that it is made of, as JSON data.
 
-    Raises:
-        InvalidInput: something in it has no importable name (a lambda, a class made inside a function), or is a
-            function of optax that clients do not know.
+    `InvalidInput` if something in it has no importable name (a lambda, a class made inside a function), or is a
+    function of optax that clients do not know.
 
     >>> from fedsolve import server
     >>> to_spec(server.ServerSGD(0.5))["fields"]
@@ -307,12 +306,7 @@ class _Spec(Form):
 
 
 def from_spec(spec: Any, trusted: Collection[Any] = ()) -> Any:
-    """What `to_spec` described.
-
-    Args:
-        spec: JSON data, whoever wrote it.
-        trusted: dataclasses and functions that may be built and called besides this package's own.
-    """
+    """What `to_spec` described, whoever wrote it; `trusted` may be built and called besides this package's own."""
     return _read(spec, trusted_parts(trusted), 0)
 
 

@@ -280,9 +280,9 @@ class OpenedSums:
         self._grid, self._settings = grid, settings
         self.experiment, self.notes = f"statistics-{secrets.token_hex(4)}", list[str]()
         statuses = ClientStatuses(population)
-        self._registry = ClientRegistry.of(grid, settings, self.experiment, None, statuses, say)
-        self._session = SecureSession.of(grid, settings, self._registry, self.experiment, say)
-        self._session.load_or_enrol(population, settings.connect_seconds)
+        self._registry = ClientRegistry(grid, settings, self.experiment, None, statuses, say)
+        self._session = SecureSession(grid, settings, self._registry, self.experiment, say)
+        self._session.load_or_enrol()
         self.clients: list[int] = []  # of the last sum
         self._sums = 0
 

@@ -35,13 +35,9 @@ def imports_document(config: Configured) -> dict[str, list[str]]:
 def check_trusted(
     config: Configured, origin: Path, trust: Sequence[str] | None, typed: Collection[str] = ()
 ) -> None:
-    """Import what a configuration in a file names, if it may; say what, before it is done.
+    """Import what a configuration in a file (or its folder) names, if it may; say what, before it is done.
 
-    Args:
-        config: what is to run.
-        origin: the file, or the folder that has it.
-        trust: modules that the user vouches for, their submodules with them.
-        typed: names that the user typed, which are no file's.
+    The user vouches for the modules of `trust`, their submodules with them; names that were `typed` are no file's.
     """
     trusted = check_trust(trust or ())
     own = {part for name in typed for part in name.split("+")}

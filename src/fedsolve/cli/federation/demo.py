@@ -49,17 +49,7 @@ def follow(
     what: str,
     interrupted: str,
 ) -> T:
-    """Look until a run has left what is waited for.
-
-    Args:
-        commands: Flower's, on the SuperLink of the run.
-        look: gives what is waited for, None while it is not there.
-        interrupt: says whether the user has asked to stop.
-
-    Raises:
-        Interrupted: Ctrl-C, or a file `stop` in the folder; the run is stopped.
-        Unavailable: the run failed; its reason.
-    """
+    """Look until a run has left what is waited for: `look` gives it, None while it is not there."""
     asked = time.monotonic()
     while True:
         if (found := look()) is not None:
@@ -89,12 +79,7 @@ METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1}
 
 
 def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool) -> None:
-    """Train the digits task with PyTorch clients on a real federation of three nodes; write its folder.
-
-    Raises:
-        Unavailable: a method could not be finished; its reason.
-        Interrupted: Ctrl-C, after everything was stopped.
-    """
+    """Train the digits task with PyTorch clients on a real federation of three nodes; write its folder."""
     check_flower()
     for package, name, extra in (("torch", "PyTorch", "torch"), ("sklearn", "scikit-learn", "digits")):
         require(package, "the demo's clients need", extra, name)

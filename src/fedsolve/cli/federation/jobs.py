@@ -53,12 +53,7 @@ class Submitted:
 
 
 def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_json: bool) -> None:
-    """Let the connected clients measure a saved model, and print what they measured.
-
-    Raises:
-        Unavailable: the run failed; its reason.
-        Interrupted: Ctrl-C; the run is stopped.
-    """
+    """Let the connected clients measure a saved model, and print what they measured."""
     if not model.exists():
         raise InvalidInput(f"{model}: no such file or folder; give the folder of a run, or a model's file")
     if model.is_dir() and not (model / MODEL).is_file():
@@ -87,15 +82,8 @@ def questions_command(
 ) -> None:
     """Print statistics of the clients' columns, or a model or a curve over their rows.
 
-    Args:
-        asked: the `columns` or the `analysis`, as a run's configuration has it.
-        secure: whether sums are secure.
-        ratios: whether coefficients are printed as exp(coefficient).
-        where: of `Submitted`.
-
-    Raises:
-        Unavailable: the run failed; its reason.
-        Interrupted: Ctrl-C; the run is stopped.
+    `asked` has the `columns` or the `analysis`, as a run's configuration has it; with `ratios` coefficients are printed
+    as exp(coefficient); `where` is of `Submitted`.
     """
     job, name = (ANALYSIS, ANALYSIS_FILE) if "analysis" in asked else (STATISTICS, STATISTICS_FILE)
     config = {**asked, "min-clients": min_clients, "min-rows": min_rows}

@@ -50,11 +50,7 @@ class FlowerCommands:
         return done.stdout
 
     def submit(self, app: Path, config: Mapping[str, Any], text: str = "") -> int:
-        """Start a run of an app; its number.
-
-        Args:
-            text: further configuration, as `flwr run --run-config` takes it.
-        """
+        """Start a run of an app; its number. `text` is further configuration, as `flwr run --run-config` takes it."""
         words = [text, *(f"{name}={_toml(value)}" for name, value in config.items())]
         given = " ".join(word for word in words if word)
         options = ["--format", "json", *(["--run-config", given] if given else [])]

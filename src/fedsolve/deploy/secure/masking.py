@@ -387,8 +387,7 @@ class Opening:
     def secrets(self) -> dict[tuple[int, int], bytes]:
         """Every secret that opens the sum: (u, u) is that of u alone, (u, v) that of u with a missing v.
 
-        Raises:
-            SumNotOpened: too few members answered; who is at fault, as far as that is known.
+        `SumNotOpened` if too few members answered, with who is at fault, as far as that is known.
         """
         if not self.is_enough:
             raise self._why_closed()

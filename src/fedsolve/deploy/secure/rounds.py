@@ -70,41 +70,28 @@ class SecureSession:
 
     def __init__(
         self,
-        path: Path,
         grid: Grid,
+        settings: Settings,
         registry: ClientRegistry,
         experiment: str,
-        seconds: float,
         log: Callable[[str], None],
     ) -> None:
-        self._path, self._grid, self._registry, self._log = path, grid, registry, log
-        self._experiment, self.seconds = experiment, seconds
+        self._grid, self._settings, self._registry, self._log = grid, settings, registry, log
+        self._path, self._experiment = Path(settings.out) / KEYS_FILE, experiment
         self._server: Any = None
         self.left_out: dict[int, str] = {}
         self._in_dispute: set[int] = set()  # whose messages are in no sum until the next one is opened
         self._unwilling: set[int] = set()  # nor those of others until all that are asked arrive
         self._disputes: set[tuple[int, int]] = set()  # of the whole run
 
-    @classmethod
-    def of(
-        cls,
-        grid: Grid,
-        settings: Settings,
-        registry: ClientRegistry,
-        experiment: str,
-        log: Callable[[str], None],
-    ) -> SecureSession:
-        path = Path(settings.out) / KEYS_FILE
-        return cls(path, grid, registry, experiment, settings.round_seconds, log)
-
-    def load_or_enrol(self, population: int, connect_seconds: float) -> None:
+    def load_or_enrol(self) -> None:
         """Go on with the keys in the file, or ask all clients for theirs; those connected then have the keys of all.
 
         `Unavailable` if a client is missing, or does not accept the keys of the others.
         """
-        self._server, is_new = self._load(), False
+        self._server, is_new, population = self._load(), False, self._settings.population
         if self._server is None:
-            self._server, is_new = self._enrolled(range(population), connect_seconds), True
+            self._server, is_new = self._enrolled(range(population)), True
             self._save()
         roster: Any = self._server.roster
         coins: dict[int, bytes] = {}
@@ -143,9 +130,10 @@ class SecureSession:
         self._log(f"{self._path.name} is of a run that has not begun: clients are asked for their keys again")
         return None
 
-    def _enrolled(self, clients: Sequence[int], connect_seconds: float) -> Any:
+    def _enrolled(self, clients: Sequence[int]) -> Any:
         from fedsolve.deploy.secure.server import SecureServer
 
+        connect_seconds = self._settings.connect_seconds
         connected = self._registry.wait(clients, connect_seconds)
         if missing := sorted(set(clients) - set(connected)):
             begin = f"secure sums begin with all {len(clients)} clients, and"
@@ -267,7 +255,7 @@ class SecureSession:
             with reading("the answer"):
                 return bool(take(reply.client, reply.data))
 
-        failed = ask(self._grid, f"query.{PROTOCOL}", requests, self.seconds, read)
+        failed = ask(self._grid, f"query.{PROTOCOL}", requests, self._settings.round_seconds, read)
         gone = dict.fromkeys(set(data) - set(nodes), "not connected")
         return gone | {clients[node]: reason for node, reason in failed.items()}
 

@@ -531,8 +531,7 @@ class Coordinator:
     def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round with the replies that count (perhaps none); what is recorded of it.
 
-        Raises:
-            Diverged: the server's state would not be finite; it is as it was, and the round has not ended.
+        `Diverged` if the server's state would not be finite; it is as it was, and the round has not ended.
         """
         # In the order of their numbers, whatever order replies came in: sums repeat to the bit. The state is
         # replaced at the end, at once: a round that diverges leaves it as it was.

@@ -154,11 +154,8 @@ def find_metric_outliers(
 ) -> dict[int, str]:
     """The clients whose answer to a question has a metric far beyond the usual, each with the reason.
 
-    Usual is the median of the answers, as in a first round, or what was measured first where that is larger: where
+    Usual is the median of the answers, as in a first round, or what was measured `first` where that is larger: where
     most losses fall to 0 an honest one need not.
-
-    Args:
-        first: the first value in the record of each metric's mean over training examples, by metric.
     """
     outliers: dict[int, str] = {}
     for part in PARTS:
@@ -338,11 +335,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
 
 
 class Evaluation:
-    """Evaluates a coordinator's model.
-
-    Args:
-        clients: asks the clients; None if they measure nothing.
-    """
+    """Evaluates a coordinator's model, also on clients unless these are None."""
 
     def __init__(
         self, coordinator: Coordinator, settings: Settings, clients: ClientEvaluation | None

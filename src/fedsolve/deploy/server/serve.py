@@ -55,8 +55,7 @@ _SECRET = (
 class Deployment:
     """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed.
 
-    Attributes:
-        run_config: the configuration of Flower's run, which clients of a sum compare.
+    Clients of a sum compare `run_config`, the configuration of Flower's run.
     """
 
     algorithm: Algorithm
@@ -139,12 +138,7 @@ def with_initial(params: Params, settings: Settings) -> tuple[Params, Settings]:
 
 
 def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
-    """Run a method on a grid; the final model and the record, both also in the run's folder.
-
-    Raises:
-        Unavailable: too few clients at the start, or too few good replies after the last repetition.
-        Diverged: the model would not be finite after round upon round.
-    """
+    """Run a method on a grid; the final model and the record, both also in the run's folder."""
     folder, settings = deployment.folder, deployment.settings
     checkpoint: DeploymentCheckpoint | None = None
     try:

@@ -321,11 +321,7 @@ class Settings:
         return -(-wanted // 2) if self.min_replies is None else min(self.min_replies, wanted)
 
     def cohort_sampling(self, algorithm: Algorithm) -> Sampling:
-        """How cohorts are drawn: as given, else uniformly; of more clients than needed where `over_select` says so.
-
-        Raises:
-            InvalidInput: settings that contradict one another or the method.
-        """
+        """How cohorts are drawn: as given, else uniformly; of more clients than needed where `over_select` says so."""
         if self.client_metrics:
             check_unprotected(algorithm)
         self._check_replies(algorithm)
