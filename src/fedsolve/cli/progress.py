@@ -102,17 +102,13 @@ def _bars(width: int) -> Any:
     return Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
 
 
-def has_bars() -> bool:
-    if not sys.stderr.isatty():
-        return False
-    from rich.console import Console
-
-    return not Console(stderr=True).is_dumb_terminal
-
-
 def open_display(labels: Sequence[str], rounds: int | None) -> Lines:
     """What shows the progress of methods of so many rounds; of a sweep, whose first progress says how many, None."""
-    return Bars(labels, rounds) if has_bars() else Lines()
+    if not sys.stderr.isatty():
+        return Lines()
+    from rich.console import Console
+
+    return Lines() if Console(stderr=True).is_dumb_terminal else Bars(labels, rounds)
 
 
 # Progress of an experiment on standard error: a bar for each of its parts.

@@ -17,7 +17,6 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.errors import (
-    FedsolveError,
     InvalidInput,
     Unavailable,
     check_flag,
@@ -29,8 +28,7 @@ from fedsolve.data.column_replies import Request, parse_columns
 from fedsolve.data.column_statistics import Minimum, check_summable
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.registry import BINDINGS, ClientRegistry
-from fedsolve.deploy.run_log import FAILED, say, write_failure
-from fedsolve.deploy.sanitize import sanitize
+from fedsolve.deploy.run_log import FAILED, say, tell_failure
 from fedsolve.deploy.secure.rounds import SecureCoordinator, SecureSession, SummedEvaluation
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.server.coordinator import Coordinator, Federation
@@ -117,12 +115,7 @@ def job_folder(folder: Path) -> Iterator[None]:
             (folder / FAILED).unlink(missing_ok=True)
             yield
     except Exception as error:
-        reason = (
-            str(error) if isinstance(error, FedsolveError) else sanitize(f"{type(error).__name__}: {error}")
-        )
-        say(f"error: {reason}")
-        if is_ours:
-            write_failure(folder, reason)
+        tell_failure(error, folder if is_ours else None)
         raise
 
 

@@ -284,11 +284,7 @@ class OpenedSums:
         self._session = SecureSession(grid, settings, self._registry, self.experiment, say)
         self._session.load_or_enrol()
         self.clients: list[int] = []  # of the last sum
-        self._sums = 0
-
-    @property
-    def names(self) -> SiteNames:
-        return self._registry.names
+        self.names, self._sums = self._registry.names, 0
 
     def open(
         self, action: str, numbers: int, asked: bytes, request: Callable[[int, Any], RecordDict]

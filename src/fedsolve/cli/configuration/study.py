@@ -108,12 +108,6 @@ class StudyConfig(Configured):
     claim: list[ClaimSection] = Field(default_factory=list)
 
 
-def load_study(path: Path, trust: Sequence[str] | None = None) -> StudyConfig:
-    config = parse_study(read_toml(path), str(path))
-    check_trusted(config, path, trust)
-    return config
-
-
 def parse_study(table: Mapping[str, Any], origin: str) -> StudyConfig:
     config = parse_as(StudyConfig, table, origin)
     labels = [method.shown for method in config.method]
@@ -141,7 +135,8 @@ def study_in(
     path: Path, trust: Sequence[str] | None = None, *, check: bool = False, data_dir: Path | None = None
 ) -> Study:
     """The study in a TOML file; with `check` its task and its methods at their first settings are built."""
-    config = load_study(path, trust)
+    config = parse_study(read_toml(path), str(path))
+    check_trusted(config, path, trust)
     with _error_place(path):
         seeds = seed_list(config.study.seeds)
         one_weighting = with_one_weighting(_as_config(config, config.method)).method

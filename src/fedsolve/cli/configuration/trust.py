@@ -39,19 +39,15 @@ def check_trusted(
 
     The user vouches for the modules of `trust`, their submodules with them; names that were `typed` are no file's.
     """
-    trusted = check_trust(trust or ())
+    trusted = tuple(trust or ())
+    for name in trusted:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise InvalidInput(f"--trust {name!r} must be the name of a module, such as --trust mine")
+        split_reference("--trust", f"{name}:any")
     own = {part for name in typed for part in name.split("+")}
     for reference, kind in references_of(config).items():
         if reference not in own:
             _admit(kind, reference, origin, trusted)
-
-
-def check_trust(names: Sequence[str]) -> tuple[str, ...]:
-    for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise InvalidInput(f"--trust {name!r} must be the name of a module, such as --trust mine")
-        split_reference("--trust", f"{name}:any")
-    return tuple(names)
 
 
 def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> None:
@@ -72,8 +68,11 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
     if module not in sys.modules:
         say(f"importing {file or module} for the {kind} {reference} of {origin}")
     found = load_reference(kind, reference, wanted, folder if file is not None else None)
-    if file is not None:
-        _check_place(f"{kind} {reference} of {origin}", module, folder)
+    if file is not None and not _lies_in(module, folder):
+        raise InvalidInput(
+            f"{kind} {reference} of {origin}: a module {module} of another folder is imported already: give one of "
+            "them another name"
+        )
     # a module beside the file may only name what is written there, not hand on what others wrote
     for home in defining_modules(found):
         if not _is_below(home, trusted) and not _lies_in(home, folder):
@@ -94,13 +93,6 @@ def _beside(module: str, folder: Path) -> Path | None:
         if found is None:
             return None
     return found
-
-
-def _check_place(what: str, module: str, folder: Path) -> None:
-    if not _lies_in(module, folder):
-        raise InvalidInput(
-            f"{what}: a module {module} of another folder is imported already: give one of them another name"
-        )
 
 
 def _lies_in(module: str, folder: Path) -> bool:

@@ -13,15 +13,14 @@ import jax
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import SECRET_COHORT_NOTE, Algorithm, name_of
-from fedsolve.core.errors import FedsolveError, InvalidInput, trim_common_prefix
+from fedsolve.core.errors import InvalidInput, trim_common_prefix
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.deploy.asynchronous import BufferedCoordinator, BufferedRounds
 from fedsolve.deploy.exchange import watched_engine
 from fedsolve.deploy.host import return_freed_memory
 from fedsolve.deploy.metrics import RunMetrics, metrics_server
-from fedsolve.deploy.run_log import FAILED, reports_of, say, write_failure
-from fedsolve.deploy.sanitize import sanitize
+from fedsolve.deploy.run_log import FAILED, reports_of, say, tell_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.secure.rounds import SecureCoordinator, check_secure
 from fedsolve.deploy.server.checkpoint import DeploymentCheckpoint
@@ -155,11 +154,7 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
                 write_model(folder / START, deployment.params, {ORIGIN: settings.initial}, settings.buffers)
             result = _run(grid, deployment, checkpoint, publish)
     except Exception as error:
-        is_ours = isinstance(error, FedsolveError)
-        reason = str(error) if is_ours else sanitize(f"{type(error).__name__}: {error}")
-        say(f"error: {reason}")
-        if checkpoint is not None:  # else the folder belongs to another run
-            write_failure(folder, reason)
+        tell_failure(error, None if checkpoint is None else folder)
         notify_ended(settings.callbacks, None)
         raise
     notify_ended(settings.callbacks, result)
