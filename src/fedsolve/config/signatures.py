@@ -80,9 +80,8 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     >>> alternatives(Literal["fixed", "adaptive"] | None)
     (typing.Literal['fixed', 'adaptive'], <class 'NoneType'>)
     """
-    if (
-        get_origin(hint) is Annotated
-    ):  # `Annotated[Any, X]`: a field that is given as X and stored as another class
+    # `Annotated[Any, X]`: a field that is given as X and stored as another class
+    if get_origin(hint) is Annotated:
         parts = get_args(hint)
         return tuple(a for part in parts if part is parts[0] or parts[0] is Any for a in alternatives(part))
     if get_origin(hint) in (Union, types.UnionType):

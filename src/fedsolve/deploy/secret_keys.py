@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import read_if_there
 
 SECRET_FILE = "cohorts.key"
 """Where the server of a private run keeps what its cohorts follow from, until the run has ended."""
@@ -37,13 +37,10 @@ def new_secret() -> bytes:
 def load_or_create_secret(folder: Path) -> bytes:
     """The secret of the run in a folder, or a new one: a resumed run draws the cohorts that it would have drawn."""
     path = folder / SECRET_FILE
-    try:
-        secret = read_bytes(path, _MOST, follow=False)
-    except FileNotFoundError:
+    secret = read_if_there(path, _MOST, follow=False)
+    if secret is None:
         secret = new_secret()
         write_atomically(path, secret, private=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     if len(secret) != _BYTES:
         raise InvalidInput(
             f"{path} has {len(secret)} bytes, not {_BYTES}: remove it; cohorts are then drawn with a new key"

@@ -57,6 +57,10 @@ class RunPlan:
     resume: bool = False
     label: str | None = None
 
+    @property
+    def name(self) -> str:
+        return self.label or name_of(self.algorithm)
+
 
 WaitForResults = Callable[[Callable[[Progress], None] | None], tuple[Result, ...]]
 """Called for one method after another with what is told its progress: waits for its runs, and returns them."""
@@ -329,15 +333,15 @@ class _MethodJob:
     def _run_elsewhere(self, units: Units, place: int) -> Result:
         # the run with a seed on a worker, whose reply is looked at
         method, seed, task = self._method, self._seeds[place], self._shared.task
-        folder, label = self._folders[place], method.label or name_of(method.algorithm)
-        unit = label if method.seeds is None else f"{label}, seed {seed}"
+        folder, unit = self._folders[place], method.name
+        unit += "" if method.seeds is None else f", seed {seed}"
         plan = replace(method, seeds=None, out=None if folder is None else folder.absolute())
         call = partial(run_on_worker, plan, replace(self._shared.options, seed=seed))
         tell = SeedReporter(self._progress, seed)
         result, lost = units.run(unit, call, self._shared.digest, tell, folder)
         history = result.history if isinstance(result, Result) else None
         said = None if history is None else (history.label, history.task, history.settings.get("seed"))
-        if history is None or said != (label, task.name, seed):
+        if history is None or said != (method.name, task.name, seed):
             raise InvalidInput(f"{unit}: the worker's reply is of another run: {shown(result)}")
         inference = None if result.failure else task.inference
         return replace(result, inference=inference, history=replace(history, notes=(*history.notes, *lost)))

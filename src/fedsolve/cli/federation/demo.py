@@ -33,9 +33,8 @@ from fedsolve.tasks.catalogue import build
 
 
 _POLL_SECONDS = 0.3
-_STATUS_SECONDS = (
-    45.0  # between two questions to Flower where a run stands: each takes a second of the machine
-)
+_STATUS_SECONDS = 45.0
+"""Between two questions to Flower where a run stands: each takes a second of the machine."""
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ from fedsolve.deploy.secure.masking import (
 )
 from fedsolve.deploy.secure.primitives import ProtocolError, Reader, names
 from fedsolve.folders.files import locked, slug, write_atomically
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import read_if_there
 
 _FILE, _SECRETS, _ROSTER, _COINS = b"fsn2", "secrets.bin", "roster.bin", "coins.bin"
 _OUT = "this client takes no part in secure sums of this experiment any more; begin another"
@@ -219,13 +219,7 @@ class NodeSecrets:
         return None if data is None else Roster.read(data, verify=False)
 
     def _read(self, name: str) -> bytes | None:
-        path = self._folder / name
-        try:
-            return read_bytes(path, _LARGEST)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from None
+        return read_if_there(self._folder / name, _LARGEST)
 
     def _load(self) -> _State:
         path, data = self._folder / _SECRETS, self._read(_SECRETS)

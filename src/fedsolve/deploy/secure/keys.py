@@ -31,7 +31,7 @@ from fedsolve.deploy.secure.primitives import (
     verifying_key,
 )
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_bytes, read_user_toml
+from fedsolve.folders.untrusted import read_if_there, read_user_toml
 
 _LARGEST = 2**31
 _STALE = 16  # pre-keys that are so much older than one in use were sent in orders that never came
@@ -41,15 +41,12 @@ BUNDLE = 64
 
 def load_or_create_identity(path: Path) -> bytes:
     """The private Ed25519 key in a file, or a new one, written with mode 0600."""
-    try:
-        private = read_bytes(path, KEY)
-        if path.stat().st_mode & 0o077:
-            raise InvalidInput(f"{path} can be read by others: chmod 600 it, or remove it for a new identity")
-    except FileNotFoundError:
+    private = read_if_there(path, KEY)
+    if private is None:
         private = new_secret()
         write_atomically(path, private, private=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    elif path.stat().st_mode & 0o077:
+        raise InvalidInput(f"{path} can be read by others: chmod 600 it, or remove it for a new identity")
     if len(private) != KEY:
         raise InvalidInput(
             f"{path} has {len(private)} bytes, not {KEY}: restore it, or remove it for a new identity"

@@ -133,10 +133,8 @@ def masked_reply(order: Order, client: int, private: PrivateKeys, words: bytes, 
     masked, stream = bytearray(words), p.MaskStream()
     n32 = attempt.n32
     arrays = np.frombuffer(masked, "<u4", n32), np.frombuffer(masked, "<u8", attempt.n64, 4 * n32)
-    for (
-        other,
-        secret,
-    ) in secrets.items():  # the client's own mask is added, as those shared with later clients
+    # The client's own mask is added, as those shared with later clients.
+    for other, secret in secrets.items():
         stream.add(arrays, mask_key(context, secret), 1 if other >= client else -1)
     # the masked numbers stay readable
     tag = p.seal(words_key(context, private.share_key, roster.server_key, client), b"", masked)

@@ -51,7 +51,7 @@ from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.signature import signature_digest
 from fedsolve.engine.evaluation.eval_sets import as_part
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import read_if_there
 from fedsolve.results.clients import ClientMetrics
 
 # The server's keys and stock of pre-keys in a file of the run's folder, how clients enrol, and who is left out.
@@ -119,12 +119,10 @@ class SecureSession:
         from fedsolve.deploy.secure.keys import experiment_digest
         from fedsolve.deploy.secure.server import SecureServer
 
-        try:
-            server = SecureServer.from_bytes(read_bytes(self._path, _MOST_BYTES))
-        except FileNotFoundError:
+        content = read_if_there(self._path, _MOST_BYTES)
+        if content is None:
             return None
-        except OSError as error:
-            raise InvalidInput(f"cannot read {self._path}: {error.strerror or error}") from None
+        server = SecureServer.from_bytes(content)
         if server.roster.experiment == experiment_digest(self._experiment):
             return server
         self._log(f"{self._path.name} is of a run that has not begun: clients are asked for their keys again")
