@@ -16,13 +16,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.errors import (
-    InvalidInput,
-    Unavailable,
-    check_flag,
-    check_known,
-    trim_common_prefix,
-)
+from fedsolve.core.errors import InvalidInput, Unavailable, check_flag, check_known, trim_common_prefix
 from fedsolve.core.sampling import Uniform
 from fedsolve.data.column_replies import Request, parse_columns
 from fedsolve.data.column_statistics import Minimum, check_summable

@@ -39,10 +39,8 @@ _STOPPED = "An exception occur"  # how the engine's own log begins what ended it
 class Mailbox:
     """Messages that were sent on a grid, and their answers.
 
-    Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer.
-
-    Attributes:
-        late: what has come since it was last emptied from nodes that were no longer waited for.
+    Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer. In
+    `late` is what has come, since it was last emptied, from nodes that were no longer waited for.
     """
 
     def __init__(self, grid: Grid) -> None:

@@ -186,11 +186,7 @@ class TrainReply(Reply):
 
 
 class Sums(NamedTuple):
-    """What a client's examples add up to in a metric of `fs.metrics`.
-
-    Attributes:
-        values: the sums, shape (metric.width,).
-    """
+    """What a client's examples add up to in a metric of `fs.metrics`: `values` of shape (metric.width,)."""
 
     metric: SumMetric
     values: np.ndarray

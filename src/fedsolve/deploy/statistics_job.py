@@ -77,10 +77,13 @@ NAMELESS = "a node: "
 """How the reason begins of a node that does not say who it is."""
 
 
-def statistics_json(found: Statistics) -> str:
+def statistics_document(found: Statistics) -> dict[str, Any]:
     columns = {name: vars(column) for name, column in found.columns.items()}
-    about = {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
-    return sealed(dumps(about, 1))
+    return {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
+
+
+def statistics_json(found: Statistics) -> str:
+    return sealed(dumps(statistics_document(found), 1))
 
 
 def read_statistics(path: Path) -> Statistics:

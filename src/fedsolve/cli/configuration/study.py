@@ -163,9 +163,10 @@ def study_in(
 
 
 def _check(config: StudyConfig, data_dir: Path | None) -> None:
-    methods = [
-        m.model_copy(update={"settings": with_values(m.settings, _first_setting(m))}) for m in config.method
-    ]
+    methods = []
+    for m in config.method:
+        first = {axis: values[0] for axis, values in build_grid(m, m.grid, 1).items()}
+        methods.append(m.model_copy(update={"settings": with_values(m.settings, first)}))
     prepared = prepare(_as_config(config, methods, data_dir))
     for algorithm in prepared.algorithms:
         known = metrics_of(prepared.task, algorithm)
@@ -190,10 +191,6 @@ def _as_config(config: StudyConfig, methods: Any, data_dir: Path | None = None) 
 
 def _task_options(config: StudyConfig, data_dir: Path | None) -> dict[str, Any]:
     return config.task_options | ({} if data_dir is None else {"data_dir": str(data_dir)})
-
-
-def _first_setting(method: StudyMethod) -> dict[str, Any]:
-    return {axis: values[0] for axis, values in build_grid(method, method.grid, 1).items()}
 
 
 def _method(method: MethodSection, grid: Mapping[str, list[Any]]) -> Method:

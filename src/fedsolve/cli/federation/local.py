@@ -27,11 +27,7 @@ _COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")
 
 
 class FlowerCommands:
-    """`flwr` on one SuperLink.
-
-    Attributes:
-        connection: the name of the SuperLink in `$FLWR_HOME/config.toml`; '' for the default one there.
-    """
+    """`flwr` on one SuperLink: `connection` is its name in `$FLWR_HOME/config.toml`, '' for the default one there."""
 
     connection = ""
 

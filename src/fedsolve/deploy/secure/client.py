@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsolve.core.errors import InvalidInput, check_integer
+from fedsolve.deploy.secret_keys import load_or_create_identity, new_secret
 from fedsolve.deploy.secure import primitives as p
 from fedsolve.deploy.secure.attempt import AttemptLog, Words
 from fedsolve.deploy.secure.keys import (
@@ -25,7 +26,6 @@ from fedsolve.deploy.secure.keys import (
     Roster,
     experiment_digest,
     hello_bytes,
-    load_or_create_identity,
     read_peers,
 )
 from fedsolve.deploy.secure.masking import (
@@ -226,7 +226,7 @@ class NodeSecrets:
         if data is None:
             if (self._folder / _ROSTER).exists():  # what it answered is not known any more
                 raise InvalidInput(f"{path} is gone: {_OUT}")
-            return _State(p.new_secret(), p.new_secret())
+            return _State(new_secret(), new_secret())
         # Against a disk that fails; who can write the file could write the digest as well.
         content, seal = data[:-32], data[-32:]
         if hashlib.sha256(content).digest() != seal:

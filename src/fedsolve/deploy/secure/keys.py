@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.secret_keys import new_secret
 from fedsolve.deploy.secure.primitives import (
     KEY,
     LARGEST_LIST,
@@ -24,34 +25,17 @@ from fedsolve.deploy.secure.primitives import (
     check_point,
     check_signature,
     digest,
-    new_secret,
     number,
     public_key,
     sign,
     verifying_key,
 )
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_if_there, read_user_toml
+from fedsolve.folders.untrusted import read_user_toml
 
 _LARGEST = 2**31
 _STALE = 16  # pre-keys that are so much older than one in use were sent in orders that never came
 BUNDLE = 64
 """Pre-keys of a client that the server has in stock at most."""
-
-
-def load_or_create_identity(path: Path) -> bytes:
-    """The private Ed25519 key in a file, or a new one, written with mode 0600."""
-    private = read_if_there(path, KEY)
-    if private is None:
-        private = new_secret()
-        write_atomically(path, private, private=True)
-    elif path.stat().st_mode & 0o077:
-        raise InvalidInput(f"{path} can be read by others: chmod 600 it, or remove it for a new identity")
-    if len(private) != KEY:
-        raise InvalidInput(
-            f"{path} has {len(private)} bytes, not {KEY}: restore it, or remove it for a new identity"
-        )
-    return private
 
 
 class Owner(NamedTuple):

@@ -48,12 +48,7 @@ MEASURED = "clients_measured"
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The replies that count to one request.
-
-    Attributes:
-        steps: local steps that clients took before.
-        refused: by client, why it does not count.
-    """
+    """The replies that count to one request, after so many local `steps`; `refused` says by client why one does not."""
 
     round: int
     steps: int
@@ -108,13 +103,7 @@ class EvaluationResult:
 
 
 class _Column(NamedTuple):
-    """One number that clients measured.
-
-    Attributes:
-        name: of the metric, with what it adds where it gives several.
-        own: each client's own, shape (clients,).
-        known: where there is one, shape (clients,).
-    """
+    """A metric's number, or one of several: each client's `own`, and whether it is `known`, (clients,) both."""
 
     name: str
     pooled: float
