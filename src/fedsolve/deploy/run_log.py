@@ -18,7 +18,6 @@ from fedsolve.deploy.server.evaluation import EvaluationResult, save_client_metr
 from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.status import ClientStatuses, StatusFile
 from fedsolve.folders.logs import append_line
-from fedsolve.folders.run_folder import INTACT
 from fedsolve.folders.untrusted import read_text
 from fedsolve.report.style import human_time
 from fedsolve.results.clients import CLIENT_METRICS
@@ -82,7 +81,7 @@ def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes one line a round, in words to the log and as data to a file that others may follow."""
 
     def report(entry: dict[str, Any]) -> None:
-        append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}), INTACT)
+        append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}))
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         norm = entry[LARGEST]
         whose = entry.get(SITE) or (None if norm is None else numbered(entry[WHOSE]))

@@ -20,6 +20,7 @@ from fedsolve.folders.sealed import LARGEST, check_file, damaged, no_checksum_no
 from fedsolve.folders.untrusted import MALFORMED, read_bytes
 from fedsolve.results.columns import dumps, number
 from fedsolve.results.metrics import describe
+from fedsolve.results.record_files import SUMMARY
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,6 @@ class SweepRecord:
 
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"
-SUMMARY = "sweep.json"
 _COLUMNS = ("setting", "seed", "score", "diverged", "stopped")
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedsolve.cli.configuration.config import Configured
+from fedsolve.cli.configuration.config import CONFIG, Configured, load
 from fedsolve.cli.console import say
 from fedsolve.config.references import defining_modules, is_reference, load_reference, split_reference
 from fedsolve.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedsolve.tasks.task import Task
+
+_ABOVE = 3  # folders that may have the configuration: of the run, of its method, of the comparison
 
 
 def references_of(config: Configured) -> dict[str, str]:
@@ -48,6 +54,21 @@ def check_trusted(
     for reference, kind in references_of(config).items():
         if reference not in own:
             _admit(kind, reference, origin, trusted)
+
+
+def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
+    """The user's own task that the configuration of a run names, if its code may be imported; else None."""
+    from fedsolve.tasks.catalogue import build
+
+    places = [folder, *folder.resolve().parents][:_ABOVE]
+    origin = next((place for place in places if (place / CONFIG).is_file()), None)
+    if origin is None:
+        return None
+    config = load(origin)
+    if not is_reference(config.task) or config.unnamed:
+        return None
+    check_trusted(config.model_copy(update={"method": []}), origin, trust)  # of the task alone
+    return build(config.task, **config.task_options)
 
 
 def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> None:

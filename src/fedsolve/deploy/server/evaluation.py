@@ -30,7 +30,6 @@ from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.status import Cause, PhaseClock
 from fedsolve.engine.evaluation.eval_sets import as_part, client_percentiles
 from fedsolve.folders.logs import append_line
-from fedsolve.folders.run_folder import INTACT
 from fedsolve.folders.sealed import sealed
 from fedsolve.methods.robust.reductions import FACTOR, usual_norm
 from fedsolve.report.style import human_time
@@ -198,7 +197,7 @@ def _metric_kind_outliers(part: str, measured: Mapping[int, PartMetrics]) -> dic
 def save_client_metrics(path: Path, result: EvaluationResult) -> None:
     """Add what clients measured to a file, client by client: a line for each part of their examples."""
     for part in PARTS:
-        append_line(path, sealed(dumps(result.line(part))), INTACT)
+        append_line(path, sealed(dumps(result.line(part))))
 
 
 def first_means(evaluations: Mapping[str, Any]) -> dict[str, float]:
