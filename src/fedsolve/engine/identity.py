@@ -277,9 +277,6 @@ def _filled(cell: types.CellType) -> bool:
     return True
 
 
-# A task as a configuration names it.
-
-
 def task_table(made: Made, unnamed: dict[str, str]) -> dict[str, Any]:
     """The keys of a task that a catalogue's builder made; options that have no names come into `unnamed`, in words."""
     options: dict[str, Any] = {}

@@ -302,8 +302,12 @@ class _MethodJob:
                     if self._asked():
                         return None
                     callbacks = self._method.callbacks_of(seed)
+                    if place > 0 and prepared.timed is None and prepared.stream is None:
+                        prepared = _reseeded(prepared, seed)
+                    elif place > 0:
+                        prepared = self._prepare(seed)  # with cohorts of its own
                     result = run_rounds(
-                        prepared if place == 0 else self._with_seed(prepared, seed),
+                        prepared,
                         self._folders[place],
                         self._method.resume and (self._begun[place] or not any(self._begun)),
                         self._clock,
@@ -363,11 +367,6 @@ class _MethodJob:
         # the first run, once it has compiled the program; None where no other shall begin
         self._progress.compiled.wait()
         return None if self._asked() else self._prepared
-
-    def _with_seed(self, first: PreparedRun, seed: int) -> PreparedRun:
-        if first.timed is None and first.stream is None:
-            return _reseeded(first, seed)
-        return self._prepare(seed)  # with cohorts of its own
 
     def _prepare(self, seed: int) -> PreparedRun:
         method = self._method

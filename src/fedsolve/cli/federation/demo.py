@@ -110,10 +110,9 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool)
 
 
 def _run_all(config: Config, folder: Path, port: int | None, interrupt: Any) -> list[History]:
+    place = "JAX_COMPILATION_CACHE_DIR"
     cache = {
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get(
-            "JAX_COMPILATION_CACHE_DIR", str(folder.absolute() / "cache")
-        ),
+        place: os.environ.get(place, str(folder.absolute() / "cache")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     federation = LocalFederation(folder / FLOWER, CLIENTS, port, cache)

@@ -280,6 +280,7 @@ class Roster:
         members = [Member.read(reader) for _ in range(count)]
         reader.end()
         roster = cls(experiment, server_key, members)
+        # One set of clients has one order, so that all bytes with its digest are these.
         if [m.client for m in members] != list(roster.members):
             raise ProtocolError("the clients of the roster do not ascend")
         for member in members if verify else ():

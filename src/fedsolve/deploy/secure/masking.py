@@ -331,6 +331,7 @@ def read_answer(answer: bytes, lists: Lists, member: int) -> Answer:
     unreadable, unwilling = reader.clients(), reader.clients()
     if not {*unreadable, *unwilling} <= set(lists.arrived):
         raise ProtocolError(f"{what} is about clients that did not arrive")
+    # A member gives its shares of all lists, or says why of whom and gives none.
     count = 0 if unreadable or unwilling else sum(map(len, lists.opened.values()))
     shares = reader.take(count * p.SHARE)
     head = answer[: reader.at]

@@ -131,6 +131,7 @@ class SecureSession:
     def _enrolled(self, clients: Sequence[int]) -> Any:
         from fedsolve.deploy.secure.server import SecureServer
 
+        # Of all clients: the roster is for the whole experiment, and nobody joins it later.
         connect_seconds = self._settings.connect_seconds
         connected = self._registry.wait(clients, connect_seconds)
         if missing := sorted(set(clients) - set(connected)):
@@ -416,6 +417,7 @@ class SummedEvaluation(ClientEvaluation):
         }
 
     def _agreeing(self, clients: list[int]) -> tuple[Measured | None, list[int]]:
+        # What most measure, on the parts of which all of those have examples: only numbers of one kind add up.
         known = {client: self._measured[client] for client in clients if client in self._measured}
         if not known:
             return None, []

@@ -445,6 +445,7 @@ class Coordinator:
                 **self._request_facts(client, key),
                 metrics=metrics,
                 model=model,
+                # Who has never taken part has no model of its own yet, and makes it from this.
                 first_broadcast=first if state.last_used_round[client] < 0 else None,
                 steps=steps,
                 solver=solver_spec,

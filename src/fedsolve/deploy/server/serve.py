@@ -125,6 +125,7 @@ def with_initial(params: Params, settings: Settings) -> tuple[Params, Settings]:
     if settings.resume and not path.exists():
         path = kept_start(settings.out) or path
     params, buffers, facts = saved_model(path, params, settings.buffers or {})
+    # A file that says nothing of a schema is held against none.
     there = facts.get(_SCHEMA, here)
     if not isinstance(there, dict) or not all(isinstance(text, str) for text in there.values()):
         raise InvalidInput(f"{path} says of its schema what no schema is: give a model that fedsolve wrote")

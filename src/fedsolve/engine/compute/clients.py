@@ -200,6 +200,7 @@ def on_device(examples: Batch, dtype: Any, place: Callable[[int], str] = "row {}
         a = np.asarray(a)
         floating = np.issubdtype(a.dtype, np.floating)
         to = jnp.dtype(dtype) if floating else jax.dtypes.canonicalize_dtype(a.dtype)
+        # a narrower type makes infinity of a number that it cannot hold, or another integer, without a word
         if a.size and to.itemsize < a.dtype.itemsize and a.dtype.kind in "iuf":
             row = first_beyond(a, to)
             if row is not None:
