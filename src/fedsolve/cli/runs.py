@@ -256,7 +256,6 @@ def _run(prepared: PreparedSweep, folder: Path, request: SweepRequest) -> SweepR
                 prepared.options(),
                 out=trials,
                 resume=(trials / SWEEP.file).exists(),
-                label=label,
                 progress=display,
                 executor=request.executor,
             )

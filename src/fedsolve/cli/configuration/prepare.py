@@ -326,6 +326,7 @@ class PreparedSweep:
             search=search_of(section),
             validation=section.validation,
             parallel_trials=section.parallel_trials,
+            label=self.method.shown,
         )
 
     def settings(self) -> dict[str, Setting]:
