@@ -129,7 +129,6 @@ class OlderCheckpoints:
 
     def add(self, done: int | None) -> None:
         # unless the newest is the one that could not be read
-        # else the newest is the one that could not be read
         if self.source == self._newest and self._newest.exists():
             _link(self._newest, self._previous)
             if done is not None:

@@ -408,7 +408,6 @@ def curve_columns(sweep: SweepRecord, with_axes: bool = False) -> dict[str, Any]
 
 
 def _axis_column(name: str) -> str:
-    # the column of an axis
     return f"axis_{name}" if name in _COLUMNS else name
 
 
@@ -438,7 +437,6 @@ def _value(value: Any) -> Any:
 
 
 def _parquet(columns: Mapping[str, Any]) -> bytes:
-    # columns as a file
     pyarrow = _arrow()
     arrays = {
         name: pyarrow.array(values, from_pandas=False) if isinstance(values, np.ndarray) else values
